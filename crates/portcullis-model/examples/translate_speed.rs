@@ -1,4 +1,4 @@
-//! Times the model itself: nanoseconds of this machine for each translation that hits, joins or walks.
+//! Times the model itself: nanoseconds on this machine for each translation that hits, joins or walks.
 //!
 //! `cargo run --release -p portcullis-model --example translate_speed`
 
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 const DEVICE: SourceId = SourceId(0x0310);
 const ROUNDS: u64 = 4_000_000;
-/// Long enough for every walk to complete before the next question.
+/// Long enough for every walk to complete before the next request.
 const STEP_PS: u64 = 1_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Maps the first `bytes` for `DEVICE`, one table at each level, and turns translation on.
+/// Maps the first `bytes` for `DEVICE`, with one table at each level, and turns translation on.
 fn map(ram: &Ram, vtd: &Vtd, bytes: u64) -> Result<(), Box<dyn Error>> {
     let leaves = ram.allocate()?;
     for page in 0..bytes / PAGE_SIZE {

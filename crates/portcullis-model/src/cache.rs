@@ -1,18 +1,18 @@
-//! A set-associative cache, fast enough to be asked for every transaction of a device.
+//! A set-associative cache that is fast enough to be looked up for every transaction of a device.
 //!
-//! Lookup is one hash whatever the associativity; recency is a list threaded through the slots of a set. Nothing is
+//! A lookup is one hash, whatever the associativity. Recency is a linked list through the slots of a set. Nothing is
 //! allocated after construction.
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// What makes room in a full cache.
+/// How a full cache makes room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replacement {
-    /// The entry of the set that was used longest ago goes.
+    /// Evicts the entry of the set that was used longest ago.
     Lru,
-    /// Everything goes, as in QEMU.
+    /// Evicts all entries of the cache, as QEMU does.
     ClearWhenFull,
 }
 
@@ -22,9 +22,9 @@ const NONE: u32 = u32::MAX;
 struct Slot<V> {
     key: u64,
     value: V,
-    /// Towards the most recent of the set.
+    /// The next slot towards the most recent one of the set.
     newer: u32,
-    /// Towards the least recent; in a free slot, the next free one.
+    /// The next slot towards the least recent one of the set. In a free slot, the next free slot.
     older: u32,
 }
 
@@ -42,19 +42,19 @@ pub struct Cache<V> {
     sets: Box<[Set]>,
     ways: usize,
     replacement: Replacement,
-    /// The slot used last: the newest of its set, so finding it again changes nothing.
+    /// The slot used last. It is the newest of its set, so finding it again changes nothing.
     last: u32,
 }
 
 impl<V: Copy + Default> Cache<V> {
-    /// A cache of `entries` in sets of `ways`; `ways` of 0, or as many as there are entries, is full associativity. Entries
-    /// that do not fill a set are left out. A cache of no entries holds nothing.
+    /// A cache of `entries` in sets of `ways`. If `ways` is 0 or at least `entries`, the cache is fully associative.
+    /// Entries that do not fill a set are left out. A cache with no entries never holds anything.
     pub fn new(entries: usize, ways: usize, replacement: Replacement) -> Self {
         let ways = if ways == 0 { entries } else { ways.min(entries) };
         let sets = entries.checked_div(ways).unwrap_or(0);
         let empty = Slot { key: 0, value: V::default(), newer: NONE, older: NONE };
         let mut index = FxHashMap::default();
-        // Twice the room: then deletions never make the map grow, it tidies itself in place.
+        // With twice the capacity, deletions never make the map grow; it rehashes in place.
         index.reserve(2 * sets * ways);
         let mut cache = Self {
             index,
@@ -68,17 +68,17 @@ impl<V: Copy + Default> Cache<V> {
         cache
     }
 
-    /// Entries held now.
+    /// The number of entries held now.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether nothing is held.
+    /// Whether the cache holds no entry.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// Entries that fit.
+    /// The number of entries that fit.
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -96,14 +96,14 @@ impl<V: Copy + Default> Cache<V> {
         Some(self.slots[at as usize].value)
     }
 
-    /// The value of `key`, leaving no trace of the question.
+    /// The value of `key`. Does not change the recency.
     #[inline]
     pub fn peek(&self, key: u64) -> Option<V> {
         self.index.get(&key).map(|&at| self.slots[at as usize].value)
     }
 
-    /// Puts `value` under `key` as the most recent of its set, replacing what was there, else making room if need be. Returns the
-    /// key that had to go; none where everything went.
+    /// Stores `value` under `key` as the most recent entry of its set. It replaces the old value of `key`; otherwise
+    /// it makes room if needed. Returns the evicted key, or none if all entries were evicted.
     pub fn insert(&mut self, key: u64, value: V) -> Option<u64> {
         if self.slots.is_empty() {
             return None;
@@ -129,7 +129,7 @@ impl<V: Copy + Default> Cache<V> {
         gone
     }
 
-    /// The keys of its set between which `key` lies: the next newer one, and the next older one.
+    /// The keys next to `key` in the recency order of its set: the next newer one and the next older one.
     pub fn neighbours(&self, key: u64) -> (Option<u64>, Option<u64>) {
         let Some(&at) = self.index.get(&key) else { return (None, None) };
         let key_of = |at: u32| self.slots.get(at as usize).map(|slot| slot.key);
@@ -137,7 +137,7 @@ impl<V: Copy + Default> Cache<V> {
         (key_of(newer), key_of(older))
     }
 
-    /// The keys, set by set, the least recent of each first.
+    /// The keys, set by set, each set from the least recent on.
     pub fn keys(&self) -> impl Iterator<Item = u64> {
         self.sets.iter().flat_map(|set| {
             let slot = |at: u32| self.slots.get(at as usize);
@@ -145,7 +145,7 @@ impl<V: Copy + Default> Cache<V> {
         })
     }
 
-    /// Makes `key`, if it is there, the least recent of its set: the next to make room.
+    /// Makes `key`, if present, the least recent of its set, so that it is evicted next.
     pub fn make_oldest(&mut self, key: u64) {
         let Some(&at) = self.index.get(&key) else { return };
         let set = self.set_of(key);
@@ -163,7 +163,7 @@ impl<V: Copy + Default> Cache<V> {
         }
     }
 
-    /// Drops `key`; whether it was there.
+    /// Removes `key`. Returns whether it was present.
     pub fn remove(&mut self, key: u64) -> bool {
         let Some(at) = self.index.remove(&key) else { return false };
         let set = self.set_of(key);
@@ -176,7 +176,7 @@ impl<V: Copy + Default> Cache<V> {
         true
     }
 
-    /// Drops every key of which `drop` says so.
+    /// Removes every key for which `drop` returns true.
     pub fn remove_where(&mut self, mut drop: impl FnMut(u64) -> bool) {
         for set in 0..self.sets.len() {
             let mut at = self.sets[set].newest;
@@ -190,7 +190,7 @@ impl<V: Copy + Default> Cache<V> {
         }
     }
 
-    /// Drops everything.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         self.index.clear();
         self.last = NONE;
@@ -292,7 +292,7 @@ mod tests {
         cache.remove_where(|_| true);
     }
 
-    /// The same cache by the plainest means: a list for each set, most recent first.
+    /// A simple model of the same cache: a list for each set, most recent first.
     struct Plain(Vec<Vec<u64>>, usize);
 
     impl Plain {

@@ -6,48 +6,48 @@ use portcullis::table::Rights;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, SourceId};
 use thiserror::Error;
 
-/// What became of an access.
+/// The result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Transfer {
     /// When the last transaction completed, in picoseconds.
     pub done_ps: u64,
-    /// Transactions it took.
+    /// The number of transactions.
     pub transactions: u32,
-    /// Their latencies, from issue to completion, together, in picoseconds.
+    /// The sum of the transactions' latencies, from issue to completion, in picoseconds.
     pub latency_ps_sum: u64,
-    /// Transactions refused.
+    /// The number of transactions that were refused.
     pub faults: u32,
-    /// The first refusal.
+    /// The first fault.
     pub first_fault: Option<Fault>,
 }
 
-/// Why data did not get through.
+/// Why a transfer of data failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DmaError {
     /// The request was refused.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// The request was let through, to where no memory is.
-    #[error("the device was let through to {0}, where no memory is")]
+    /// The request was translated to an address without memory.
+    #[error("the request was translated to {0}, where there is no memory")]
     NoMemory(PhysAddr),
 }
 
-/// A device behind a [`Vtd`], well-behaved or not as its caller wants it.
+/// A device behind a [`Vtd`]. The caller decides whether it behaves well.
 ///
-/// It issues transactions in order and completes them in order, and keeps a bounded number of bytes in flight, over all its
-/// flows: so slow translations turn into lost throughput.
+/// It issues transactions in order and completes them in order, and keeps a bounded number of bytes in flight over
+/// all its flows. So slow translations reduce its throughput.
 pub struct Device {
     source: SourceId,
     transaction_bytes: u64,
-    /// When each of the latest transactions completes; as many as fit in flight.
+    /// Completion times of the latest transactions; there are as many slots as transactions fit in flight.
     in_flight: Box<[u64]>,
     next: usize,
     last_done_ps: u64,
 }
 
 impl Device {
-    /// A device that splits accesses into transactions of at most `transaction_bytes` (usually 512) and has at most
-    /// `bytes_in_flight` under way, but always one transaction.
+    /// A device that splits accesses into transactions of at most `transaction_bytes` (usually 512). It keeps at most
+    /// `bytes_in_flight` in flight, but always allows one transaction.
     ///
     /// # Panics
     /// If `transaction_bytes` is zero.
@@ -56,21 +56,21 @@ impl Device {
         Self { source, transaction_bytes, in_flight: vec![0; slots].into(), next: 0, last_done_ps: 0 }
     }
 
-    /// Who it is on the bus.
+    /// Its source id.
     pub fn source(&self) -> SourceId {
         self.source
     }
 
-    /// When the next transaction can be issued, in picoseconds: there is room in flight from then on.
+    /// When there is room in flight for the next transaction, in picoseconds.
     ///
-    /// An access begun then does not run ahead of the time of its call by more than its own length.
+    /// An access that begins at that time runs ahead of the time of its call by no more than its own length.
     pub fn room_ps(&self) -> u64 {
         self.in_flight[self.next]
     }
 
-    /// Accesses `len` bytes, moving no data: for time, misses and faults.
+    /// Accesses `len` bytes without moving data, to obtain times, misses and faults.
     ///
-    /// Each transaction is translated when it is issued. One that is refused takes its time all the same.
+    /// Each transaction is translated when it is issued. A refused transaction takes its time too.
     pub fn access(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64, rights: Rights) -> Transfer {
         let hit_ps = vtd.parameters().hit_ps;
         let now_ps = now_ps.min(END_PS);
@@ -99,31 +99,31 @@ impl Device {
         access
     }
 
-    /// Writes data, page by page up to the first that is refused.
+    /// Writes data page by page, and stops at the first page that is refused.
     ///
     /// # Errors
-    /// [`DmaError`]; the pages before have been written.
+    /// [`DmaError`]; the pages before the refused one have been written.
     pub fn write(&self, vtd: &Vtd, ram: &Ram, now_ps: u64, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         self.each_page(vtd, now_ps, iova, data.len(), Rights::WRITE, |phys, _, piece| {
             ram.write_bytes(phys, &data[piece])
         })
     }
 
-    /// Reads data, page by page up to the first that is refused.
+    /// Reads data page by page, and stops at the first page that is refused.
     ///
     /// # Errors
-    /// [`DmaError`]; the pages before have been read.
+    /// [`DmaError`]; the pages before the refused one have been read.
     pub fn read(&self, vtd: &Vtd, ram: &Ram, now_ps: u64, iova: Iova, data: &mut [u8]) -> Result<(), DmaError> {
         self.each_page(vtd, now_ps, iova, data.len(), Rights::READ, |phys, _, piece| {
             ram.read_bytes(phys, &mut data[piece]).is_some()
         })
     }
 
-    /// Writes data that is translated now and lands `delay_ps` later (or when its translation is known, if that is later
-    /// still), whatever is invalidated in between.
+    /// Writes data that is translated now and lands `delay_ps` later, or when its translation is known if that is
+    /// later still. Invalidations in between do not stop it.
     ///
     /// # Errors
-    /// [`DmaError`]; the pages before are on their way.
+    /// [`DmaError`]; the writes to the pages before the refused one are in flight.
     pub fn post_write(&self, vtd: &Vtd, now_ps: u64, iova: Iova, data: &[u8], delay_ps: u64) -> Result<(), DmaError> {
         self.each_page(vtd, now_ps, iova, data.len(), Rights::WRITE, |phys, ready_ps, piece| {
             let there = vtd.ram().contains(phys, piece.len());
@@ -134,7 +134,8 @@ impl Device {
         })
     }
 
-    /// Calls `act` with the address in memory, the time at which it is known, and the part of the data, for each page.
+    /// Calls `act` for each page with the physical address, the time at which that address is known, and the part of
+    /// the data.
     fn each_page(
         &self,
         vtd: &Vtd,

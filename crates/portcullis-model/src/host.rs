@@ -1,4 +1,5 @@
-//! A host without virtual cores, for tests and examples: std's locks, the model's memory, and a clock that is set by hand.
+//! A host without virtual cores, for tests and examples: std's locks, the model's memory, and a clock that is
+//! advanced by hand.
 
 use crate::mmio::Clock;
 use crate::ram::Ram;
@@ -10,10 +11,10 @@ use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How much time a turn of a spin takes, in picoseconds: 100 ns.
+/// The time that one turn of a spin takes, in picoseconds: 100 ns.
 const PAUSE_PS: u64 = 100_000;
 const PS_PER_US: u64 = 1_000_000;
-/// The zone of small allocations. Nothing lies behind it, so it may be anywhere.
+/// The zone of small allocations. No memory is behind its addresses, so it may be anywhere.
 const ZONE_BASE: PhysAddr = PhysAddr::new(1 << 20);
 const ZONE_BYTES: u64 = 15 << 20;
 
@@ -29,8 +30,8 @@ impl<T: Send> Lock<T> for HostLock<T> {
 
 /// A platform over the model's memory.
 ///
-/// Its clock moves when told to, and by 100 ns with every turn of a spin. Hardware that was [added](Host::add_hardware) moves
-/// with it, so that whoever spins on a status in memory sees it change.
+/// Its clock advances when told to, and by 100 ns with every turn of a spin. Hardware that was
+/// [added](Host::add_hardware) advances with it, so that code that spins on a status in memory sees it change.
 pub struct Host {
     ram: Arc<Ram>,
     small: Mutex<Slab>,
@@ -39,13 +40,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host over `ram`, at time zero. Entries need flushing if the memory [says so](Ram::needs_flushing).
+    /// A host over `ram`, at time zero. Entries must be flushed if the memory [says so](Ram::needs_flushing).
     pub fn new(ram: Arc<Ram>) -> Self {
         let small = Mutex::new(Slab::new(PagePool::new(ZONE_BASE, ZONE_BYTES)));
         Self { ram, small, now_ps: AtomicU64::new(0), hardware: Mutex::default() }
     }
 
-    /// A host with memory of its own, of which walkers see only what was flushed.
+    /// A host with separate memory, of which walkers see only what was flushed.
     pub fn non_coherent(base: PhysAddr, bytes: u64) -> Self {
         Self::new(Arc::new(Ram::with_flushing(base, bytes)))
     }
@@ -55,13 +56,13 @@ impl Host {
         &self.ram
     }
 
-    /// Lets `vtd` run along with this host's clock.
+    /// Makes `vtd` advance with this host's clock.
     pub fn add_hardware(&self, vtd: Arc<Vtd>) {
         vtd.advance(self.now_ps());
         self.hardware.lock().unwrap_or_else(PoisonError::into_inner).push(vtd);
     }
 
-    /// Lets time pass, for the hardware too.
+    /// Advances the clock, and the hardware with it.
     pub fn advance_ps(&self, ps: u64) {
         let now_ps = self.now_ps.fetch_add(ps, Ordering::Relaxed) + ps;
         for vtd in self.hardware.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -76,7 +77,7 @@ impl Clock for Host {
     }
 }
 
-// SAFETY: `Ram` hands out a page to one caller at a time, zeroed; its pages stay where they are for as long as it lives.
+// SAFETY: `Ram` hands a page out to one caller at a time, zeroed. Its pages do not move for as long as it lives.
 unsafe impl Platform for Host {
     type Lock<T: Send> = HostLock<T>;
     type CpuWords = WordLines;
@@ -126,7 +127,7 @@ unsafe impl Platform for Host {
     }
 
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        // Entries are stored with release and read with acquire, so nothing else is needed where walkers snoop.
+        // Entries are stored with release and read with acquire. So if walkers snoop, nothing else is needed.
         if !coherent {
             self.ram.flush(entries);
         }

@@ -1,18 +1,21 @@
-//! What an IOTLB was asked for, in order, and how many misses another way of making room would have made of that.
+//! A log of the pages that an IOTLB was asked for, in order. From it follows how many misses another replacement
+//! policy would have had.
 //!
-//! The best way, OPT, evicts what is asked for again last (Belady, 1966). It knows the future, so no hardware can do it: it is the
-//! bound that Amit et al. (2010) hold their hints against. Entries of 4 KiB only; one that is invalidated is gone for either.
+//! The optimal policy, OPT, evicts the page whose next request is furthest away (Belady, 1966). It knows the future,
+//! so hardware cannot implement it. It is the bound with which Amit et al. (2010) compare their hints. All entries
+//! are 4 KiB pages. An invalidated entry is gone under either policy.
 
 use crate::cache::{Cache, Replacement};
 use crate::prefetch::{Covered, Page};
 use rustc_hash::FxHashMap;
 
-/// What makes room in a full set.
+/// The policy by which a full set evicts an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Eviction {
-    /// The page that was asked for longest ago goes.
+    /// Evicts the page that was requested longest ago.
     LeastRecent,
-    /// The page that is asked for again last goes, or one that is not asked for before it is invalidated.
+    /// Evicts the page whose next request is furthest away, or a page that is not requested again before its
+    /// invalidation.
     Optimal,
 }
 
@@ -27,23 +30,24 @@ enum Event {
 #[derive(Clone, Debug, Default)]
 pub struct IotlbLog(Vec<Event>);
 
-/// Not asked for again before its invalidation.
+/// The page is not requested again before its invalidation.
 const NEVER: usize = usize::MAX;
 
 impl IotlbLog {
-    /// A page was asked for. The transactions of a page come one after the other: they are one.
+    /// Logs a request for a page. Consecutive requests for one page count as one request.
     pub(crate) fn asked(&mut self, page: Page) {
         if !matches!(self.0.last(), Some(Event::Asked(last)) if *last == page) {
             self.0.push(Event::Asked(page));
         }
     }
 
-    /// An invalidation took effect.
+    /// Logs an invalidation when it takes effect.
     pub(crate) fn invalidated(&mut self, covered: Covered) {
         self.0.push(Event::Invalidated(covered));
     }
 
-    /// The misses of an IOTLB of `entries` in sets of `ways` (0: of all), that holds what is asked for at once.
+    /// The number of misses of an IOTLB of `entries` in sets of `ways` (0: fully associative) that holds a page as
+    /// soon as it is requested.
     pub fn misses(&self, entries: usize, ways: usize, eviction: Eviction) -> u64 {
         let ways = if ways == 0 { entries } else { ways.min(entries) };
         let sets = entries.checked_div(ways).unwrap_or(0);
@@ -73,7 +77,7 @@ impl IotlbLog {
 
     fn optimal(&self, sets: usize, ways: usize) -> u64 {
         let next = self.next_asked();
-        // Each page with when it is asked for again.
+        // Each page with the index of the event that requests it again.
         let mut held: Vec<Vec<(Page, usize)>> = vec![Vec::with_capacity(ways); sets];
         let mut misses = 0;
         for (event, next) in self.0.iter().zip(next) {
@@ -100,7 +104,8 @@ impl IotlbLog {
         misses
     }
 
-    /// For each event that asks for a page, which event asks for it again, or [`NEVER`] where an invalidation comes before.
+    /// For each request, the index of the next request for the same page, or [`NEVER`] if an invalidation of the page
+    /// comes first.
     fn next_asked(&self) -> Vec<usize> {
         let mut next = vec![NEVER; self.0.len()];
         let mut asked: FxHashMap<u64, usize> = FxHashMap::default();
@@ -145,15 +150,15 @@ mod tests {
     #[test]
     fn the_page_that_is_wanted_last_goes() {
         let misses = |text, eviction| log(text).misses(2, 0, eviction);
-        // A loop over one page more than fits: the worst for one, and every second a hit for the other.
+        // A loop over one page more than fits: LRU always misses, and every second of OPT's later requests hits.
         assert_eq!([Eviction::LeastRecent, Eviction::Optimal].map(|one| misses("abcabcabc", one)), [9, 6]);
-        // What is invalidated before it is wanted again is the first to go, and no hit.
+        // A page that is invalidated before its next request is evicted first, and does not hit.
         assert_eq!([Eviction::LeastRecent, Eviction::Optimal].map(|one| misses("abcbAab", one)), [4, 4]);
         assert_eq!(misses("aaa-a", Eviction::Optimal), 2, "one page, and all of it is invalidated");
         assert_eq!(log("aba").misses(0, 0, Eviction::Optimal), 3);
     }
 
-    /// The fewest misses that any choice of what to evict makes.
+    /// The fewest misses that any choice of evictions allows.
     fn fewest(events: &[Event], held: &mut Vec<Page>, ways: usize) -> u64 {
         let Some((event, rest)) = events.split_first() else { return 0 };
         let before = held.clone();
@@ -185,7 +190,7 @@ mod tests {
         fn no_choice_misses_less_than_the_best(text in "[a-dA-D-]{1,12}", ways in 1usize..4, sets in 1usize..3) {
             let log = log(&text);
             let best = log.misses(sets * ways, ways, Eviction::Optimal);
-            // Each set by itself, as if there were no other.
+            // Each set separately, as if there were no other set.
             let of_set = |set: usize| {
                 let is_here = |event: &Event| match event {
                     Event::Asked(page) => page.key() % sets as u64 == set as u64,

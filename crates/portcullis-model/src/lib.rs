@@ -1,11 +1,12 @@
-//! Hardware as software: an Intel VT-d that is a *device*, and devices that do DMA through it.
+//! A software model of an Intel VT-d remapping unit, and of devices that do DMA through it.
 //!
-//! [`Vtd`] exposes VT-d's registers and reads VT-d's tables and invalidation queue from [`Ram`]; a driver cannot tell it from
-//! the real thing, and it knows nothing of the driver. It caches as silicon does: stale entries stay until they are
-//! invalidated, walks take time and run side by side, and the queue works through its descriptors on its own.
+//! [`Vtd`] exposes VT-d's registers, and reads VT-d's tables and invalidation queue from [`Ram`]. A driver cannot
+//! tell it from hardware, and the model knows nothing of the driver. It caches as silicon does: stale entries stay
+//! until they are invalidated, walks take time and run in parallel, and the queue executes its descriptors on its
+//! own.
 //!
-//! Time is explicit, in picoseconds of a clock outside, so that the same model serves real threads ([`Host`]) and virtual
-//! cores.
+//! Time is explicit, in picoseconds of an external clock. So the same model serves real threads ([`Host`]) and
+//! virtual cores.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

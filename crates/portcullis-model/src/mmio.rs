@@ -1,12 +1,12 @@
-//! The register block as a driver reaches it.
+//! The register block as a driver accesses it.
 
 use crate::vtd::Vtd;
 use portcullis_vtd::Mmio;
 use std::sync::Arc;
 
-/// Who knows the time.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// Picoseconds since some fixed moment. Never goes back.
+    /// Picoseconds since a fixed moment. Never goes back.
     fn now_ps(&self) -> u64;
 }
 
@@ -22,7 +22,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The registers of a [`Vtd`], each access at the time that a clock shows.
+/// The registers of a [`Vtd`]. Each access happens at the time that a clock shows.
 pub struct ModelMmio<C: Clock> {
     vtd: Arc<Vtd>,
     clock: C,
@@ -34,13 +34,14 @@ impl<C: Clock> ModelMmio<C> {
         Self { vtd, clock }
     }
 
-    /// The hardware behind the registers.
+    /// The unit behind the registers.
     pub fn vtd(&self) -> &Arc<Vtd> {
         &self.vtd
     }
 }
 
-// SAFETY: they are the registers of one unit of software, whose devices reach the model's memory, which nothing of Rust lies in.
+// SAFETY: these are the registers of one software unit. Its devices reach only the model's memory, which holds no
+// Rust objects of the program.
 unsafe impl<C: Clock> Mmio for ModelMmio<C> {
     fn read32(&self, offset: u32) -> u32 {
         self.vtd.read_register(self.clock.now_ps(), offset, 4) as u32

@@ -1,8 +1,8 @@
-//! What a VT-d is made of: sizes, times and capabilities, each with its unit and where its value comes from.
+//! The parameters of a VT-d unit: sizes, times and capabilities. Each states its unit and the source of its value.
 //!
-//! Sources: \[F\] "Fast & Safe IO Memory Protection", SOSP'24; \[P\] the raw data of "Understanding PCIe performance for end
-//! host networking", SIGCOMM'18; \[R\] "rIOMMU", ASPLOS'15. *Derived* is computed from a source, *assumed* is neither
-//! published nor measured.
+//! Sources: \[F\] "Fast & Safe IO Memory Protection", SOSP'24; \[P\] the raw data of "Understanding PCIe performance
+//! for end host networking", SIGCOMM'18; \[R\] "rIOMMU", ASPLOS'15. *Derived* values are computed from a source.
+//! *Assumed* values are neither published nor measured.
 
 use crate::cache::Replacement;
 use crate::prefetch::PrefetcherSpec;
@@ -15,11 +15,12 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
-    /// IOTLB entries; 0 for no IOTLB. 128 from Sandy Bridge to Broadwell \[P, derived\], assumed since.
+    /// IOTLB entries; 0 for no IOTLB. 128 from Sandy Bridge to Broadwell \[P, derived\]; assumed for later
+    /// generations.
     pub iotlb_entries: u32,
-    /// Entries in a set of the IOTLB; 0 for full associativity. Assumed: nobody has published it.
+    /// Entries in a set of the IOTLB; 0 for full associativity. Assumed, because it is not published.
     pub iotlb_ways: u32,
-    /// What makes room in the IOTLB. LRU is assumed, as in \[F\].
+    /// The replacement policy of the IOTLB. LRU is assumed, as in \[F\].
     pub iotlb_replacement: Replacement,
     /// Entries of PTcache-L1, which cover 512 GiB each; 0 for none. 32 \[F, assumed there\]. Fully associative, LRU.
     pub ptcache_l1_entries: u32,
@@ -28,24 +29,25 @@ pub struct Parameters {
     /// Entries of PTcache-L3, which cover 2 MiB each; 0 for none. 28 to 32 \[derived from the miss counts of F\]. Fully
     /// associative, LRU.
     pub ptcache_l3_entries: u32,
-    /// Page walks under way at once. 5 to 6 \[P, derived\].
+    /// The number of page walks that can be under way at once. 5 to 6 \[P, derived\].
     pub walkers: u32,
-    /// Reading one level of a table during a walk, in picoseconds. 197 ns \[F\].
+    /// The time to read one level of a table during a walk, in picoseconds. 197 ns \[F\].
     pub memory_read_ps: u64,
-    /// A transaction that needs no walk, from issue to completion, in picoseconds. 65 ns \[F\].
+    /// The time of a transaction that needs no walk, from issue to completion, in picoseconds. 65 ns \[F\].
     pub hit_ps: u64,
-    /// Executing one invalidation descriptor, in picoseconds. Assumed: two thirds of the 537 ns that remain of the 2127
-    /// cycles at 3.1 GHz which \[R\] measures for an invalidation that is waited for, once submitting and polling have taken
-    /// their 463 cycles by the laboratory's cost book for that machine.
+    /// The time to execute one invalidation descriptor, in picoseconds. Assumed to be two thirds of 537 ns. \[R\]
+    /// measures 2127 cycles at 3.1 GHz for an invalidation that is waited for. Of these, 537 ns remain after the 463
+    /// cycles that submitting and polling take according to the laboratory's cost book for that machine.
     pub invalidation_ps: u64,
-    /// Executing one wait descriptor, status write included, in picoseconds. Assumed: the other third.
+    /// The time to execute one wait descriptor, including the status write, in picoseconds. Assumed to be the other
+    /// third.
     pub wait_ps: u64,
-    /// Whether the invalidation hint (IH) of a page-selective invalidation spares the paging-structure caches. If not, every
-    /// one drops them, as specified for IH=0.
+    /// Whether the invalidation hint (IH) of a page-selective invalidation spares the paging-structure caches. If
+    /// not, every page-selective invalidation drops their entries too, as specified for IH=0.
     pub honours_hint: bool,
-    /// Whether there is an invalidation queue (`ECAP.QI`). Nothing else invalidates here.
+    /// Whether there is an invalidation queue (`ECAP.QI`). The model has no other means of invalidation.
     pub queued_invalidation: bool,
-    /// Whether page-selective invalidation is understood (`CAP.PSI`).
+    /// Whether page-selective invalidation is supported (`CAP.PSI`).
     pub page_selective: bool,
     /// The largest address mask of a page-selective invalidation (`CAP.MAMV`).
     pub mamv: u8,
@@ -54,79 +56,82 @@ pub struct Parameters {
     /// Whether walks snoop the CPUs' caches (`ECAP.C`). The memory must agree: see
     /// [`Ram::with_flushing`](crate::Ram::with_flushing).
     pub coherent: bool,
-    /// What `CAP.CM` says: absent entries may be cached. This hardware never does, so a driver that obeys pays and no more.
+    /// The value of `CAP.CM`: absent entries may be cached. This model never caches them, so a driver that honors the
+    /// bit only pays for it.
     pub caching_mode: bool,
-    /// What `CAP.RWBF` says: the write buffer needs flushing. The buffer itself is not modelled.
+    /// The value of `CAP.RWBF`: the write buffer needs flushing. The buffer itself is not modelled.
     pub rwbf: bool,
     /// Whether devices can be passed through untranslated (`ECAP.PT`).
     pub pass_through: bool,
-    /// Whether devices can go through rings (rIOMMU, ASPLOS'15), each with one cached entry; there are as many of those as the IOTLB has
-    /// entries. No VT-d has them. The machines here do, so that the design that needs them can be compared; no other sees a difference.
+    /// Whether devices can use rings (rIOMMU, ASPLOS'15). Each ring has one cached entry, and as many rings are
+    /// cached as the IOTLB has entries. No VT-d unit has rings. The modelled machines have them, so that the design
+    /// that needs them can be compared; other designs see no difference.
     pub rings: bool,
-    /// Whether tables of 3 levels are understood (`CAP.SAGAW`).
+    /// Whether tables of 3 levels are supported (`CAP.SAGAW`).
     pub three_level: bool,
-    /// Whether tables of 4 levels are understood (`CAP.SAGAW`).
+    /// Whether tables of 4 levels are supported (`CAP.SAGAW`).
     pub four_level: bool,
-    /// Whether 2 MiB leaves are understood (`CAP.SLLPS`).
+    /// Whether 2 MiB leaves are supported (`CAP.SLLPS`).
     pub leaf_2m: bool,
-    /// Whether 1 GiB leaves are understood (`CAP.SLLPS`).
+    /// Whether 1 GiB leaves are supported (`CAP.SLLPS`).
     pub leaf_1g: bool,
-    /// Width of the widest I/O address, in bits (`CAP.MGAW`).
+    /// Width of the widest IOVA, in bits (`CAP.MGAW`).
     pub address_bits: u8,
-    /// Width of a physical address, in bits. Table entries that point beyond have reserved bits set.
+    /// Width of a physical address, in bits. In a table entry, address bits beyond it are reserved.
     pub physical_bits: u8,
     /// Width of a domain id, in bits (`CAP.ND`): 4 to 16, even.
     pub domain_id_bits: u8,
-    /// Fault recording registers (`CAP.NFR`), 1 to 256.
+    /// The number of fault recording registers (`CAP.NFR`), 1 to 256.
     pub fault_registers: u16,
-    /// The prefetcher of the IOTLB, with its buffer; without one there is no such buffer. No VT-d has one.
+    /// The prefetcher of the IOTLB and its buffer; without a prefetcher there is no such buffer. No VT-d unit has
+    /// one.
     pub prefetcher: Option<PrefetcherSpec>,
 }
 
-/// Where the fault recording registers begin, in units of 16 bytes. QEMU's place.
+/// Offset of the fault recording registers, in units of 16 bytes. The value is QEMU's.
 const FAULT_RECORD_OFFSET: u16 = 0x22;
-/// Where the IOTLB registers would begin, in units of 16 bytes. QEMU's place; they read zero here.
+/// Offset of the IOTLB registers, in units of 16 bytes. The value is QEMU's; these registers read as zero here.
 const IOTLB_OFFSET: u16 = 0xf;
-/// Largest cache that is believed, so that a slip of the keyboard does not take all memory.
+/// The largest cache that is accepted, so that a typing error does not exhaust memory.
 const CACHE_ENTRIES_MAX: u32 = 1 << 20;
-/// Likewise for walkers.
+/// The largest number of walkers that is accepted, for the same reason.
 const WALKERS_MAX: u32 = 1 << 10;
-/// Likewise for a time: a second.
+/// The longest time that is accepted, for the same reason: one second.
 const TIME_PS_MAX: u64 = 1_000_000_000_000;
 
-/// A parameter that cannot be.
+/// An invalid hardware parameter.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ParameterError {
-    /// No such parameter.
+    /// There is no such parameter.
     #[error("there is no hardware parameter `{key}`; there are: {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name that was given.
         key: String,
-        /// What there is, separated by commas.
+        /// The parameters that exist, separated by commas.
         known: String,
     },
-    /// Not a value of that parameter's type.
-    #[error("`{value}` is no value for the hardware parameter `{key}`: {reason}")]
+    /// The value does not have the parameter's type.
+    #[error("`{value}` is not a value of the hardware parameter `{key}`: {reason}")]
     Value {
         /// The parameter.
         key: String,
-        /// The value given.
+        /// The value that was given.
         value: String,
-        /// What was expected.
+        /// The reason that it was refused.
         reason: String,
     },
-    /// A value that no hardware can have.
+    /// The value is outside the parameter's range.
     #[error("the hardware parameter `{key}` must be {expected}")]
     Range {
         /// The parameter.
         key: &'static str,
-        /// What it must be.
+        /// The values that are allowed.
         expected: &'static str,
     },
 }
 
 impl Parameters {
-    /// Cascade Lake, the machine of \[F\]. Capabilities assumed from the generation.
+    /// Cascade Lake, the machine of \[F\]. The capabilities are assumed from the generation.
     pub fn cascadelake() -> Self {
         Self {
             iotlb_entries: 128,
@@ -162,14 +167,14 @@ impl Parameters {
         }
     }
 
-    /// What QEMU emulates: a large IOTLB that is emptied when full, no paging-structure caches, no regard for the hint, one
-    /// fault recording register. The capability registers read as QEMU's do (CAP 0xd2008c222f0606), but for interrupt
-    /// remapping, which is not here.
+    /// QEMU's emulation: a large IOTLB that is emptied when it is full, no paging-structure caches, the invalidation
+    /// hint ignored, and one fault recording register. The capability registers read as QEMU's do (CAP
+    /// 0xd2008c222f0606), except for interrupt remapping, which is not modelled.
     ///
-    /// Where QEMU 7.2 departs from the specification this does not, and the conformance suite names each such place. Two of
-    /// them show in logs: entries are tagged by domain here, not by device as well, which differs where devices share a
-    /// domain; and a page-selective invalidation drops no pages but its own, where QEMU compares only 8 bits of page numbers
-    /// and may drop more.
+    /// If QEMU 7.2 departs from the specification, this model does not, and the conformance suite names each such
+    /// place. Two of them show in logs. Here entries are tagged by domain and not also by device, which makes a
+    /// difference if devices share a domain. And here a page-selective invalidation drops only its own pages, while
+    /// QEMU compares only 8 bits of page numbers and may drop more.
     pub fn qemu() -> Self {
         Self {
             iotlb_entries: 1024,
@@ -186,8 +191,8 @@ impl Parameters {
         }
     }
 
-    /// Sandy Bridge, the machine of \[R\]: its walks do not snoop. 128 IOTLB entries \[P, derived\]; walk times as on
-    /// Cascade Lake, for want of a source; the rest assumed.
+    /// Sandy Bridge, the machine of \[R\]; its walks do not snoop. 128 IOTLB entries \[P, derived\]. Walk times are
+    /// those of Cascade Lake, because no source gives them. The rest is assumed.
     pub fn sandybridge() -> Self {
         Self {
             coherent: false,
@@ -201,11 +206,12 @@ impl Parameters {
         }
     }
 
-    /// Sets the parameter `key` from text, as in `--set iotlb_entries=64`. Whether such hardware can be shows only when all are
-    /// set: [`Parameters::check`].
+    /// Sets the parameter `key` from text, as in `--set iotlb_entries=64`. Call [`Parameters::check`] after all
+    /// parameters are set, because only then can the whole be checked.
     ///
     /// # Errors
-    /// [`ParameterError`] where there is no such parameter, or it takes no such value; then nothing has changed.
+    /// [`ParameterError`] if there is no such parameter, or the value does not have its type. Then nothing has
+    /// changed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ParameterError> {
         let refused = |reason: String| ParameterError::Value { key: key.into(), value: value.into(), reason };
         let mut all = serde_json::to_value(&*self).map_err(|error| refused(error.to_string()))?;
@@ -218,10 +224,10 @@ impl Parameters {
         Ok(())
     }
 
-    /// Whether such hardware can be.
+    /// Checks that every parameter is in its range.
     ///
     /// # Errors
-    /// [`ParameterError::Range`], naming the first parameter that is out of its range.
+    /// [`ParameterError::Range`], which names the first parameter that is out of its range.
     pub fn check(&self) -> Result<(), ParameterError> {
         let cache = |entries| entries <= CACHE_ENTRIES_MAX;
         let time = |ps| ps <= TIME_PS_MAX;
@@ -231,7 +237,7 @@ impl Parameters {
             (
                 "iotlb_ways",
                 self.iotlb_ways == 0 || self.iotlb_entries.is_multiple_of(self.iotlb_ways),
-                "0, or such that `iotlb_entries` is a multiple of it: sets are whole",
+                "0 or a divisor of `iotlb_entries`, because all sets have the same size",
             ),
             ("ptcache_l1_entries", cache(self.ptcache_l1_entries), "at most 1048576"),
             ("ptcache_l2_entries", cache(self.ptcache_l2_entries), "at most 1048576"),
@@ -241,12 +247,12 @@ impl Parameters {
             ("hit_ps", time(self.hit_ps), "at most a second (10^12)"),
             ("invalidation_ps", time(self.invalidation_ps), "at most a second (10^12)"),
             ("wait_ps", time(self.wait_ps), "at most a second (10^12)"),
-            ("mamv", self.mamv <= 52, "at most 52, all the pages of a 64-bit address"),
-            ("three_level", self.three_level || self.four_level, "true where `four_level` is false"),
+            ("mamv", self.mamv <= 52, "at most 52, which covers all pages of a 64-bit address"),
+            ("three_level", self.three_level || self.four_level, "true if `four_level` is false"),
             (
                 "address_bits",
                 (13..=widest).contains(&self.address_bits),
-                "from 13, two pages, to what the tables translate (39 or 48)",
+                "from 13 (two pages) to the width of the tables (39 or 48)",
             ),
             ("physical_bits", (32..=52).contains(&self.physical_bits), "from 32 to 52"),
             (
@@ -262,7 +268,7 @@ impl Parameters {
         }
     }
 
-    /// The capability register of such hardware.
+    /// The capability register of this hardware.
     pub fn capability(&self) -> Capability {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
         Capability(0)
@@ -280,7 +286,7 @@ impl Parameters {
             .with_drd(self.drains)
     }
 
-    /// The extended capability register of such hardware.
+    /// The extended capability register of this hardware.
     pub fn extended_capability(&self) -> ExtendedCapability {
         ExtendedCapability(0)
             .with_coherent(self.coherent)
@@ -290,7 +296,7 @@ impl Parameters {
             .with_iro(IOTLB_OFFSET)
     }
 
-    /// Whether tables of this depth are understood.
+    /// Whether tables of this depth are supported.
     pub(crate) fn has_levels(&self, levels: u8) -> bool {
         match levels {
             3 => self.three_level,

@@ -1,8 +1,8 @@
 //! Physical memory that CPUs and devices share.
 //!
-//! Pages come into being when they are first touched, so a machine may have far more memory than the process uses. The
-//! CPUs' view is the [`Frame`]s themselves. Where the walker does not snoop the CPUs' caches
-//! ([`Ram::with_flushing`]), it has a view of its own, in which a CPU's store appears only once its cache line was flushed.
+//! Pages are allocated when they are first touched, so a machine may have far more memory than the process uses. CPUs
+//! see the [`Frame`]s themselves. If the walker does not snoop the CPUs' caches ([`Ram::with_flushing`]), it has a
+//! separate view, in which a CPU's store appears only after its cache line was flushed.
 
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
@@ -10,11 +10,11 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Entries in a cache line of 64 bytes: what one flush takes along.
+/// Entries in a cache line of 64 bytes, the unit of a flush.
 const LINE_ENTRIES: usize = 8;
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// A page of memory, aligned as a page is, so that an entry's address tells the page it lies in.
+/// A page of memory. It is page-aligned, so that the address of an entry tells which page contains it.
 #[repr(align(4096))]
 struct Page(Frame);
 
@@ -26,14 +26,14 @@ impl Page {
 
 type Pages = Box<[OnceLock<Box<Page>>]>;
 
-/// What a walker that does not snoop sees.
+/// The view of a walker that does not snoop.
 struct Flushed {
     pages: Pages,
     /// Page index by host address of the CPUs' page.
     homes: Mutex<FxHashMap<usize, usize>>,
 }
 
-/// Which page is allocated next: the one freed last, else one never used.
+/// Selects the next page to allocate: the page freed last, otherwise a page that was never used.
 struct FreePages {
     freed: Vec<usize>,
     next: usize,
@@ -42,13 +42,13 @@ struct FreePages {
 
 /// Physical memory, shared by CPUs and devices.
 ///
-/// [`allocate`](Ram::allocate) takes pages from the lowest address up; whoever wants memory for data and no bookkeeping may
-/// use addresses near the top as they are.
+/// [`allocate`](Ram::allocate) takes pages from the lowest address up. Code that needs memory for data without
+/// allocating it may use addresses near the top directly.
 pub struct Ram {
     base: PhysAddr,
     pages: Pages,
     flushed: Option<Flushed>,
-    /// One bit a page.
+    /// One bit for each page.
     allocated: Box<[AtomicU64]>,
     free: Mutex<FreePages>,
 }
@@ -62,8 +62,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Ram {
-    /// `bytes` of memory (rounded down to pages) from `base` (rounded down to a page) on, whose CPU caches every walker
-    /// snoops.
+    /// `bytes` of memory (rounded down to whole pages) from `base` (rounded down to a page) on. Every walker snoops
+    /// the CPUs' caches.
     pub fn new(base: PhysAddr, bytes: u64) -> Self {
         let count = (bytes / PAGE_SIZE) as usize;
         Self {
@@ -75,7 +75,7 @@ impl Ram {
         }
     }
 
-    /// Like [`new`](Ram::new), but walkers see of a CPU's stores only what was [flushed](Ram::flush).
+    /// Like [`new`](Ram::new), but walkers see only those stores of a CPU that were [flushed](Ram::flush).
     pub fn with_flushing(base: PhysAddr, bytes: u64) -> Self {
         let ram = Self::new(base, bytes);
         let flushed = Flushed { pages: untouched(ram.pages.len()), homes: Mutex::default() };
@@ -97,7 +97,8 @@ impl Ram {
         self.flushed.is_some()
     }
 
-    /// A zeroed page, visible to walkers as such: the one freed last, else the lowest never used.
+    /// Allocates a zeroed page that walkers see as zeroed too: the page freed last, otherwise the lowest page that
+    /// was never used.
     ///
     /// # Errors
     /// [`NoMemory`] when every page is allocated.
@@ -116,22 +117,22 @@ impl Ram {
         Ok(PhysAddr::from_pfn(self.base.pfn() + index as u64))
     }
 
-    /// Zeroes a page, for every view, and has it count as allocated.
+    /// Zeroes a page in every view and marks it as allocated.
     fn make_blank(&self, index: usize) {
         let page = self.page(index);
         page.iter().for_each(|entry| entry.store_bits(0));
         if let Some(flushed) = &self.flushed {
             shadow(flushed, index).iter().for_each(|entry| entry.store_bits(0));
         }
-        // Release, against the acquire in `is_allocated`: who finds the page allocated finds it zeroed.
+        // Release pairs with the acquire in `is_allocated`: code that finds the page allocated finds it zeroed.
         self.allocated[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
     }
 
-    /// Zeroed pages side by side: one as [`allocate`](Ram::allocate) gives it, several as the lowest that were never used. Each is
-    /// [freed](Ram::free) by itself.
+    /// Allocates adjacent zeroed pages. One page is allocated as [`allocate`](Ram::allocate) does; several pages are
+    /// the lowest that were never used. Each page is [freed](Ram::free) separately.
     ///
     /// # Errors
-    /// [`NoMemory`] when there are not so many.
+    /// [`NoMemory`] if there are not enough pages.
     pub fn allocate_run(&self, pages: usize) -> Result<PhysAddr, NoMemory> {
         if pages == 1 {
             return self.allocate();
@@ -146,8 +147,8 @@ impl Ram {
         Ok(PhysAddr::from_pfn(self.base.pfn() + first as u64))
     }
 
-    /// Takes back the page that [`allocate`](Ram::allocate) gave. Its contents stay until it is allocated again, as a stale
-    /// walk would find them.
+    /// Frees a page that [`allocate`](Ram::allocate) returned. Its contents stay until it is allocated again, because
+    /// a stale walk would find them.
     ///
     /// # Panics
     /// If `page` is not allocated.
@@ -160,7 +161,7 @@ impl Ram {
         free.freed.push(index);
     }
 
-    /// Pages allocated now.
+    /// The number of pages allocated now.
     pub fn allocated(&self) -> usize {
         lock(&self.free).allocated
     }
@@ -181,13 +182,13 @@ impl Ram {
         &self.pages[index].get().expect("the page was allocated").0
     }
 
-    /// The aligned word that holds `phys`, as CPUs see it and as snooping hardware does. `None` outside the memory.
+    /// Reads the aligned word that holds `phys`, as CPUs and snooping hardware see it. `None` outside the memory.
     #[inline]
     pub fn read_u64(&self, phys: PhysAddr) -> Option<u64> {
         Some(read(&self.pages[self.index(phys)?], phys))
     }
 
-    /// The aligned word that holds `phys`, as a page walk sees it. `None` outside the memory.
+    /// Reads the aligned word that holds `phys`, as a page walk sees it. `None` outside the memory.
     #[inline]
     pub fn hardware_read_u64(&self, phys: PhysAddr) -> Option<u64> {
         let index = self.index(phys)?;
@@ -195,11 +196,12 @@ impl Ram {
         Some(read(&pages[index], phys))
     }
 
-    /// Writes four bytes at `phys`, as a device does: every view has them. `false`, and nothing happens, outside the memory.
+    /// Writes four bytes at `phys` as a device does: they appear in every view. Outside the memory it writes nothing
+    /// and returns `false`.
     pub fn write_u32(&self, phys: PhysAddr, value: u32) -> bool {
         let index = self.index(phys).filter(|_| phys.as_u64().is_multiple_of(4));
         let Some(index) = index else { return self.write_bytes(phys, &value.to_le_bytes()) };
-        // Aligned, so within one word: the status of a wait, nearly always.
+        // Aligned, so the bytes are within one word. Nearly all of these writes are the status of a wait.
         let (slot, shift) = (word_index(phys), phys.as_u64() % WORD_BYTES as u64 * 8);
         let entry = &self.page(index)[slot];
         let word = entry.load_bits() & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
@@ -210,7 +212,7 @@ impl Ram {
         true
     }
 
-    /// Reads bytes as a device does. `None` if some lie outside the memory; then `out` is untouched.
+    /// Reads bytes as a device does. If some lie outside the memory, returns `None` and leaves `out` unchanged.
     pub fn read_bytes(&self, phys: PhysAddr, out: &mut [u8]) -> Option<()> {
         self.contains(phys, out.len()).then_some(())?;
         let mut at = phys.as_u64();
@@ -226,9 +228,10 @@ impl Ram {
         Some(())
     }
 
-    /// Writes bytes as a device does: every view has them. `false`, and nothing happens, if some lie outside the memory.
+    /// Writes bytes as a device does: they appear in every view. If some lie outside the memory, it writes nothing
+    /// and returns `false`.
     ///
-    /// The parts of a word that is not written whole are read and written back; a CPU must not store there meanwhile.
+    /// A word that is written in part is read and written back, so a CPU must not store to it at the same time.
     pub fn write_bytes(&self, phys: PhysAddr, bytes: &[u8]) -> bool {
         if !self.contains(phys, bytes.len()) {
             return false;
@@ -252,7 +255,7 @@ impl Ram {
         true
     }
 
-    /// Makes entries visible to walkers: their cache lines, whole, as `clflush` does. Nothing where walkers snoop.
+    /// Makes entries visible to walkers. Like `clflush`, it flushes whole cache lines. Does nothing if walkers snoop.
     ///
     /// # Panics
     /// If the entries do not lie in one page of this memory.
@@ -270,7 +273,7 @@ impl Ram {
         }
     }
 
-    /// Whether `len` bytes from `phys` on all lie in the memory.
+    /// Whether all `len` bytes from `phys` on lie in the memory.
     pub fn contains(&self, phys: PhysAddr, len: usize) -> bool {
         phys >= self.base
             && (phys.as_u64() - self.base.as_u64()).checked_add(len as u64).is_some_and(|end| end <= self.bytes())
@@ -303,7 +306,7 @@ fn word_index(phys: PhysAddr) -> usize {
     phys.page_offset() as usize / WORD_BYTES
 }
 
-/// An untouched page reads as zeros and stays untouched.
+/// Reads a word. An untouched page reads as zeros and stays untouched.
 #[inline]
 fn read(page: &OnceLock<Box<Page>>, phys: PhysAddr) -> u64 {
     page.get().map_or(0, |page| page.0[word_index(phys)].load_bits())
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!(last, PhysAddr::new(BASE.as_u64() + 2 * PAGE_SIZE), "never used");
         ram.free(freed);
         ram.free(run);
-        assert_eq!(ram.allocate_run(2), Err(NoMemory), "what was freed makes no run");
+        assert_eq!(ram.allocate_run(2), Err(NoMemory), "freed pages form no run");
         assert_eq!([ram.allocate_run(1), ram.allocate_run(1)], [Ok(run), Ok(freed)]);
         assert_eq!(ram.allocate_run(1), Err(NoMemory));
     }

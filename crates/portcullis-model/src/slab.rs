@@ -1,18 +1,20 @@
-//! The kernel's general allocator, as far as its addresses matter: slabs of equal objects in pages of one zone.
+//! The kernel's general allocator, as far as its addresses matter: slabs of objects of equal size in the pages of one
+//! zone.
 //!
-//! Objects are of 8 to 4096 bytes, powers of two, each aligned to its size. A slab is one page; objects freed last are handed out
-//! first, and a slab that becomes empty goes back to its zone. No memory lies behind the addresses here: whoever has a machine
-//! with memory keeps the zone out of all other use.
+//! Object sizes are powers of two from 8 to 4096 bytes, and each object is aligned to its size. A slab is one page.
+//! Objects freed last are handed out first, and a slab that becomes empty goes back to its zone. There is no memory
+//! behind the addresses here. A machine with memory must keep the zone out of all other use.
 
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr};
 use rustc_hash::FxHashMap;
 
 /// The smallest object, in bytes.
 const OBJECT_BYTES_MIN: u64 = 8;
-/// Sizes of objects: 8 to 4096 bytes.
+/// The number of object sizes: 8 to 4096 bytes.
 const CLASSES: usize = 10;
 
-/// Pages that are handed out: those given back last first, then those never used, from the lowest up.
+/// A pool of pages. It hands out the page given back last, then pages that were never used, from the lowest address
+/// up.
 #[derive(Clone, Debug)]
 pub struct PagePool {
     freed: Vec<PhysAddr>,
@@ -21,13 +23,13 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// The `bytes` bytes (rounded down to pages) from `base` (rounded down to a page) on.
+    /// The `bytes` bytes (rounded down to whole pages) from `base` (rounded down to a page) on.
     pub fn new(base: PhysAddr, bytes: u64) -> Self {
         let next = PhysAddr::from_pfn(base.pfn());
         Self { freed: Vec::new(), next, end: PhysAddr::from_pfn(base.pfn() + bytes / PAGE_SIZE) }
     }
 
-    /// A page.
+    /// Takes a page out of the pool, if one is left.
     pub fn take(&mut self) -> Option<PhysAddr> {
         self.freed.pop().or_else(|| {
             let page = self.next;
@@ -38,7 +40,7 @@ impl PagePool {
         })
     }
 
-    /// Takes a page back.
+    /// Gives a page back to the pool.
     pub fn give(&mut self, page: PhysAddr) {
         self.freed.push(page);
     }
@@ -48,9 +50,9 @@ impl PagePool {
 #[derive(Clone, Debug)]
 struct SlabPage {
     class: usize,
-    /// Offsets of free objects, in objects.
+    /// Indices of the free objects.
     free: Vec<u16>,
-    /// Where it stands among its class's partly free ones, if there.
+    /// Its index in the list of partly free pages of its class, if it is in that list.
     place: Option<usize>,
 }
 
@@ -63,7 +65,7 @@ pub struct Slab {
     partial: [Vec<PhysAddr>; CLASSES],
 }
 
-/// What objects of `bytes` bytes are: their class.
+/// The class of objects of `bytes` bytes.
 fn class_of(bytes: u64) -> Option<usize> {
     let size = bytes.checked_next_power_of_two()?.max(OBJECT_BYTES_MIN);
     (size <= PAGE_SIZE).then(|| (size / OBJECT_BYTES_MIN).trailing_zeros() as usize)
@@ -80,15 +82,15 @@ impl Slab {
         Self { zone, pages: FxHashMap::default(), partial: Default::default() }
     }
 
-    /// The pages that slabs are made of, for others who take some of them.
+    /// The pool of pages that slabs are made from, for other users of these pages.
     pub fn zone(&mut self) -> &mut PagePool {
         &mut self.zone
     }
 
-    /// An object of at least `bytes` bytes that ends at `below` at the latest.
+    /// Allocates an object of at least `bytes` bytes that ends at or below the address `below`.
     ///
     /// # Errors
-    /// [`NoMemory`] where the zone has no page left, or only higher ones, or for more than a page.
+    /// [`NoMemory`] if the zone has no page left or only pages that are too high, or if `bytes` is more than a page.
     pub fn allocate(&mut self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
         let class = class_of(bytes).ok_or(NoMemory)?;
         let page = match self.partial[class].last() {
@@ -110,16 +112,16 @@ impl Slab {
         Ok(object)
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Panics
-    /// If it is none.
+    /// If `object` is not the address of an object.
     pub fn free(&mut self, object: PhysAddr) {
         let page = PhysAddr::from_pfn(object.pfn());
         let slab = self.pages.get_mut(&page).expect("an object lies in a slab");
         let number = object.page_offset() / object_bytes(slab.class);
         let whole = object.page_offset().is_multiple_of(object_bytes(slab.class));
-        assert!(whole, "{object} is no object");
+        assert!(whole, "{object} is not an object");
         debug_assert!(!slab.free.contains(&(number as u16)), "{object} is not in use");
         slab.free.push(number as u16);
         if slab.place.is_none() {
@@ -129,7 +131,7 @@ impl Slab {
         self.drop_if_empty(page);
     }
 
-    /// Objects in use.
+    /// The number of objects in use.
     pub fn in_use(&self) -> usize {
         let objects = |slab: &SlabPage| (PAGE_SIZE / object_bytes(slab.class)) as usize - slab.free.len();
         self.pages.values().map(objects).sum()
@@ -144,7 +146,7 @@ impl Slab {
         Some(page)
     }
 
-    /// Gives the page back to the zone if no object of it is in use.
+    /// Gives the page back to the zone if none of its objects is in use.
     fn drop_if_empty(&mut self, page: PhysAddr) {
         let slab = &self.pages[&page];
         if slab.free.len() as u64 * object_bytes(slab.class) < PAGE_SIZE {

@@ -1,5 +1,5 @@
-//! The register interface under abuse: any register, any table, any descriptor, any device, at any time. Afterwards the driver
-//! brings the same unit up, and it works.
+//! The register interface under abuse: any register, any table, any descriptor, any device, at any time. Afterwards
+//! the driver brings the same unit up, and the unit works.
 
 #[path = "../../portcullis/tests/fuzzing/mod.rs"]
 mod fuzzing;
@@ -19,18 +19,18 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::sync::Arc;
 
-/// Cases of a run, unless the environment says otherwise.
+/// The number of cases of a run, unless the environment sets it.
 const CASES: u64 = 1000;
 const BASE: PhysAddr = PhysAddr::new(0x100_0000);
 const PAGES: u64 = 256;
-/// Pages that the abuse is about: few, so that a table is also a queue and a buffer.
+/// The pages that are abused. They are few, so that one page is a table, a queue and a buffer at once.
 const ABUSED: u64 = 6;
 /// Two devices whose context entries are in the same table.
 const DEVICES: [SourceId; 2] = [SourceId(0), SourceId(1)];
 /// The longest delay of a posted write, in picoseconds.
 const DELAY_PS: u64 = 5_000_000;
 
-/// Something that software, hardware or a device may do.
+/// An action of software, of hardware or of a device.
 #[derive(Clone, Debug)]
 enum Step {
     Read {
@@ -42,28 +42,28 @@ enum Step {
         bytes: u8,
         value: u64,
     },
-    /// A word of an abused page, counted over all of them.
+    /// Writes a word of an abused page. The index counts over all of these pages.
     Poke {
         word: u64,
         value: u64,
     },
-    /// The queue in this page, on, up to this tail.
+    /// Turns the queue on in this page, with this tail.
     Queue {
         page: u64,
         tail: u64,
     },
-    /// Translation through the root table in this page.
+    /// Turns translation on with the root table in this page.
     Translate {
         page: u64,
     },
-    /// Translation as a driver sets it up: from this page on a root table, a context table with this device in it, and what lies there as
-    /// its second-level table.
+    /// Sets translation up as a driver does. From this page on there are a root table, a context table with this
+    /// device in it, and its second-level table, whose contents are whatever is there.
     Own {
         page: u64,
         device: usize,
         domain: u16,
     },
-    /// A device moves bytes, or asks where it would lead.
+    /// A device moves bytes, or a test asks what it would reach.
     Dma {
         device: usize,
         iova: u64,
@@ -73,7 +73,7 @@ enum Step {
     Advance {
         ps: u64,
     },
-    /// To the moment of what comes next.
+    /// Advances to the time of the next event.
     Next,
     Refuse(bool),
 }
@@ -82,7 +82,7 @@ fn address(page: u64) -> u64 {
     BASE.as_u64() + page % ABUSED * PAGE_SIZE
 }
 
-/// Addresses: of abused pages, at the edges of the memory, small, any.
+/// Addresses in abused pages, at the edges of the memory, small ones, and any.
 fn addresses() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => (0..ABUSED, 0..PAGE_SIZE).prop_map(|(page, offset)| address(page) + offset),
@@ -92,10 +92,10 @@ fn addresses() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// What may stand in a word of a table or a queue.
+/// Possible values of a word of a table or a queue.
 fn words() -> impl Strategy<Value = u64> {
     prop_oneof![
-        // An entry of any kind of table: context entries and root entries have their flags there too.
+        // An entry of any kind of table; context entries and root entries have their flags in the same place.
         6 => (0..ABUSED, 0..16u64).prop_map(|(page, flags)| address(page) | flags),
         1 => (addresses(), any::<u64>()).prop_map(|(at, bits)| at & !0xfff | bits & 0xfff),
         // The low halves of descriptors, by type, granularity and drains, with a status or a domain above.
@@ -115,7 +115,7 @@ fn offsets() -> impl Strategy<Value = u32> {
         VER, CAP, ECAP, GCMD, GSTS, RTADDR, CCMD, FSTS, FECTL, FEDATA, FEADDR, FEUADDR, PMEN, IQH, IQT, IQA, ICS,
         IECTL, IEDATA, IEADDR, IEUADDR,
     ];
-    // The fault records are in the third part.
+    // The third range contains the fault records.
     prop_oneof![8 => select(named), 1 => any::<u32>(), 2 => 0x200..0x300u32, 1 => 0..BLOCK_BYTES]
 }
 
@@ -129,7 +129,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (offsets(), bytes(), words()).prop_map(|(offset, bytes, value)| Step::Write { offset, bytes, value }),
         3 => command.prop_map(|value| Step::Write { offset: GCMD, bytes: 4, value: value.into() }),
         12 => (0..ABUSED * PAGE_SIZE / 8, words()).prop_map(|(word, value)| Step::Poke { word, value }),
-        // Where most is: the first entries of a page.
+        // Most writes go to the first entries of a page.
         20 => (0..ABUSED, 0..8u64, words())
             .prop_map(|(page, slot, value)| Step::Poke { word: page * PAGE_SIZE / 8 + slot, value }),
         4 => (0..ABUSED, prop_oneof![0..512u64, any::<u64>()]).prop_map(|(page, tail)| Step::Queue { page, tail }),
@@ -177,7 +177,7 @@ impl Bench {
         } else {
             Host::non_coherent(BASE, PAGES * PAGE_SIZE)
         };
-        // Firmware's pages: the driver gets others.
+        // These are firmware's pages, so the driver gets others.
         (0..ABUSED).for_each(|_| assert!(host.ram().allocate().is_ok()));
         let vtd = Arc::new(Vtd::new(parameters, Arc::clone(host.ram())));
         host.add_hardware(Arc::clone(&vtd));
@@ -235,7 +235,7 @@ impl Bench {
         }
     }
 
-    /// Whether it is refused does not matter, only that it ends.
+    /// It does not matter whether the DMA is refused, only that it ends.
     fn dma(&mut self, device: usize, iova: Iova, len: usize, how: u8) {
         let (now_ps, ram, vtd) = (self.host.now_ps(), self.host.ram(), &*self.vtd);
         let device = &mut self.devices[device];
@@ -256,14 +256,14 @@ impl Bench {
         }
     }
 
-    /// The driver on what is left. Devices that had translations are carried on, and then released, or the driver refuses that and gets
-    /// a unit that does not translate. Then translations that were cached before reach nothing, and a page is mapped, written by a
-    /// device, and unmapped.
+    /// Runs the driver on the unit as the steps have left it. Either the devices that had translations are carried on
+    /// and then released, or the driver refuses to do so and gets a unit that does not translate. Then translations
+    /// that were cached before reach nothing, and a page is mapped, written by a device, and unmapped.
     fn works(&self) {
         let (host, vtd, ram) = (&self.host, &self.vtd, self.host.ram());
         let parameters = vtd.parameters();
         let levels = if parameters.four_level { 4 } else { 3 };
-        // A queue that has stopped is waited for until this is over.
+        // The driver waits this long for a queue that has stopped.
         let wait_us_max = 1_000;
         let config = UnitConfig { physical_bits: parameters.physical_bits, wait_us_max, ..UnitConfig::default() };
         let before = ram.allocated();
@@ -307,7 +307,7 @@ impl Bench {
             leaf.get_or_insert(slot);
             entry = EntryValue::table(table);
         }
-        // SAFETY: the tables lead to the one buffer of this test, and so below.
+        // SAFETY: the tables lead only to the buffer of this test, here and below.
         let domain = unsafe { unit.open_domain(Translation::Tables { root: entry.phys(), levels }) }.expect("a domain");
         unit.attach(domain, device.source()).expect("attached");
         write(b"portcullis").expect("mapped");
@@ -342,7 +342,7 @@ fn an_abused_unit_comes_up_again() {
     fuzz("registers", CASES, &(parameters(), vec(step(), 1..200)), |(parameters, steps)| {
         let mut bench = Bench::new(parameters);
         steps.iter().for_each(|step| bench.perform(step));
-        // The driver's part begins once devices are quiet, as its documentation asks.
+        // The driver's part begins once the devices are quiet, as its documentation requires.
         bench.vtd.refuse_invalidations(false);
         bench.host.advance_ps(DELAY_PS);
         bench.works();

@@ -1,6 +1,6 @@
-//! A VT-d unit brought up from nothing, as a kernel does it: from the table that firmware left to a device that reaches one
-//! buffer, and then nothing any more. What is particular to QEMU is how tables and registers are reached; the rest is the
-//! same on a machine of one's own.
+//! Brings a VT-d unit up from nothing, as a kernel does: from the table that firmware left, to a device that reaches
+//! one buffer and then no longer reaches it. Only the access to tables and registers is particular to QEMU. The rest
+//! is the same on a real machine.
 
 use portcullis::designs::Magazine;
 use portcullis::{Access, Domain, IovaRange, PhysAddr, Protection, SourceId};
@@ -13,7 +13,7 @@ use std::error::Error;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// The PCI segment and the function of the device that is to be let through: 00:03.0.
+/// The PCI segment and the function of the device that gets access: 00:03.0.
 const SEGMENT: u16 = 0;
 const DEVICE: SourceId = SourceId(3 << 3);
 
@@ -22,32 +22,32 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let machine = QemuMachine::start(setup)?;
     let memory = machine.memory().clone();
 
-    // The table. A kernel finds it through the RSDP; here QEMU hands out what firmware would have placed.
+    // The table. A kernel finds it through the RSDP. Here QEMU provides what firmware would have placed.
     let tables = acpi_tables(&machine)?;
     let dmar = Dmar::parse(find_table(&tables, *b"DMAR").ok_or("firmware left no DMAR table")?)?;
 
-    // The unit that serves the device. A table names a device behind bridges by the way to it, and the numbers of the buses
-    // on that way are in the bridges: so PCI has to be enumerated by now.
+    // The unit that serves the device. The table names a device behind bridges by the path to it, and the bridges
+    // hold the bus numbers on that path. So PCI must be enumerated by now.
     let buses = |bridge| buses_behind(&machine, bridge);
     let found = dmar.unit_for(SEGMENT, DEVICE, buses).ok_or("no unit serves the device")?;
     println!("the unit at {} serves the device", found.register_base);
 
-    // Every device must be quiet by now: until it is in a domain, all that it does faults. So must those with reserved
-    // regions: a region can be made to lead to itself only after translation is on, and only in a domain of the design
-    // `Static`. The module `dmar` says how, and what to do with such devices before.
+    // Every device must be quiet by now, because `bring_up` shuts every device out, and all DMA of a device faults
+    // until it is attached to a domain. That includes devices with reserved regions. The module `dmar` explains how a
+    // domain maps such a region to itself, and what to do with these devices before.
     let registers = Registers { machine: machine.clone(), base: found.register_base };
     let config = UnitConfig { physical_bits: dmar.host_address_bits(), ..UnitConfig::default() };
     let unit = Unit::bring_up(registers, machine.host(), config)?;
 
-    // A domain that hands out no address of a reserved region. For several devices in one domain: those of all of them; the
-    // memory windows of the bridges above them belong here too.
+    // A domain that hands out no address of a reserved region. If several devices share a domain, it needs the
+    // regions of all of them. The memory windows of the bridges above them belong here too.
     let reserved: Vec<IovaRange> = dmar.reserved_for(SEGMENT, DEVICE, buses).map(|region| region.range).collect();
     println!("{} regions are reserved for it", reserved.len());
     let config = portcullis::DomainConfig { reserved: &reserved, ..portcullis::DomainConfig::new(Protection::Strict) };
     let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config)?;
     domain.attach(DEVICE)?;
 
-    // One DMA each way: mapped before, unmapped after.
+    // One DMA in each direction. The buffers are mapped before and unmapped after.
     let edu = Edu::new(&machine.function(DEVICE))?;
     let (from, to) = (GuestBuffer::new(&memory, 1)?, GuestBuffer::new(&memory, 1)?);
     from.write(0, b"through the gate");
@@ -63,8 +63,9 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(&landed, b"through the gate");
     println!("it wrote \"{}\" to {to:?}, which it saw at {seen_at}", landed.escape_ascii());
 
-    // The unmap has returned, so the buffer is ours alone (S2). A device that writes nevertheless is refused and recorded.
-    // The driver keeps the unit's fault interrupt masked, so a kernel has to look now and then.
+    // The unmap has returned, so only this program can access the buffer (S2). A device that still writes to it is
+    // refused, and the fault is recorded. The driver keeps the unit's fault interrupt masked, so a kernel must poll
+    // for faults from time to time.
     to.fill(0);
     edu.store(seen_at, 16)?;
     to.read(0, &mut landed);
@@ -75,23 +76,25 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!((fault.source, fault.page, fault.reason), (DEVICE, seen_at, FaultReason::NoWrite));
     println!("afterwards it was refused: {:?} at {}", fault.reason, fault.page);
 
-    // The other way round: the domain takes its device out and waits until the unit has forgotten it before its tables go
-    // (S10). A unit that is shut down lets every device through again, so they must be quiet once more.
+    // Teardown is in reverse order: the domain detaches its device, and waits until the unit has dropped it, before
+    // its tables are freed (S10). A unit that is shut down lets every device through again, so devices must be quiet
+    // by then.
     drop(domain);
-    // SAFETY: the only device behind it does nothing any more.
+    // SAFETY: the only device behind the unit does nothing any more.
     unsafe { unit.shut_down() }?;
     assert_eq!(memory.tables_lent(), 0);
     Ok(())
 }
 
-/// The registers of a unit. A kernel maps them uncached from the base on, and these are volatile loads and stores.
+/// The registers of a unit. A kernel maps them uncached from the base on, and accesses them by volatile loads and
+/// stores.
 struct Registers {
     machine: Arc<QemuMachine>,
     base: PhysAddr,
 }
 
-// SAFETY: they are those of the machine's unit, at every call, which only the driver writes here; its devices reach the memory of the
-// machine only.
+// SAFETY: these are the registers of the machine's unit, at every call, and only the driver writes them here. The
+// unit's devices reach only the memory of the machine.
 unsafe impl Mmio for Registers {
     fn read32(&self, offset: u32) -> u32 {
         self.machine.read32(self.base.as_u64() + u64::from(offset))
@@ -110,7 +113,7 @@ unsafe impl Mmio for Registers {
     }
 }
 
-/// The buses behind a bridge, from its secondary to its subordinate; `None` where there is no bridge.
+/// The buses behind a bridge, from its secondary to its subordinate bus; `None` if there is no bridge.
 pub(crate) fn buses_behind(machine: &Arc<QemuMachine>, bridge: SourceId) -> Option<RangeInclusive<u8>> {
     let function = machine.function(bridge);
     // Bits 22:16 of the fourth word are the header type, which is 1 for a bridge.

@@ -1,4 +1,4 @@
-//! Buffers in the machine's memory, each with one owner: what drivers lend to devices.
+//! Buffers in the machine's memory, which drivers lend to devices. Each has one owner.
 
 use crate::GuestMemory;
 use portcullis::domain::{DmaBuffer, SharedBuffer};
@@ -8,16 +8,18 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Some of the machine's memory, and of that the part that a device is lent. The pages go back when the last buffer in them is dropped.
+/// A piece of the machine's memory, and the part of it that is lent to a device. The pages are freed when the last
+/// buffer in them is dropped.
 pub struct GuestBuffer {
     pages: Arc<Run>,
     all: Segment,
     lent: Segment,
-    /// Bytes and words are atomics of different sizes, and are not to meet: one thread at a time.
+    /// Bytes and words are atomics of different sizes and must not be mixed concurrently, so only one thread at a
+    /// time uses the buffer.
     one_thread: PhantomData<Cell<()>>,
 }
 
-/// Pages of the machine's memory that are in use.
+/// A run of pages of the machine's memory that is in use.
 struct Run {
     memory: Arc<GuestMemory>,
     first: PhysAddr,
@@ -30,19 +32,21 @@ impl Drop for Run {
     }
 }
 
-// SAFETY: the memory is handed out to one run at a time, and a run to buffers that do not overlap. What is lent changes only by
-// values that the owner has. By `GuestMemory` others can write it at any time; nothing of Rust lies there, and all of it is atomics.
+// SAFETY: the memory is handed out to one run at a time, and a run is divided into buffers that do not overlap. The
+// lent part changes only through methods that take the buffer by value. Through `GuestMemory`, other code can write
+// it at any time, but it holds no Rust objects, and all accesses are atomic.
 unsafe impl DmaBuffer for GuestBuffer {
     fn segments(&self) -> &[Segment] {
         core::slice::from_ref(&self.lent)
     }
 }
 
-// SAFETY: bytes and words of the memory are atomics, and a mapping is used by one thread at a time, for it is not `Sync`.
+// SAFETY: bytes and words of the memory are atomics. A mapping is used by one thread at a time, because it is not
+// `Sync`.
 unsafe impl SharedBuffer for GuestBuffer {}
 
 impl GuestBuffer {
-    /// `pages` pages, all of which are to be lent. They hold what they held before.
+    /// `pages` pages, all of which will be lent. Their old contents stay.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -53,19 +57,19 @@ impl GuestBuffer {
         Ok(Self { pages, all, lent: all, one_thread: PhantomData })
     }
 
-    /// The same memory, of which `len` bytes from `offset` on are to be lent.
+    /// The same memory, with `len` bytes from `offset` on as the part to lend.
     ///
     /// # Panics
-    /// If it does not have them.
+    /// If the buffer does not have these bytes.
     pub fn lending(self, offset: u64, len: u64) -> Self {
         let lent = Segment { phys: self.at(offset, len), len };
         Self { lent, ..self }
     }
 
-    /// The first `offset` bytes as a buffer, and the others as another. Each is to be lent whole.
+    /// Splits the buffer into its first `offset` bytes and the rest. Each part will be lent whole.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the buffer has fewer than `offset` bytes.
     pub fn split_at(self, offset: u64) -> [Self; 2] {
         let first = Segment { phys: self.all.phys, len: offset };
         let second = Segment { phys: self.at(offset, 0), len: self.all.len - offset };
@@ -73,12 +77,12 @@ impl GuestBuffer {
         [first, second].map(part)
     }
 
-    /// Where it is.
+    /// The physical location of the buffer.
     pub fn all(&self) -> Segment {
         self.all
     }
 
-    /// Which part of it a device is lent.
+    /// The part that is lent to a device.
     pub fn lent(&self) -> Segment {
         self.lent
     }
@@ -86,7 +90,7 @@ impl GuestBuffer {
     /// Reads bytes from `offset` on.
     ///
     /// # Panics
-    /// If it does not have them; so do the others.
+    /// If the buffer does not have these bytes. The other accesses panic too.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         self.memory().read(self.at(offset, out.len() as u64), out);
     }
@@ -96,17 +100,17 @@ impl GuestBuffer {
         self.memory().write(self.at(offset, data.len() as u64), data);
     }
 
-    /// Sets all of its bytes to one value.
+    /// Sets all bytes of the buffer to one value.
     pub fn fill(&self, value: u8) {
         self.memory().fill(self.all.phys, self.all.len as usize, value);
     }
 
-    /// Reads the word at `offset`. What the device wrote before that word is seen after this.
+    /// Reads the word at `offset`. Later reads see what the device wrote before that word.
     pub fn read_u64(&self, offset: u64) -> u64 {
         self.memory().read_u64(self.at(offset, 8))
     }
 
-    /// Writes the word at `offset`, after everything that was written before.
+    /// Writes the word at `offset`. It becomes visible after everything that was written before.
     pub fn write_u64(&self, offset: u64, word: u64) {
         self.memory().write_u64(self.at(offset, 8), word);
     }

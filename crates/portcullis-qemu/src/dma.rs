@@ -1,4 +1,4 @@
-//! What both drivers need: buffers on loan to a device, and memory that driver and device share.
+//! Code that both drivers share: buffers lent to a device, and memory that driver and device share.
 
 use crate::{GuestBuffer, GuestMemory};
 use portcullis::design::Design;
@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How long a device may take for anything.
+/// The time limit for any action of a device.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Why a driver could not do what it was asked for.
+/// Why a driver could not perform a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// Another device, or none, is there.
+    /// The function is another device, or does not exist.
     #[error("the device says that it is {found:#x}; expected {expected}")]
     Identity {
-        /// What it says.
+        /// The identity that was read.
         found: u32,
-        /// What it should be.
+        /// The identity that was expected.
         expected: &'static str,
     },
-    /// No memory for rings.
+    /// There is no memory for the rings.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
     /// The rings could not be mapped, or a buffer is lost for good.
@@ -36,37 +36,37 @@ pub enum DriverError {
     /// There is no such ring.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// Buffers could not be unmapped. They stay with the device, or are lost for good.
+    /// Buffers could not be unmapped. The device may still reach them, or they are lost for good.
     #[error("unmapping failed: {0}")]
     Unmap(#[from] RawUnmapError),
-    /// The device does not answer in time.
+    /// The device did not act in time.
     #[error("the device does not {0}")]
     Silent(&'static str),
-    /// The device has as much to do as its rings hold.
+    /// The device's rings are full.
     #[error("the rings are full")]
     Full,
-    /// A buffer that the device cannot take.
+    /// The device cannot take this buffer.
     #[error("a buffer of {len} bytes at {at:#x}; expected {expected}")]
     Buffer {
-        /// Where it is, as the driver was told.
+        /// Its address, as the driver was given it.
         at: u64,
-        /// How many bytes it has.
+        /// Its length in bytes.
         len: u64,
-        /// What can be taken.
+        /// The buffers that the device can take.
         expected: &'static str,
     },
-    /// The device ended a command of the driver's own with this status.
+    /// The device ended a command of the driver itself with this status.
     #[error("the device refuses a command with status {0:#x}")]
     Refused(u16),
 }
 
-/// A buffer that a driver has not taken, and why.
+/// A buffer that a driver did not take, and the reason.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotTaken {
     /// The buffer, unless it is lost for good.
     pub buffer: Option<GuestBuffer>,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: DriverError,
 }
@@ -84,12 +84,12 @@ pub(crate) fn lend<H: DomainRef>(ring: &mut Ring<H>, buffer: GuestBuffer) -> Res
     }
 }
 
-/// Unmaps all of them, with one wait for the hardware, and gives their buffers back in the same order. There are at most
-/// [`BATCH_MAX`](portcullis::invalidation::BATCH_MAX).
+/// Unmaps all of `mappings` with one wait for the hardware, and returns their buffers in the same order. There are at
+/// most [`BATCH_MAX`](portcullis::invalidation::BATCH_MAX) of them.
 ///
 /// # Errors
-/// [`DriverError::Unmap`]. A mapping that was refused leaks, as do those behind it, which is counted and safe: a domain refuses what it
-/// has mapped only after a panic, or where another has unmapped it.
+/// [`DriverError::Unmap`]. A mapping that was refused leaks, and so do those after it. The leak is counted and safe.
+/// A domain refuses a mapping that it has made only after a panic, or if other code has unmapped it.
 pub(crate) fn take_back<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     mappings: impl IntoIterator<Item = Mapping<GuestBuffer>>,
@@ -101,7 +101,8 @@ pub(crate) fn take_back<D: Design<P, I>, P: Platform, I: Iommu>(
     Ok(batch.commit().map_err(RawUnmapError::from)?.into_iter().collect())
 }
 
-/// Pages that driver and device share for as long as the driver runs: rings, lists, and what a device says about itself.
+/// Pages that driver and device share for as long as the driver runs: rings, lists, and the device's description of
+/// itself.
 pub(crate) struct Shared(Mapping<GuestBuffer>);
 
 impl Shared {
@@ -117,7 +118,7 @@ impl Shared {
         Ok(Self(mapped.map_err(|failure| failure.error())?))
     }
 
-    /// Where the device sees the byte at `offset`.
+    /// The IOVA of the byte at `offset`.
     pub(crate) fn iova(&self, offset: u64) -> u64 {
         self.0.iova().as_u64() + offset
     }
@@ -132,7 +133,7 @@ impl Shared {
         self.0.shared().write_u64(offset, word);
     }
 
-    /// Unmaps them. The device uses them no more.
+    /// Unmaps the pages. The device no longer uses them.
     pub(crate) fn close<D: Design<P, I>, P: Platform, I: Iommu>(
         self,
         domain: &Domain<D, P, I>,
@@ -141,11 +142,11 @@ impl Shared {
     }
 }
 
-/// Waits until `look` finds something; `what` it is goes into the error.
+/// Polls until `look` returns something. If that takes too long, the error contains `what`.
 pub(crate) fn within<T>(what: &'static str, mut look: impl FnMut() -> Option<T>) -> Result<T, DriverError> {
     let begun = Instant::now();
     loop {
-        // The clock is read before the look: a thread that was kept from running past the limit still looks once more.
+        // The clock is read before the poll, so a thread that was held up past the limit still polls once more.
         let late = begun.elapsed() > ANSWER_MAX;
         if let Some(found) = look() {
             return Ok(found);

@@ -1,13 +1,16 @@
-//! A small driver for the e1000e (Intel 82574L): a transmit and a receive ring, with everything that is sent looped back.
+//! A small driver for the e1000e (Intel 82574L): a transmit ring and a receive ring. Every frame that is sent is
+//! looped back.
 //!
 //! It shows how a driver uses a [`Domain`]:
-//! * the rings live as long as the driver, and both sides use them at once: one mapping, by [`Domain::map_shared`];
-//! * a buffer is mapped when it goes on a ring and unmapped when the device is done with it. It may begin and end anywhere in
-//!   a page; two buffers may share a page, and a buffer may cross into the next;
-//! * all buffers that one look finds done are unmapped in one batch: one wait for the hardware;
-//! * to stop, first the device is reset, then its mappings go.
+//! * The rings live as long as the driver, and driver and device use them at the same time: they are one mapping,
+//!   made by [`Domain::map_shared`].
+//! * A buffer is mapped when it goes on a ring, and unmapped when the device is done with it. It may begin and end
+//!   anywhere in a page. Two buffers may share a page, and a buffer may extend into the next page.
+//! * All buffers that one poll finds done are unmapped in one batch, with one wait for the hardware.
+//! * To stop, the driver first resets the device and then removes its mappings.
 //!
-//! Buffers are the driver's while they are mapped, and come back when the device is done. The typed face needs strict protection.
+//! The driver owns buffers while they are mapped, and returns them when the device is done. The typed interface needs
+//! strict protection.
 //!
 //! ```no_run
 //! use portcullis::designs::Magazine;
@@ -56,12 +59,12 @@ const STATUS: u64 = 0x8;
 const LINK_IS_UP: u32 = 1 << 1;
 const INTERRUPTS_OFF: u64 = 0xd8;
 const RECEIVE_CONTROL: u64 = 0x100;
-/// Enabled; every unicast address and broadcasts; loopback inside the MAC; buffers of 2048 bytes; the checksum stripped.
+/// Enabled; every unicast address and broadcasts; loopback in the MAC; buffers of 2048 bytes; checksum stripped.
 const RECEIVE: u32 = 1 << 1 | 1 << 3 | 1 << 6 | 1 << 15 | 1 << 26;
 const TRANSMIT_CONTROL: u64 = 0x400;
 /// Enabled; short packets padded.
 const TRANSMIT: u32 = 1 << 1 | 1 << 3;
-/// Registers of a ring, from its base on.
+/// The registers of a ring, as offsets from its base.
 const RECEIVE_RING: u64 = 0x2800;
 const TRANSMIT_RING: u64 = 0x3800;
 const ADDRESS_LOW: u64 = 0x00;
@@ -70,7 +73,7 @@ const LENGTH: u64 = 0x08;
 const HEAD: u64 = 0x10;
 const TAIL: u64 = 0x18;
 
-/// Command of a transmit descriptor: the frame's end, with a checksum, and report when done.
+/// Command of a transmit descriptor: end of the frame, insert the checksum, report completion.
 const WHOLE_FRAME: u64 = 0x0b << 24;
 /// Status of a descriptor: the device is done with it.
 const DONE: u64 = 1 << 32;
@@ -78,33 +81,33 @@ const DONE: u64 = 1 << 32;
 const END_OF_FRAME: u64 = 1 << 33;
 const ERRORS: u64 = 0xff << 40;
 
-/// Descriptors of a ring.
+/// The number of descriptors in a ring.
 const ENTRIES: u16 = 64;
-/// Buffers that a ring holds at most: head and tail that meet mean an empty one.
+/// The most buffers that a ring holds. Equal head and tail mean an empty ring.
 pub const RING_BUFFERS: usize = ENTRIES as usize - 1;
 const _: () = assert!(RING_BUFFERS <= BATCH_MAX, "one batch unmaps a ring");
-/// Pages that a buffer lies in: it may cross into the next.
+/// The most pages that a buffer spans: it may extend into the next page.
 const BUFFER_PAGES_MAX: u64 = 2;
-/// Bytes that a receive buffer has.
+/// The length of a receive buffer in bytes.
 pub const RECEIVE_BYTES: u64 = 2048;
 /// The longest frame, in bytes, without its checksum.
 pub const FRAME_BYTES_MAX: u64 = 1522;
 
-/// A frame that has come.
+/// A frame that was received.
 #[derive(Debug)]
 pub struct Received {
-    /// The buffer that was posted. The device has lost it.
+    /// The buffer that was posted. The device can no longer reach it.
     pub buffer: GuestBuffer,
-    /// How many bytes the frame has, from the beginning of the part that was lent.
+    /// The length of the frame in bytes, from the beginning of the lent part.
     pub len: u64,
-    /// Whether all of it is there, without errors.
+    /// Whether the whole frame is there, without errors.
     pub whole: bool,
 }
 
-/// The device.
+/// The driver of one device.
 ///
-/// Dropping it leaves the device running and everything mapped, which only the end of the domain then takes away; the buffers
-/// are lost for good. Use [`stop`](E1000e::stop).
+/// Dropping it leaves the device running and everything mapped, until the domain ends. The buffers are lost for good.
+/// Use [`stop`](E1000e::stop).
 pub struct E1000e<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     registers: Bar,
     domain: &'d Domain<D, P, I>,
@@ -114,7 +117,7 @@ pub struct E1000e<'d, D: Design<P, I>, P: Platform, I: Iommu> {
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
-    /// Takes the device over. It must be attached to `domain`.
+    /// Takes the device over. The device must be attached to `domain`.
     ///
     /// # Errors
     /// A [`DriverError`]; nothing stays mapped, unless the device does not reset.
@@ -158,10 +161,10 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
         within("reset", || (self.registers.read32(CONTROL) & RESET == 0).then_some(()))
     }
 
-    /// Maps a buffer of [`RECEIVE_BYTES`] bytes and puts it on the ring, for a frame to come.
+    /// Maps a buffer of [`RECEIVE_BYTES`] bytes and puts it on the receive ring.
     ///
     /// # Errors
-    /// [`NotTaken`] gives the buffer back, unless it is lost, with [`DriverError::Full`], [`DriverError::Buffer`],
+    /// [`NotTaken`] returns the buffer, unless it is lost, with [`DriverError::Full`], [`DriverError::Buffer`],
     /// [`DriverError::Descriptor`] or [`DriverError::Map`].
     pub fn post(&mut self, buffer: GuestBuffer) -> Result<(), NotTaken> {
         if buffer.lent().len != RECEIVE_BYTES {
@@ -170,7 +173,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
         self.receive.put(&self.shared, buffer, 0)
     }
 
-    /// Maps a frame, addresses first and without checksum, and puts it on the ring, to be sent.
+    /// Maps a frame, which begins with its addresses and has no checksum, and puts it on the transmit ring.
     ///
     /// # Errors
     /// As for [`post`](E1000e::post).
@@ -182,14 +185,15 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
         self.transmit.put(&self.shared, frame, len | WHOLE_FRAME)
     }
 
-    /// Tells the device of everything that was put on its rings: first of the room, then of the frames to send.
+    /// Tells the device about everything that was put on its rings: first the receive buffers, then the frames to
+    /// send.
     pub fn ring(&self) {
         for ring in [&self.receive, &self.transmit] {
             self.registers.write32(ring.registers + TAIL, ring.tail.into());
         }
     }
 
-    /// The frames that have been sent since the last call. The device has lost them.
+    /// The frames that were sent since the last call. The device can no longer reach them.
     ///
     /// # Errors
     /// [`DriverError::Unmap`]: the buffers are lost.
@@ -198,14 +202,14 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
         Ok(done.map(|(frame, _)| frame).collect())
     }
 
-    /// The frames that have come since the last call. The device has lost their buffers.
+    /// The frames that were received since the last call. The device can no longer reach their buffers.
     ///
     /// # Errors
     /// [`DriverError::Unmap`]: the buffers are lost.
     pub fn received(&mut self) -> Result<Vec<Received>, DriverError> {
         let done = self.receive.take_done(self.domain, &self.shared)?;
         let received = |(buffer, word): (GuestBuffer, u64)| {
-            // The device wrote the word, and may lie.
+            // The device wrote this word, and it may be wrong.
             let len = word & 0xffff;
             let whole = word & (END_OF_FRAME | ERRORS) == END_OF_FRAME && len <= RECEIVE_BYTES;
             Received { buffer, len: len.min(RECEIVE_BYTES), whole }
@@ -213,15 +217,16 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
         Ok(done.map(received).collect())
     }
 
-    /// Where the device sees the buffers that it was given last, to send and to receive into, if it has any.
+    /// The IOVAs of the newest transmit buffer and the newest receive buffer that the device has, if any.
     pub fn latest(&self) -> [Option<Iova>; 2] {
         [&self.transmit, &self.receive].map(|ring| ring.lent.back().map(Mapping::iova))
     }
 
-    /// Stops the device, unmaps everything, and gives back the buffers that it had not used.
+    /// Stops the device, unmaps everything, and returns the buffers that the device had not used.
     ///
     /// # Errors
-    /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped, for good. [`DriverError::Unmap`].
+    /// [`DriverError::Silent`]: the device may still do DMA, so everything stays mapped for good.
+    /// [`DriverError::Unmap`].
     pub fn stop(self) -> Result<Vec<GuestBuffer>, DriverError> {
         self.reset()?;
         let mut unused = Vec::new();
@@ -239,15 +244,16 @@ fn wrong_length(buffer: GuestBuffer, expected: &'static str) -> NotTaken {
     NotTaken { buffer: Some(buffer), error }
 }
 
-/// A ring: the device takes from its head, the driver adds at its tail and takes back in the same order.
+/// A ring. The device takes descriptors from its head; the driver adds at its tail and takes back in the same order.
 struct Ring<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    /// Where its registers are.
+    /// Offset of its registers.
     registers: u64,
-    /// Where its descriptors are in the shared pages: 16 bytes each, an address and a word that both sides write.
+    /// Offset of its descriptors in the shared pages. A descriptor has 16 bytes: an address, and a word that both
+    /// sides write.
     descriptors: u64,
     tail: u16,
     mappings: portcullis::domain::Ring<&'d Domain<D, P, I>>,
-    /// What the device has, oldest first.
+    /// The buffers that the device has, oldest first.
     lent: VecDeque<Mapping<GuestBuffer>>,
 }
 
@@ -270,7 +276,8 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
         Ok(())
     }
 
-    /// Takes back what the device is done with, with the second word of each descriptor. Unmapped before this returns.
+    /// Takes back the buffers that the device is done with, with the second word of each descriptor. They are
+    /// unmapped before this returns.
     fn take_done(
         &mut self,
         domain: &Domain<D, P, I>,

@@ -1,4 +1,4 @@
-//! QEMU's educational device: a buffer of 4 KiB, and one DMA at a time between it and memory.
+//! QEMU's educational device: a buffer of 4 KiB, and one DMA at a time between the buffer and memory.
 
 use crate::{Bar, Function};
 use portcullis::Iova;
@@ -6,9 +6,9 @@ use thiserror::Error;
 
 /// Vendor and device id.
 pub const IDENTITY: u32 = 0x11e8_1234;
-/// The buffer's place in the device's own address space.
+/// Address of the buffer in the device's address space.
 const BUFFER: u64 = 0x4_0000;
-/// Bytes that one DMA moves at most. One more, up to the buffer's very end, would end QEMU 7.2.
+/// The most bytes that one DMA moves. One byte more, up to the end of the buffer, would terminate QEMU 7.2.
 pub const DMA_BYTES_MAX: usize = 4095;
 
 const SOURCE: u64 = 0x80;
@@ -18,17 +18,17 @@ const COMMAND: u64 = 0x98;
 const START: u64 = 1 << 0;
 const TO_MEMORY: u64 = 1 << 1;
 
-/// Why there is no device, or no DMA.
+/// Why there is no device, or why a DMA failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum EduError {
-    /// Another device, or none, is there.
+    /// The function is another device, or does not exist.
     #[error("the function is {0:#010x}, not an edu device")]
     Identity(u32),
-    /// A DMA of no bytes, or of more than the device can do.
+    /// The DMA has no bytes, or more than the device can move.
     #[error("a DMA of {0} bytes; expected 1 to {DMA_BYTES_MAX}")]
     Length(usize),
-    /// The DMA does not end.
-    #[error("the device is still busy after {0} looks at it")]
+    /// The DMA did not end in time.
+    #[error("the device is still busy after {0} polls")]
     Busy(u32),
 }
 
@@ -49,7 +49,7 @@ impl Edu {
         }
     }
 
-    /// Lets the device read `len` bytes at `iova` into its buffer. Where it is refused, it reads zeros.
+    /// Makes the device read `len` bytes at `iova` into its buffer. If the access is refused, the device reads zeros.
     ///
     /// # Errors
     /// [`EduError::Length`], [`EduError::Busy`].
@@ -57,15 +57,16 @@ impl Edu {
         self.fetch_to(iova, 0, len)
     }
 
-    /// As [`fetch`](Edu::fetch), to `at` in the buffer.
+    /// Does what [`fetch`](Edu::fetch) does, but stores the bytes at `at` in the buffer.
     ///
     /// # Errors
-    /// [`EduError::Length`] where it would go beyond [`DMA_BYTES_MAX`]; [`EduError::Busy`].
+    /// [`EduError::Length`] if `at` and `len` go beyond [`DMA_BYTES_MAX`]; [`EduError::Busy`].
     pub fn fetch_to(&self, iova: Iova, at: usize, len: usize) -> Result<(), EduError> {
         self.transfer(iova, (at, len), START)
     }
 
-    /// Lets the device write the first `len` bytes of its buffer to `iova`. Where it is refused, nothing is written.
+    /// Makes the device write the first `len` bytes of its buffer to `iova`. If the access is refused, nothing is
+    /// written.
     ///
     /// # Errors
     /// [`EduError::Length`], [`EduError::Busy`].
@@ -73,10 +74,10 @@ impl Edu {
         self.store_from(iova, 0, len)
     }
 
-    /// As [`store`](Edu::store), from `at` in the buffer on.
+    /// Does what [`store`](Edu::store) does, but takes the bytes from `at` in the buffer.
     ///
     /// # Errors
-    /// [`EduError::Length`] where it would go beyond [`DMA_BYTES_MAX`]; [`EduError::Busy`].
+    /// [`EduError::Length`] if `at` and `len` go beyond [`DMA_BYTES_MAX`]; [`EduError::Busy`].
     pub fn store_from(&self, iova: Iova, at: usize, len: usize) -> Result<(), EduError> {
         self.transfer(iova, (at, len), START | TO_MEMORY)
     }
@@ -86,7 +87,7 @@ impl Edu {
         self.until_idle(state)
     }
 
-    /// Begins what [`store`](Edu::store) does, which goes on by itself.
+    /// Starts the DMA of [`store`](Edu::store) and does not wait for it.
     ///
     /// # Errors
     /// [`EduError::Length`].
@@ -94,7 +95,7 @@ impl Edu {
         self.begin(iova, (0, len), START | TO_MEMORY).map(drop)
     }
 
-    /// Waits for what was begun.
+    /// Waits for a DMA that was started.
     ///
     /// # Errors
     /// [`EduError::Busy`].
@@ -102,7 +103,7 @@ impl Edu {
         self.until_idle(self.registers.read64(COMMAND))
     }
 
-    /// Starts a DMA. Returns what the command register reads then.
+    /// Starts a DMA. Returns the command register as read afterwards.
     fn begin(&self, iova: Iova, (at, len): (usize, usize), command: u64) -> Result<u64, EduError> {
         if len == 0 || at.checked_add(len).is_none_or(|end| end > DMA_BYTES_MAX) {
             return Err(EduError::Length(len));
@@ -114,7 +115,7 @@ impl Edu {
     }
 
     fn until_idle(&self, mut state: u64) -> Result<(), EduError> {
-        /// The machine's clock jumps to the end of the transfer, so that one look is enough nearly always.
+        /// The machine's clock jumps to the end of the transfer, so one poll is nearly always enough.
         const LOOKS_MAX: u32 = 100_000;
         let mut looks = 0..LOOKS_MAX;
         let over = looks.find(|_| {

@@ -1,7 +1,7 @@
-//! What firmware would find: the ACPI tables that QEMU hands out through its configuration device, fw_cfg.
+//! The data that firmware would find: the ACPI tables that QEMU provides through its configuration device, fw_cfg.
 //!
-//! The device has numbered items; item 0x19 is a directory of those that are files. It copies an item into memory when it is
-//! given the address of a command, big-endian:
+//! The device has numbered items. Item 0x19 is a directory of the items that are files. The device copies an item
+//! into memory when it receives the address of a command, which is big-endian:
 //!
 //! ```text
 //!  0                     4        8
@@ -10,7 +10,7 @@
 //! +---------------------+--------+---------+
 //! ```
 //!
-//! It clears the first word when it has done so, before it answers the write that set it off.
+//! When the copy is done, the device clears the first word, before it completes the write that started the command.
 
 use crate::protocol::Protocol;
 use crate::{GuestMemory, QemuMachine, QtestError};
@@ -18,7 +18,8 @@ use portcullis::PhysAddr;
 use std::ops::Range;
 use thiserror::Error;
 
-/// The ports that take a command's address: the upper half, and then the lower, which sets it off. Both big-endian.
+/// The ports for a command's address: the upper half, then the lower half, which starts the command. Both are
+/// big-endian.
 const COMMAND_PORTS: [u16; 2] = [0x514, 0x518];
 /// Bits of a command.
 const READ: u32 = 1 << 1;
@@ -26,24 +27,25 @@ const SELECT: u32 = 1 << 3;
 /// Items.
 const SIGNATURE: u16 = 0x00;
 const DIRECTORY: u16 = 0x19;
-/// An entry of the directory: size and item, big-endian, and a name that ends with zero.
+/// An entry of the directory: size and item, big-endian, and a zero-terminated name.
 const ENTRY_BYTES: usize = 64;
 const ENTRY_NAME: usize = 8;
 
 const TABLES: &str = "etc/acpi/tables";
-/// What firmware is to do with the files, in commands of 128 bytes.
+/// The file with firmware's instructions for the other files, in commands of 128 bytes.
 const LOADER: &str = "etc/table-loader";
 const LOADER_COMMAND_BYTES: usize = 128;
-/// File name at 4; then offset of the sum, start and length, little-endian.
+/// The file name is at offset 4. After it come the offset of the checksum, and start and length of the covered bytes,
+/// little-endian.
 const LOADER_CHECKSUM: u32 = 3;
 const LOADER_NAME: Range<usize> = 4..60;
 
-/// Memory that nobody else uses, below where table pages begin: the command, and behind it what the device copies.
+/// Memory below the table pages that is otherwise unused: the command, and after it the copy that the device makes.
 const COMMAND: PhysAddr = PhysAddr::new(1 << 20);
 const COPY: PhysAddr = PhysAddr::new((1 << 20) + 0x1000);
 const COPY_BYTES_MAX: usize = 8 << 20;
 
-/// Why there are no tables.
+/// Why the tables could not be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FirmwareError {
@@ -53,15 +55,15 @@ pub enum FirmwareError {
     /// Another device answers.
     #[error("no fw_cfg device: the signature reads \"{}\", expected \"QEMU\"", .0.escape_ascii())]
     NoDevice([u8; 4]),
-    /// The device did not copy an item, or there is none.
+    /// The device did not copy an item, or there is no such item.
     #[error("the fw_cfg device does not copy item {item:#x}: its command reads {control:#x}, expected 0")]
     Refused {
         /// The item.
         item: u16,
-        /// What the device left of the command.
+        /// The first word of the command after the attempt.
         control: u32,
     },
-    /// More than there is room for.
+    /// An item is larger than the memory reserved for it.
     #[error("fw_cfg item {item:#x} has {bytes} bytes, expected at most {COPY_BYTES_MAX}")]
     TooLarge {
         /// The item.
@@ -69,23 +71,23 @@ pub enum FirmwareError {
         /// Its size.
         bytes: usize,
     },
-    /// A file that the device does not have.
+    /// The device does not have a file.
     #[error("the fw_cfg device has no file {0}")]
     NoFile(&'static str),
-    /// A sum over bytes that the tables do not have.
+    /// A checksum covers bytes that the tables do not have.
     #[error("{LOADER} byte {0}: a checksum over bytes that {TABLES} does not have")]
     Checksum(usize),
 }
 
-/// The ACPI tables, one behind the other, with their checksums; zeros follow the last one ([`find_table`]). They are as they
-/// lie in the file, so that pointers from one to another count from its beginning.
+/// The ACPI tables, one after the other, with their checksums; zeros follow the last one ([`find_table`]). They are
+/// laid out as in the file, so pointers from one table to another count from the beginning of the file.
 ///
 /// Memory from 1 MiB to below the table pages is overwritten.
 ///
 /// # Errors
 /// A [`FirmwareError`].
 pub fn acpi_tables(machine: &QemuMachine) -> Result<Vec<u8>, FirmwareError> {
-    // Held to the end: two readers would share the memory of the command.
+    // The lock is held to the end, because two readers would share the memory of the command.
     let mut device = Device { protocol: &mut machine.protocol(), memory: machine.memory() };
     let mut signature = [0; 4];
     device.copy(SIGNATURE, &mut signature)?;
@@ -99,13 +101,13 @@ pub fn acpi_tables(machine: &QemuMachine) -> Result<Vec<u8>, FirmwareError> {
     Ok(tables)
 }
 
-/// The table with this signature in what [`acpi_tables`] returned, header and all. `None` where it is not there, or the walk
-/// from header to header ends before it.
+/// The table with this signature in the result of [`acpi_tables`], including its header. `None` if it is not there,
+/// or if the walk from header to header ends before it.
 pub fn find_table(tables: &[u8], signature: [u8; 4]) -> Option<&[u8]> {
     let mut rest = tables;
     loop {
         let length = little_endian(rest, 4)? as usize;
-        // FACS has a header of its own, which is the shortest: these two fields.
+        // FACS has a different header, which is the shortest: only these two fields.
         let (table, others) = rest.split_at_checked(length).filter(|_| length >= 8)?;
         if table.starts_with(&signature) {
             return Some(table);
@@ -114,7 +116,7 @@ pub fn find_table(tables: &[u8], signature: [u8; 4]) -> Option<&[u8]> {
     }
 }
 
-/// Does what the loader's commands say about checksums: each byte of sum makes the bytes it covers add up to zero.
+/// Executes the loader's checksum commands: each checksum byte makes the bytes that it covers add up to zero.
 fn add_checksums(tables: &mut [u8], commands: &[u8]) -> Result<(), FirmwareError> {
     for (index, command) in commands.chunks_exact(LOADER_COMMAND_BYTES).enumerate() {
         if little_endian(command, 0) != Some(LOADER_CHECKSUM) || name(&command[LOADER_NAME]) != TABLES.as_bytes() {
@@ -135,7 +137,7 @@ fn little_endian(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)
 }
 
-/// What stands before the first zero.
+/// The bytes before the first zero.
 fn name(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -147,7 +149,7 @@ struct Device<'m> {
 }
 
 impl Device<'_> {
-    /// The entries of the directory; their number stands before them.
+    /// The entries of the directory. Their number precedes them.
     fn directory(&mut self) -> Result<Vec<u8>, FirmwareError> {
         let mut count = [0; 4];
         self.copy(DIRECTORY, &mut count)?;
@@ -172,7 +174,7 @@ impl Device<'_> {
         Ok(out)
     }
 
-    /// Reads the first bytes of an item, which has as many at least.
+    /// Reads the first bytes of an item, which must have at least as many.
     fn copy(&mut self, item: u16, out: &mut [u8]) -> Result<(), FirmwareError> {
         let control = u32::from(item) << 16 | READ | SELECT;
         self.memory.write(COMMAND, &control.to_be_bytes());

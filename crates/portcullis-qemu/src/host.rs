@@ -1,4 +1,4 @@
-//! The platform: the machine's memory for tables, this process's locks and clock.
+//! The platform: tables in the machine's memory, and the locks and the clock of this process.
 
 use super::memory::GuestMemory;
 use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Platform, Unreadable, Wait, WordLines};
@@ -38,7 +38,7 @@ impl QemuHost {
 }
 
 #[allow(unsafe_code, reason = "the contract of table pages")]
-// SAFETY: the memory hands out a page to one caller at a time, zeroed, and stays mapped for as long as it lives.
+// SAFETY: the memory hands a page out to one caller at a time, zeroed, and stays mapped for as long as it lives.
 unsafe impl Platform for QemuHost {
     type Lock<T: Send> = QemuLock<T>;
     type CpuWords = WordLines;
@@ -89,7 +89,7 @@ unsafe impl Platform for QemuHost {
     }
 
     fn table_barrier(&self, _entries: &[Entry], _coherent: bool) {
-        // QEMU walks tables through its CPU's caches, whatever its registers say; so a fence is all that it takes here.
+        // QEMU walks tables through the CPU's caches, whatever its registers say. So a fence suffices here.
         fence(Ordering::SeqCst);
     }
 

@@ -1,11 +1,13 @@
-//! QEMU as a VT-d unit with devices behind it, and no guest.
+//! QEMU as a VT-d unit with devices behind it, without a guest.
 //!
-//! A [`QemuMachine`] is a QEMU whose virtual CPU does nothing. Its memory is shared with this process, so tables, queues and data
-//! are plain loads and stores; registers and configuration space go through QEMU's qtest protocol. On it the unchanged driver
-//! of `portcullis-vtd` and the unchanged designs of `portcullis` run, and real emulated devices do the DMA.
+//! A [`QemuMachine`] is a QEMU process whose virtual CPU does nothing. Its memory is shared with this process, so
+//! tables, queues and data are plain loads and stores. Registers and configuration space are accessed through QEMU's
+//! qtest protocol. The unchanged driver of `portcullis-vtd` and the unchanged designs of `portcullis` run on this
+//! machine, and real emulated devices do the DMA.
 //!
-//! It is a laboratory: by [`GuestMemory`] and [`QemuMachine`] anything of the machine can be written at any time, tables and registers
-//! of the unit included. No memory of this process is in reach of the machine's devices, and the machine's is used as atomics only.
+//! It is a laboratory: through [`GuestMemory`] and [`QemuMachine`], everything in the machine can be written at any
+//! time, including the tables and registers of the unit. The machine's devices cannot reach the memory of this
+//! process, and this process accesses the machine's memory only as atomics.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -20,10 +22,10 @@ mod firmware;
 mod host;
 #[allow(unsafe_code, reason = "implements `portcullis_vtd::Mmio`")]
 mod machine;
-#[allow(unsafe_code, reason = "memory that another process maps too")]
+#[allow(unsafe_code, reason = "memory that another process also maps")]
 mod memory;
 pub mod nvme;
-#[allow(unsafe_code, reason = "what a child does between fork and exec")]
+#[allow(unsafe_code, reason = "code that runs between fork and exec")]
 mod process;
 mod protocol;
 

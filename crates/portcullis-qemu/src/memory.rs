@@ -1,6 +1,6 @@
-//! The machine's memory, mapped here too.
+//! The machine's memory, which this process also maps.
 //!
-//! QEMU and its devices read and write it while this process does, so it is only ever touched through atomics: words where
+//! QEMU and its devices read and write it concurrently, so this process accesses it only through atomics: words where
 //! order matters, bytes for data.
 
 use super::process::memfd;
@@ -17,23 +17,23 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a kernel takes its memory from, zone by zone.
+/// The ranges from which a kernel allocates its memory.
 #[derive(Clone, Copy)]
 pub(super) struct Reserve {
-    /// Where the zone of small allocations begins.
+    /// Begin of the zone of small allocations.
     zone: u64,
-    /// Where table pages begin, and that zone ends at the latest.
+    /// End of that zone, and begin of the table pages.
     tables: u64,
-    /// Where buffers begin, and table pages end.
+    /// End of the table pages, and begin of the buffers.
     buffers: u64,
-    /// Where buffers end.
+    /// End of the buffers.
     end: u64,
 }
 
 impl Reserve {
-    /// Of the kernel that starts the machine: above what firmware would use.
+    /// The ranges of the kernel that starts the machine, above those that firmware would use.
     pub(super) const FIRST: Self = Self { zone: 1 << 20, tables: 16 << 20, buffers: 64 << 20, end: 192 << 20 };
-    /// Of one that is started when the first has crashed, which has never used it.
+    /// The ranges of a kernel that is started after the first has crashed. The first kernel never uses them.
     pub(super) const CRASH: Self = Self { zone: 192 << 20, tables: 194 << 20, buffers: 208 << 20, end: 256 << 20 };
 }
 
@@ -48,19 +48,20 @@ pub struct GuestMemory {
     small: Mutex<Slab>,
 }
 
-// SAFETY: the memory is mapped for as long as this lives, and touched through atomics only.
+// SAFETY: the memory is mapped for as long as this lives, and is accessed only through atomics.
 unsafe impl Send for GuestMemory {}
 // SAFETY: as above.
 unsafe impl Sync for GuestMemory {}
 
-/// Pages that are handed out: those given back first, then those never used.
+/// A pool of table pages. It hands out pages given back before pages that were never used.
 struct Pages {
     freed: Vec<u64>,
     next: u64,
     lent: usize,
 }
 
-/// Runs of pages that are handed out for data: those given back first, by how many pages they have, then those never used.
+/// A pool of runs of pages for data. It hands out runs given back, sorted by their number of pages, before pages that
+/// were never used.
 struct Runs {
     freed: BTreeMap<u64, Vec<PhysAddr>>,
     next: u64,
@@ -78,7 +79,8 @@ impl GuestMemory {
         Self::over(file, bytes, Reserve::FIRST)
     }
 
-    /// The memory of a machine that another process has started: the `bytes` bytes of `file`. What is allocated comes from `reserve`.
+    /// The memory of a machine that another process has started: the first `bytes` bytes of `file`. Allocations come
+    /// from `reserve`.
     ///
     /// # Errors
     /// [`QtestError::Start`].
@@ -100,12 +102,12 @@ impl GuestMemory {
         &self.file
     }
 
-    /// How much there is, in bytes.
+    /// The size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A table page, zeroed.
+    /// Allocates a zeroed table page.
     pub(super) fn allocate(&self) -> Result<PhysAddr, NoMemory> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let page = match tables.freed.pop() {
@@ -122,7 +124,7 @@ impl GuestMemory {
         Ok(PhysAddr::new(page))
     }
 
-    /// Takes a table page back.
+    /// Frees a table page.
     pub(super) fn free(&self, page: PhysAddr) {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!tables.freed.contains(&page.as_u64()), "table page {page} was freed twice");
@@ -130,7 +132,7 @@ impl GuestMemory {
         tables.lent -= 1;
     }
 
-    /// So many pages for data, one behind the other.
+    /// Allocates a run of `pages` adjacent pages for data.
     pub(super) fn allocate_run(&self, pages: u64) -> Result<PhysAddr, NoMemory> {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let run = match buffers.freed.get_mut(&pages).and_then(Vec::pop) {
@@ -145,63 +147,65 @@ impl GuestMemory {
         Ok(run)
     }
 
-    /// Takes them back.
+    /// Frees a run.
     pub(super) fn free_run(&self, first: PhysAddr, pages: u64) {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         buffers.freed.entry(pages).or_default().push(first);
         buffers.pages_lent -= pages;
     }
 
-    /// Pages of buffers that have not been dropped, those that are lost for good among them.
+    /// The number of pages of buffers that have not been dropped, including buffers that are lost for good.
     pub fn buffer_pages_lent(&self) -> u64 {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pages_lent
     }
 
-    /// A small allocation, as the kernel's general allocator would make it.
+    /// Makes a small allocation, as the kernel's general allocator would.
     pub(super) fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
         self.small.lock().unwrap_or_else(PoisonError::into_inner).allocate(bytes, below)
     }
 
-    /// Takes a small allocation back.
+    /// Frees a small allocation.
     pub(super) fn free_bytes(&self, at: PhysAddr) {
         self.small.lock().unwrap_or_else(PoisonError::into_inner).free(at);
     }
 
-    /// Small allocations handed out and not yet back.
+    /// The number of small allocations that are not freed yet.
     pub fn small_lent(&self) -> usize {
         self.small.lock().unwrap_or_else(PoisonError::into_inner).in_use()
     }
 
-    /// Table pages handed out and not yet back.
+    /// The number of table pages that are not freed yet.
     pub fn tables_lent(&self) -> usize {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).lent
     }
 
-    /// A page, as entries.
+    /// The entries of a page.
     ///
     /// # Panics
     /// If it is not a whole page of this memory.
     pub fn frame(&self, page: PhysAddr) -> &Frame {
         let at = page.as_u64();
-        assert!(at.is_multiple_of(PAGE_SIZE) && at < self.bytes, "{page} is no page of the machine's memory");
+        assert!(at.is_multiple_of(PAGE_SIZE) && at < self.bytes, "{page} is not a page of the machine's memory");
         const _: () = assert!(size_of::<[Entry; ENTRIES]>() == PAGE_SIZE as usize);
-        // SAFETY: inside the mapping, aligned as a page is; entries are atomics, for which every bit pattern is one.
+        // SAFETY: inside the mapping, and page-aligned. Entries are atomics, for which every bit pattern is valid.
         unsafe { self.base.add(at as usize).cast::<Frame>().as_ref() }
     }
 
     fn slice(&self, at: PhysAddr, len: usize) -> &[AtomicU8] {
         let start = at.as_u64();
         assert!(start.checked_add(len as u64).is_some_and(|end| end <= self.bytes), "{at}+{len} is not in memory");
-        // SAFETY: inside the mapping, as just checked; bytes that other processes may write are atomics here.
+        // SAFETY: inside the mapping, as just checked. Bytes that other processes may write are accessed as atomics
+        // here.
         unsafe { core::slice::from_raw_parts(self.base.add(start as usize).as_ptr().cast(), len) }
     }
 
     /// Reads bytes.
     ///
     /// # Panics
-    /// If they are not all in memory; so do the others.
+    /// If they are not all in memory. The other accesses panic too.
     pub fn read(&self, at: PhysAddr, out: &mut [u8]) {
-        // Acquire, on the last of them at least: what a device announced by what was read before is there.
+        // Acquire matters at least on the last byte: if these bytes announce data of a device, later reads see that
+        // data.
         let shared = self.slice(at, out.len());
         for (byte, shared) in out.iter_mut().zip(shared) {
             *byte = shared.load(Ordering::Acquire);
@@ -225,18 +229,18 @@ impl GuestMemory {
         self.entry(at).load_bits()
     }
 
-    /// Writes a word, after everything that was written before.
+    /// Writes a word. It becomes visible after everything that was written before.
     pub fn write_u64(&self, at: PhysAddr, value: u64) {
         self.entry(at).store_bits(value);
     }
 
     fn entry(&self, at: PhysAddr) -> &Entry {
-        assert!(at.page_offset().is_multiple_of(8), "{at} is no multiple of 8");
+        assert!(at.page_offset().is_multiple_of(8), "{at} is not a multiple of 8");
         &self.frame(PhysAddr::new(at.as_u64() - at.page_offset()))[at.page_offset() as usize / 8]
     }
 }
 
-// SAFETY: these are the bytes that devices of the machine see, and the accesses are atomic.
+// SAFETY: these are the bytes that the machine's devices see, and the accesses are atomic.
 unsafe impl CopyMemory for GuestMemory {
     unsafe fn copy(&self, from: PhysAddr, to: PhysAddr, len: u64) {
         let (from, to) = (self.slice(from, len as usize), self.slice(to, len as usize));
@@ -252,7 +256,7 @@ unsafe impl CopyMemory for GuestMemory {
 
 impl Drop for GuestMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; there is no reference into it, since those borrow from this.
+        // SAFETY: this is the mapping made in `over`. References into it borrow from this value, so none is left.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes as usize) };
         debug_assert_eq!(unmapped, Ok(()));
     }

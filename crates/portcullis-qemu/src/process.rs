@@ -1,4 +1,5 @@
-//! The QEMU process: found, started with its memory and its socket, and never outliving this one.
+//! The QEMU process: finds it, starts it with its memory and its socket, and makes sure that it does not outlive this
+//! process.
 
 use super::protocol::{Protocol, QtestError};
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group, set_parent_process_death_signal};
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-/// The environment variable that names the QEMU to use; otherwise it is looked for in `PATH`.
+/// The environment variable that names the QEMU to use. If it is not set, QEMU is searched in `PATH`.
 pub const EXECUTABLE_VARIABLE: &str = "PORTCULLIS_QEMU";
 const EXECUTABLE: &str = "qemu-system-x86_64";
 
@@ -26,10 +27,10 @@ pub fn find_executable() -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(EXECUTABLE)).find(|file| file.is_file())
 }
 
-/// The series of QEMU whose differences from the specification are known one by one.
+/// The QEMU series whose differences from the specification are all known.
 const KNOWN_SERIES: &str = "QEMU emulator version 7.2.";
 
-/// Whether the QEMU that will be started is of the known series.
+/// Whether the QEMU that will be started belongs to the known series.
 pub(crate) fn is_known_version() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
@@ -38,15 +39,16 @@ pub(crate) fn is_known_version() -> bool {
     })
 }
 
-/// A running QEMU. It is killed when this is dropped, and by the kernel should the thread that started it end first.
+/// A running QEMU. It is killed when this is dropped. If the thread that started it ends before, the kernel kills it.
 pub(super) struct Process {
     child: Child,
-    /// What it has written to standard error.
+    /// What QEMU has written to standard error.
     messages: File,
 }
 
 impl Process {
-    /// Starts QEMU with `arguments` behind those that make it listen; `inherited` stay open in it under their own numbers.
+    /// Starts QEMU with `arguments` after those that make it listen. The descriptors in `inherited` stay open in it
+    /// under their numbers.
     pub(super) fn start(arguments: &[OsString], inherited: &[&OwnedFd]) -> Result<(Self, Protocol), QtestError> {
         let executable = find_executable().ok_or(QtestError::NoQemu)?;
         let (ours, theirs) = UnixStream::pair().map_err(QtestError::Start)?;
@@ -58,7 +60,7 @@ impl Process {
             .arg(format!("socket,id=qtest,fd={}", theirs.as_raw_fd()))
             .args(["-qtest", "chardev:qtest", "-qtest-log", "none"])
             .args(arguments)
-            // Whatever it starts goes with it: the executable may be a script around QEMU.
+            // A process group, so that children are killed too: the executable may be a script that starts QEMU.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -66,16 +68,16 @@ impl Process {
         let mut keep: Vec<RawFd> = inherited.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.push(theirs.as_raw_fd());
         let parent = Some(getpid());
-        // SAFETY: between fork and exec only system calls are made, on memory that was allocated before.
+        // SAFETY: between fork and exec, only system calls are made, on memory that was allocated before.
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
-                // Had the parent gone before, no signal would come.
+                // If the parent has ended before this call, no signal will come.
                 if getppid() != parent {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
                 for fd in &keep {
-                    // SAFETY: these descriptors are open in the parent, and so in its fork.
+                    // SAFETY: these descriptors are open in the parent and so in its fork.
                     let fd = rustix::fd::BorrowedFd::borrow_raw(*fd);
                     rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
                 }
@@ -89,7 +91,8 @@ impl Process {
     /// What QEMU has written to standard error so far.
     pub(super) fn messages(&self) -> String {
         let mut text = Vec::new();
-        // By place: a descriptor that is moved to the beginning moves QEMU's as well, which would write over its own words.
+        // Reads at an offset. Moving the file position would move QEMU's too, because both share it, and QEMU would
+        // overwrite its output.
         let read = (|| {
             text.resize(usize::try_from(self.messages.metadata()?.len()).unwrap_or(usize::MAX), 0);
             let read = self.messages.read_at(&mut text, 0)?;
@@ -102,7 +105,7 @@ impl Process {
         }
     }
 
-    /// Its process id.
+    /// The process id.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -110,7 +113,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It fails only where QEMU has ended by itself, and then there is nothing to wait for but its status.
+        // This fails only if QEMU has already ended. Then only its exit status is left to collect.
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -119,7 +122,7 @@ impl Drop for Process {
     }
 }
 
-/// A file in memory.
+/// Creates a file in memory.
 pub(super) fn memfd(name: &str) -> Result<OwnedFd, QtestError> {
     rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| QtestError::Start(io::Error::from(error)))

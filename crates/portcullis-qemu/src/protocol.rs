@@ -1,4 +1,4 @@
-//! The qtest protocol: a line out, a line back.
+//! The qtest protocol: one line out, one line back.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Write};
@@ -9,25 +9,25 @@ use thiserror::Error;
 /// How long QEMU may take to answer a command.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// What goes wrong with a QEMU.
+/// An error of the connection to QEMU.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum QtestError {
-    /// There is none.
+    /// There is no QEMU.
     #[error("no qemu-system-x86_64 in PATH; install it (Debian: qemu-system-x86) or name one in PORTCULLIS_QEMU")]
     NoQemu,
-    /// It could not be started.
+    /// QEMU could not be started.
     #[error("QEMU could not be started: {0}")]
     Start(#[source] io::Error),
-    /// It has ended, or did not answer in time.
+    /// QEMU has ended, or did not answer in time.
     #[error("QEMU does not answer `{command}`: {source}")]
     Silent {
         /// The command.
         command: String,
-        /// What the socket says.
+        /// The error of the socket.
         source: io::Error,
     },
-    /// It answered something else than `OK`.
+    /// QEMU did not answer `OK`.
     #[error("QEMU answers `{answer}` to `{command}`")]
     Refused {
         /// The command.
@@ -43,13 +43,13 @@ pub struct Protocol {
     socket: BufReader<UnixStream>,
     line: String,
     commands: u64,
-    /// Answers may be outstanding that nobody will read: the next would be taken for another's.
+    /// Answers may be outstanding that were never read. The next command would receive one of them.
     lost: bool,
 }
 
 impl Protocol {
     pub(super) fn new(socket: UnixStream) -> Self {
-        // A socket that refuses time limits still works; then only the tests' own limit is left.
+        // A socket that does not support time limits still works. Then only the time limit of the test applies.
         let _ = socket.set_read_timeout(Some(ANSWER_MAX));
         Self { socket: BufReader::new(socket), line: String::new(), commands: 0, lost: false }
     }
@@ -59,12 +59,12 @@ impl Protocol {
         self.socket.get_ref()
     }
 
-    /// Commands sent so far.
+    /// The number of commands sent so far.
     pub fn commands(&self) -> u64 {
         self.commands
     }
 
-    /// Sends a command and returns the words of its answer behind `OK`.
+    /// Sends a command and returns the words after `OK` in its answer.
     ///
     /// # Errors
     /// [`QtestError::Silent`], [`QtestError::Refused`].
@@ -72,12 +72,12 @@ impl Protocol {
         self.burst(command)
     }
 
-    /// Sends commands, a line each, in one go, and returns the words of the last answer: one turn of both processes instead of
-    /// one for each command.
+    /// Sends several commands, one per line, at once, and returns the words of the last answer. That takes one
+    /// exchange between both processes instead of one per command.
     ///
     /// # Errors
-    /// As [`Protocol::command`]; after a refusal in the middle, or none in time, the answers behind it are
-    /// lost: every further command is refused.
+    /// As [`Protocol::command`]. After a refusal in the middle or a missing answer, the following answers are lost,
+    /// and every further command is refused.
     pub fn burst(&mut self, commands: &str) -> Result<&str, QtestError> {
         let silent = |source| QtestError::Silent { command: commands.to_owned(), source };
         if core::mem::replace(&mut self.lost, true) {
@@ -96,7 +96,7 @@ impl Protocol {
                 if self.socket.read_line(&mut self.line).map_err(silent)? == 0 {
                     return Err(silent(io::ErrorKind::UnexpectedEof.into()));
                 }
-                // Interrupts are announced between answers.
+                // Notices of interrupts may come between answers.
                 if !self.line.starts_with("IRQ") {
                     break;
                 }
@@ -111,7 +111,7 @@ impl Protocol {
         Ok(self.line["OK".len()..].trim())
     }
 
-    /// Reads `suffix` (`b`, `w`, `l` or `q`: 1, 2, 4 or 8 bytes) at a physical address.
+    /// Reads from a physical address. `suffix` is `b`, `w`, `l` or `q` for 1, 2, 4 or 8 bytes.
     ///
     /// # Errors
     /// Those of [`Protocol::command`].
@@ -120,7 +120,7 @@ impl Protocol {
         self.number(&command)
     }
 
-    /// Writes `suffix` at a physical address.
+    /// Writes to a physical address. `suffix` is as in [`read`](Protocol::read).
     ///
     /// # Errors
     /// Those of [`Protocol::command`].
@@ -147,7 +147,7 @@ impl Protocol {
         self.command(&format!("out{suffix} {port:#x} {value:#x}")).map(drop)
     }
 
-    /// Sends commands, a line each, in one go, and returns the number that the last one reads.
+    /// Sends several commands, one per line, at once, and returns the number that the last one reads.
     ///
     /// # Errors
     /// Those of [`Protocol::burst`].

@@ -1,4 +1,4 @@
-//! The suite on the model and on QEMU.
+//! The conformance suite on the model and on QEMU.
 
 use portcullis_qemu::conformance::{Report, Verdict, checks};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ fn model_and_qemu_see_the_same() {
     assert!(report.lines.iter().all(|line| line.model == Verdict::Pass), "the model does as specified");
     let agreed = report.lines.iter().filter(|line| line.qemu == Verdict::Pass).count();
     assert!(agreed >= 80, "{agreed} checks agree; at least 80 should");
-    // A line for each check, and the counts at the end.
+    // One line for each check, and the counts at the end.
     let text = report.to_string();
     assert_eq!(text.lines().count(), report.lines.len() + 1);
     let counts = format!("QEMU: {agreed} pass, {} differs, 0 fail", report.lines.len() - agreed);
@@ -34,10 +34,10 @@ fn names_are_words_and_dashes_and_unique() {
     assert_eq!(names.iter().filter(wrong).collect::<Vec<_>>(), Vec::<&&str>::new());
 }
 
-/// The processes that this one has started and that have not ended.
+/// The running processes that this process has started.
 fn children() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process");
-    // A thread may end meanwhile; this one cannot.
+    // Another thread may end in the meantime, but this one cannot.
     fs::read_to_string("/proc/thread-self/children").expect("a kernel that lists the children of a thread");
     let of_thread = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
     let all: String = tasks.map_while(Result::ok).map(of_thread).collect();

@@ -1,4 +1,4 @@
-//! No QEMU outlives whoever started it.
+//! No QEMU outlives the process or thread that started it.
 
 use portcullis_qemu::{Accelerator, EXECUTABLE_VARIABLE, QemuMachine, QemuSetup};
 use rustix::process::{Pid, Signal, kill_process};
@@ -7,26 +7,26 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Tells a test, started by itself in a process of its own, to be the one that starts QEMU there.
+/// Set for a test that is started again in a separate process: it starts QEMU there.
 const CHILD: &str = "PORTCULLIS_TEST_CHILD";
-/// What the child says before the id of its QEMU.
+/// The child prints this before the process id of its QEMU.
 const ANNOUNCEMENT: &str = "qemu is process ";
-/// How long the kernel may take to end a process.
+/// The time limit for the kernel to end a process.
 const END_MAX: Duration = Duration::from_secs(5);
 
 fn machine() -> Arc<QemuMachine> {
     QemuMachine::start(QemuSetup::new(Accelerator::Stopped)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Whether a process runs. One that has ended and that nobody has waited for does not: in a container, the first process may
-/// wait for none of those it inherits.
+/// Whether a process runs. A process that has ended but was not waited for does not count: in a container, the first
+/// process may not wait for the processes that it inherits.
 fn runs(process: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
     let state = stat.rsplit_once(')').expect("a name in parentheses").1.trim_start();
     !state.starts_with(['Z', 'X'])
 }
 
-/// The test called `name`, alone in a process of its own.
+/// A command that runs only the test called `name`, in a separate process.
 fn alone(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env(CHILD, name);
@@ -44,7 +44,7 @@ fn ends_when_dropped() {
     assert!(runs(process));
     let other = machine.clone();
     drop(machine);
-    assert!(runs(process), "somebody still has it");
+    assert!(runs(process), "another owner still has the machine");
     drop(other);
     assert!(!std::fs::exists(format!("/proc/{process}")).unwrap(), "ended, and waited for");
 }
@@ -67,9 +67,9 @@ fn ends_when_its_parent_is_killed() {
     if is_child() {
         let machine = machine();
         println!("{ANNOUNCEMENT}{}", machine.process_id().unwrap());
-        // Until it is killed, or its parent has gone.
+        // Waits until it is killed, or until its parent has ended.
         let _ = std::io::stdin().read_line(&mut String::new());
-        panic!("nobody has killed this process");
+        panic!("this process was not killed");
     }
     let mut parent =
         alone("ends_when_its_parent_is_killed").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -88,14 +88,14 @@ fn ends_when_its_parent_is_killed() {
         std::thread::sleep(Duration::from_millis(5));
     }
     if runs(process) {
-        // So that the failure is all that this test leaves behind.
+        // Kills QEMU, so that the test leaves nothing behind but its failure.
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw).expect("the id of a process");
         kill_process(pid, Signal::KILL).unwrap();
         panic!("QEMU, process {process}, outlives its parent");
     }
 }
 
-/// A test without its QEMU fails, and says what to do.
+/// A test without a QEMU fails, and says how to get one.
 #[test]
 fn is_asked_for_where_there_is_none() {
     if is_child() {

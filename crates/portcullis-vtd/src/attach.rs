@@ -1,4 +1,4 @@
-//! Domains, the devices in them, and the commands of the protection layer: a unit as an [`Iommu`].
+//! A unit as an [`Iommu`]: domains, the devices in them, and the invalidation commands of the protection layer.
 
 use crate::attachments::{Attachments, Refusal, Spares, with_spares};
 use crate::queue::{BURST_MAX, Ticket};
@@ -13,16 +13,17 @@ use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::table::Walker;
 use portcullis::{Iova, PhysAddr, Platform};
 
-/// Under caching mode, what hardware caches of a device without a context entry carries this id (§6.1), so no domain gets it.
+/// Under caching mode, hardware tags what it caches for a device without a context entry with this id (§6.1). So no
+/// domain gets it.
 const ABSENT: DomainId = DomainId(0);
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
-    /// Its walker, which reads root and context tables as it reads those of domains (ECAP.C).
+    /// The walker for root and context tables. They are as coherent as the tables of domains (ECAP.C).
     pub(crate) const fn walker(&self) -> Walker<'_, P> {
         Walker::new(&self.hardware.platform, self.extended.coherent())
     }
 
-    /// Whether a context entry may lead to this.
+    /// Whether a context entry may lead to `translation`.
     fn supports(&self, translation: Translation) -> bool {
         let sagaw = self.capability.sagaw();
         match translation {
@@ -34,9 +35,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         }
     }
 
-    /// The context entry that leads to it. Requests that a device claims to have translated are faults under either type.
+    /// The context entry that leads to `translation`. Requests that a device marks as already translated fault under
+    /// every type.
     fn context(&self, domain: DomainId, translation: Translation) -> ContextEntry {
-        // The deepest that there is (§9.3); bit n of SAGAW stands for n + 2 levels, and bring-up saw one set.
+        // The deepest table that the unit supports (§9.3). Bit n of SAGAW stands for n + 2 levels, and bring-up saw
+        // one bit set.
         let deepest = || self.capability.sagaw().ilog2() as u8 + 2;
         let (translation_type, table, levels) = match translation {
             Translation::Tables { root, levels } => (TranslationType::Untranslated, root, levels),
@@ -46,20 +49,21 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         ContextEntry { faults_disabled: false, translation_type, table, levels, domain }
     }
 
-    /// Makes the hardware see that `device`, absent until now, is in `domain`.
+    /// Makes the hardware see that `device`, which had no entry until now, is in `domain`.
     fn announce(&self, domain: DomainId, device: SourceId) -> Result<(), QueueError> {
         if self.capability.cm() {
             let scope = ContextScope::Device { domain: ABSENT, source: device, function_mask: 0 };
             self.invalidate(&[InvalidationDescriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])
         } else if self.capability.rwbf() {
-            // For the write buffer, which any invalidation flushes (§6.8). The command for that alone is one of a register that has no lock.
+            // Any invalidation flushes the write buffer (§6.8). The command that flushes only the buffer is in a
+            // register that has no lock.
             self.invalidate(&[self.iotlb(IotlbScope::Domain(domain))])
         } else {
             Ok(())
         }
     }
 
-    /// Takes the lock for each attempt, and none while what it was short of is obtained.
+    /// Runs `attempt` with the lock held. The lock is released while missing memory is allocated.
     fn with_spares<R>(
         &self,
         attempt: impl Fn(&mut Attachments, &mut Spares) -> Result<R, Refusal<AttachError>>,
@@ -70,7 +74,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         })
     }
 
-    /// Flushes what the hardware may have cached of a device whose entry was cleared, and forgets the device.
+    /// Flushes what the hardware may have cached for a device whose entry was cleared, and forgets the device.
     pub(crate) fn end_detach(&self, is_shown: bool, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
         let context = ContextScope::Device { domain, source: device, function_mask: 0 };
         let contexts = InvalidationDescriptor::ContextCache(context);
@@ -82,12 +86,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(flushed?)
     }
 
-    /// Invalidates what hardware may have cached: nothing, where it does not know the tables.
+    /// Submits the invalidations and waits for them. Does nothing if the hardware does not know the tables yet.
     fn flush(&self, is_shown: bool, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
         if is_shown { self.invalidate(descriptors) } else { Ok(()) }
     }
 
-    /// Submits commands that are not the last, and waits for them.
+    /// Submits commands that more commands follow, and waits for them.
     #[cold]
     #[inline(never)]
     fn submit_and_wait(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
@@ -111,7 +115,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.submit_shared(&self.hardware, || self.descriptors(commands()))
     }
 
-    /// The descriptors of commands that come one by one. Where no descriptor says what is asked for, more is taken out.
+    /// The descriptors of `commands`. A command that no page-selective descriptor can express invalidates the whole
+    /// domain.
     #[inline]
     fn descriptors(
         &self,
@@ -135,7 +140,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.submit(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
 
-    /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
+    /// The descriptor of a command. If the unit cannot invalidate the pages selectively, the descriptor covers the
+    /// whole domain, at all levels.
     #[inline]
     fn descriptor(&self, command: &Invalidation) -> InvalidationDescriptor {
         self.iotlb(match *command {
@@ -154,7 +160,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 }
 
-/// Whether a page-selective command names a run that is aligned to its size; hardware would invalidate another one.
+/// Whether a page-selective command names a run of pages that is aligned to its size. For any other run, hardware
+/// would invalidate different pages.
 #[inline]
 fn is_aligned(command: &Invalidation) -> bool {
     match *command {
@@ -165,15 +172,15 @@ fn is_aligned(command: &Invalidation) -> bool {
     }
 }
 
-/// Whether commands may share a submission.
+/// Whether commands may share a submission with others.
 #[inline]
 fn fits_a_ride(commands: &[Invalidation]) -> bool {
     commands.len() <= BURST_MAX && commands.iter().all(is_aligned)
 }
 
-// SAFETY: the unit translates from bring-up on, and is not turned off before it is given up. A device has a context entry while it is
-// attached, and an entry leads to the tables of its domain; while it is inherited, to what the caller of `take_over` has left to it.
-// What goes is flushed, and waited for, before it is noted as gone.
+// SAFETY: the unit translates from bring-up until it is given up. A device has a context entry while it is attached,
+// and that entry leads to the tables of its domain. While it is inherited, its entry leads to what the caller of
+// `take_over` has left to it. A removed entry is flushed, and the flush is waited for, before it counts as gone.
 unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     type Ticket = Ticket;
 
@@ -186,7 +193,8 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             leaf_1g: capability.sllps() & large_pages::SIZE_1G != 0,
             address_mask_max: capability.psi().then_some(capability.mamv()),
             coherent: self.extended.coherent(),
-            // A write buffer hides new entries just as caching mode does, and an invalidation flushes it too (§6.8).
+            // A write buffer hides new entries just as caching mode does, and an invalidation flushes the buffer too
+            // (§6.8).
             caches_absent: capability.cm() || capability.rwbf(),
             pass_through: self.extended.pt(),
             rings: self.extended.rings(),
@@ -237,8 +245,8 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         self.end_detach(is_shown, domain, device)
     }
 
-    /// More commands than 64 go in several submissions, and all but the last are waited for: a submission's wait
-    /// tells of every descriptor ahead of it, but a refused descriptor fails only the submission that it is in.
+    /// More than 64 commands go in several submissions, and all but the last are waited for. The wait of a submission
+    /// covers every descriptor ahead of it, but a refused descriptor fails only the submission that contains it.
     fn submit(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         if !commands.iter().all(is_aligned) {
             return Err(QueueError::Unsupported);
@@ -252,10 +260,10 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         self.submit_burst(rest)
     }
 
-    /// More commands than 64 go alone.
+    /// More than 64 commands are not shared.
     #[inline(never)]
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
-        // A command that is refused here fails nobody else.
+        // A command that is refused here makes no other caller fail.
         if !fits_a_ride(commands) {
             return self.submit(commands);
         }
@@ -264,7 +272,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
 
     #[inline]
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
-        // What is refused, or waited for in between, is left to `submit_shared`.
+        // `submit_shared` handles commands that are refused, or that need waits in between.
         if !fits_a_ride(commands) {
             return Ok(None);
         }
@@ -277,7 +285,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         shares: bool,
     ) -> Result<Ticket, QueueError> {
         debug_assert!(commands().len() <= COMMANDS_MAX, "{} commands at once", commands().len());
-        // Each in a frame of its own: their descriptors may be large.
+        // Each call has a separate stack frame, because the descriptors may be large.
         if shares { self.share_each(commands) } else { self.submit_each_alone(commands) }
     }
 

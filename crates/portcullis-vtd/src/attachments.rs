@@ -1,4 +1,4 @@
-//! Which domains are open, and which devices are in them: what a unit has one lock for. Nothing is allocated while it is held.
+//! The open domains and the attached devices of a unit, under one lock. Nothing is allocated while the lock is held.
 
 use crate::sorted::{Room, Short, SortedMap};
 use crate::spec::tables::ContextEntry;
@@ -7,36 +7,38 @@ use portcullis::iommu::{AttachError, DomainId, SourceId, Translation};
 use portcullis::table::Walker;
 use portcullis::{NoMemory, Platform};
 
-/// The open domains and the attached devices. The lock is released while an attach, a detach or a close waits for its flush. Until that
-/// has completed, the device or domain is marked and other calls refuse it. After a panic the mark stays.
+/// The open domains and the attached devices. The lock is released while an attach, a detach or a close waits for its
+/// flush. Until that flush has completed, the device or domain is marked and other calls refuse it. After a panic the
+/// mark stays.
 pub(crate) struct Attachments {
     pub(crate) tables: DeviceTables,
-    /// Whether the hardware knows the tables. Before that nothing of them is cached, and there is no queue.
+    /// Whether the hardware knows the tables. Before that it caches nothing of them, and there is no queue.
     pub(crate) is_shown: bool,
     domains: SortedMap<DomainId, Standing>,
     devices: SortedMap<SourceId, Attached>,
-    /// Where the search for a free id goes on, so that a closed domain's id rests for as long as there are others.
+    /// Where the search for a free id continues. So the id of a closed domain is reused only after all other free
+    /// ids.
     next_id: u16,
     last_id: u16,
 }
 
-/// How it stands with a domain.
+/// The state of a domain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Open(Translation),
-    /// Its close waits for the hardware: nothing is attached to it.
+    /// A close waits for the hardware. The devices of the domain have no entries any more.
     Closing(Translation),
-    /// It was opened by the owner before. Nothing is attached to it, and its id is never free.
+    /// The previous owner of the unit opened it. No device can be attached to it, and its id is never free.
     Inherited,
 }
 
 struct Attached {
     domain: DomainId,
-    /// The attach or detach of the device waits for the hardware.
+    /// An attach or a detach of the device waits for the hardware.
     is_busy: bool,
 }
 
-/// What a call may need, obtained with no lock held.
+/// Memory that a call may need, allocated with no lock held.
 #[derive(Default)]
 pub(crate) struct Spares {
     domains: Room<DomainId, Standing>,
@@ -45,7 +47,7 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// Allocates what the last attempt did not find. No lock may be held.
+    /// Allocates what the last attempt lacked. No lock may be held.
     pub(crate) fn obtain<P: Platform>(&mut self, walker: Walker<'_, P>) -> Result<(), NoMemory> {
         self.domains.obtain(walker.platform())?;
         self.devices.obtain(walker.platform())?;
@@ -58,9 +60,9 @@ impl Spares {
     }
 }
 
-/// Why an attempt has changed nothing.
+/// Why an attempt changed nothing.
 pub(crate) enum Refusal<E> {
-    /// It can be made again once [`Spares::obtain`] has got what was missing.
+    /// The attempt can be repeated once [`Spares::obtain`] has allocated what was missing.
     Short,
     For(E),
 }
@@ -77,7 +79,7 @@ impl From<AttachError> for Refusal<AttachError> {
     }
 }
 
-/// Makes an attempt, and makes it again with what it was short of.
+/// Makes an attempt, and repeats it after allocating what it lacked.
 pub(crate) fn with_spares<P: Platform, R, E: From<NoMemory>>(
     walker: Walker<'_, P>,
     mut attempt: impl FnMut(&mut Spares) -> Result<R, Refusal<E>>,
@@ -106,7 +108,7 @@ impl Attachments {
         Self { tables, is_shown: false, domains, devices, next_id: 1, last_id }
     }
 
-    /// The largest domain id that the hardware knows.
+    /// The largest domain id that the hardware supports.
     pub(crate) fn last_id(&self) -> DomainId {
         DomainId(self.last_id)
     }
@@ -123,7 +125,7 @@ impl Attachments {
         Ok(id)
     }
 
-    /// Takes the devices of a domain out of the tables, and marks it.
+    /// Removes the devices of a domain from the tables, and marks the domain as closing.
     pub(crate) fn begin_close<P: Platform>(
         &mut self,
         walker: Walker<'_, P>,
@@ -141,7 +143,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Forgets a domain of which nothing is cached any more, or leaves it open.
+    /// Forgets a domain if nothing of it is cached any more; otherwise leaves it open.
     pub(crate) fn end_close(&mut self, domain: DomainId, is_flushed: bool) {
         if is_flushed {
             self.devices.retain(|attached| attached.domain != domain);
@@ -157,7 +159,7 @@ impl Attachments {
         }
     }
 
-    /// Writes the entry of a device, and marks it until it is [settled](Self::settle).
+    /// Writes the entry of a device, and marks the device until it is [settled](Self::settle).
     pub(crate) fn begin_attach<P: Platform>(
         &mut self,
         walker: Walker<'_, P>,
@@ -174,13 +176,13 @@ impl Attachments {
         }
         let slot = self.devices.slot(&mut spares.devices)?;
         self.tables.insert(walker, device, context(translation), &mut spares.table)?;
-        // Recorded before it is announced: should that fail, hardware may use the entry all the same, and only a detach or a
-        // close, which flush, may forget it.
+        // The device is recorded before its entry is announced. If that fails, hardware may use the entry anyway, and
+        // only a detach or a close, which flush, may forget it.
         slot.fill(device, Attached { domain, is_busy: true });
         Ok(())
     }
 
-    /// Clears the entry of a device of `domain`, and marks it.
+    /// Clears the entry of a device of `domain`, and marks the device.
     pub(crate) fn begin_detach<P: Platform>(
         &mut self,
         walker: Walker<'_, P>,
@@ -199,7 +201,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Why an attached device may be neither attached nor detached now.
+    /// Why an attached device cannot be attached or detached now.
     fn refusal(&self, device: SourceId, attached: &Attached) -> Option<AttachError> {
         match self.domains.get(attached.domain) {
             _ if attached.is_busy => Some(AttachError::Busy(device)),
@@ -209,19 +211,19 @@ impl Attachments {
         }
     }
 
-    /// Nothing of the device is cached any more.
+    /// Forgets a device of which nothing is cached any more.
     pub(crate) fn forget(&mut self, device: SourceId) {
         self.devices.remove(device);
     }
 
-    /// The attach or detach of `device` is over, and it is where it was before, or is now.
+    /// Ends an attach or detach of `device`, which stays recorded in its domain.
     pub(crate) fn settle(&mut self, device: SourceId) {
         if let Some(attached) = self.devices.get_mut(device) {
             attached.is_busy = false;
         }
     }
 
-    /// Takes a device on with the entry that its previous owner has given it.
+    /// Takes over a device with the entry that its previous owner gave it.
     pub(crate) fn inherit<P: Platform>(
         &mut self,
         walker: Walker<'_, P>,
@@ -237,7 +239,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Clears the entry of an inherited device, and marks it. Returns the domain in which it was.
+    /// Clears the entry of an inherited device, and marks the device. Returns the domain that it was in.
     pub(crate) fn begin_release<P: Platform>(
         &mut self,
         walker: Walker<'_, P>,
@@ -254,7 +256,7 @@ impl Attachments {
         Ok(attached.domain)
     }
 
-    /// The first inherited device behind `device`, or of all.
+    /// The first inherited device after `device`, or the first of all.
     pub(crate) fn inherited_after(&self, device: Option<SourceId>) -> Option<SourceId> {
         let is_inherited = |attached: &Attached| self.domains.get(attached.domain) == Some(&Standing::Inherited);
         self.devices.iter_after(device).find(|(_, attached)| is_inherited(attached)).map(|(device, _)| device)

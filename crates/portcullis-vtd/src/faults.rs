@@ -1,4 +1,4 @@
-//! What devices were refused.
+//! Recorded faults: requests of devices that were refused.
 
 use crate::spec::faults::{FaultRecord, status};
 use crate::spec::registers::FSTS;
@@ -7,10 +7,10 @@ use portcullis::Platform;
 use portcullis::platform::Lock;
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
-    /// Hands the recorded faults to `out`, oldest first, and frees their registers. Returns whether others were lost because
-    /// none was free.
+    /// Passes the recorded faults to `out`, oldest first, and frees their registers. Returns whether other faults
+    /// were lost because no register was free.
     ///
-    /// One call takes at most as many as there are registers, however fast a device produces more (S12).
+    /// One call takes at most as many faults as there are registers, however fast a device produces more (S12).
     pub fn faults(&self, out: &mut impl FnMut(FaultRecord)) -> bool {
         let found = self.hardware.read32(FSTS);
         if found & status::PENDING != 0 {
@@ -19,12 +19,13 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             for step in 0..registers {
                 match self.take((oldest + step) % registers) {
                     Some(record) => out(record),
-                    // They fill in order: behind a free one there is nothing.
+                    // The registers fill in order, so a free one ends the list.
                     None => break,
                 }
             }
         }
-        // Last, for hardware records nothing while it is set: it could be lost again at once while no register is free.
+        // Cleared last, because hardware records nothing while it is set. Cleared earlier, it could be set again at
+        // once while no register is free.
         let overflow = found & status::OVERFLOW != 0;
         if overflow {
             self.hardware.write32(FSTS, status::OVERFLOW);
@@ -36,7 +37,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn take(&self, index: u32) -> Option<FaultRecord> {
         let offset = self.capability.fault_record_offset(index);
         self.fault_records.with(|()| {
-            // The half with `F` first: once it is set, hardware changes neither half.
+            // The half with `F` is read first: once `F` is set, hardware changes neither half.
             let high = self.hardware.read64(offset + 8);
             if high & FaultRecord::FAULT == 0 {
                 return None;

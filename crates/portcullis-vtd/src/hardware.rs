@@ -1,4 +1,4 @@
-//! Registers with their hand-shakes: every wait has a time limit.
+//! Access to registers, and handshakes with a time limit on every wait.
 
 use crate::Mmio;
 use crate::spec::registers::{GCMD, GSTS, global};
@@ -7,35 +7,35 @@ use portcullis::Platform;
 use portcullis::platform::{Step, Wait};
 use thiserror::Error;
 
-/// A register did not take the state that was asked for.
+/// A register did not reach the requested state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the VT-d register at {offset:#x} did not settle within {limit_us} µs")]
 pub struct RegisterTimeout {
-    /// Which register, in bytes from the base.
+    /// Offset of the register, in bytes from the base.
     pub offset: u32,
-    /// How long it was given.
+    /// The time limit, in microseconds.
     pub limit_us: u64,
 }
 
-/// How long somebody waits for something, who looks again and again. Reads no clock before the first look was in vain.
+/// The time limit of a polling loop. The clock is read only after the first poll has failed.
 pub(crate) struct Patience {
     limit_us: u64,
-    /// When it began, or one of the two below.
+    /// When the wait began, or one of the two values below.
     start_us: u64,
 }
 
 impl Patience {
-    /// Nobody has waited yet.
+    /// No poll has failed yet.
     const NOT_YET: u64 = u64::MAX;
-    /// The time limit has passed, and the last look is being made.
+    /// The time limit has passed, and the last poll is being made.
     const OVER: u64 = u64::MAX - 1;
 
-    /// So long at most.
+    /// A wait of at most `limit_us` microseconds.
     pub(crate) const fn new(limit_us: u64) -> Self {
         Self { limit_us, start_us: Self::NOT_YET }
     }
 
-    /// Pauses before another look, after one that was in vain; false where that one was made after the time limit.
+    /// Pauses after a failed poll. Returns false if that poll was made after the time limit.
     pub(crate) fn pause<P: Platform>(&mut self, platform: &P, wait: Wait) -> bool {
         match self.start_us {
             Self::OVER => return false,
@@ -43,7 +43,7 @@ impl Patience {
             _ => {}
         }
         platform.pause(wait);
-        // The clock is read before the look: whoever was kept from running past the limit still looks once more.
+        // The clock is read before the next poll, so a CPU that was held up past the limit still polls once more.
         if platform.now_us().saturating_sub(self.start_us) >= self.limit_us {
             self.start_us = Self::OVER;
         }
@@ -51,7 +51,8 @@ impl Patience {
     }
 }
 
-/// Spins until `done` answers; `None` when the time limit has passed without. Reads no clock where it answers at once.
+/// Polls until `done` returns a value; `None` if it returned none within the time limit. Reads no clock if the first
+/// poll succeeds.
 pub(crate) fn spin<P: Platform, T>(
     platform: &P,
     wait: Wait,
@@ -67,14 +68,14 @@ pub(crate) fn spin<P: Platform, T>(
     }
 }
 
-/// The registers, and the host that waits for them.
+/// The registers, and the host that pauses the waits.
 pub(crate) struct Hardware<M, P> {
     mmio: M,
     pub(crate) platform: P,
     /// Time limit of every wait.
     pub(crate) wait_us_max: u64,
-    /// Translation was requested, and every later command keeps it on, even if the status does not show it yet. Relaxed: the flag is a single
-    /// word, and it is stored before the command that it stands for.
+    /// Translation was requested, and every later command keeps it on, even if the status does not show it yet.
+    /// Relaxed: the flag is a single word, and it is stored before the command that it stands for.
     translates: AtomicBool,
 }
 
@@ -95,7 +96,8 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
 
     pub(crate) fn write32(&self, offset: u32, value: u32) {
         self.platform.probe(Step::RegisterWrite);
-        // SAFETY: a unit makes this for itself, and writes nothing before it has found that it may have the registers.
+        // SAFETY: only a `Unit` makes a `Hardware`, and it writes nothing before it has found that it may use the
+        // registers.
         unsafe { self.mmio.write32(offset, value) };
     }
 
@@ -105,7 +107,8 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
         unsafe { self.mmio.write64(offset, value) };
     }
 
-    /// Spins until `done` answers; `None` when the time limit has passed without. Reads no clock where it answers at once.
+    /// Polls until `done` returns a value; `None` if it returned none within the time limit. Reads no clock if the
+    /// first poll succeeds.
     pub(crate) fn spin<T>(&self, wait: Wait, done: impl FnMut() -> Option<T>) -> Option<T> {
         spin(&self.platform, wait, self.wait_us_max, done)
     }
@@ -116,30 +119,31 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
             .ok_or(RegisterTimeout { offset, limit_us: self.wait_us_max })
     }
 
-    /// Gives the command `bit` and waits until its status reads set. Commands must not overlap: the caller is alone.
+    /// Gives the command `bit` and waits until its status reads set. Commands must not overlap, so no other CPU may
+    /// give one.
     pub(crate) fn enable(&self, bit: u32) -> Result<(), RegisterTimeout> {
         self.write32(GCMD, self.lasting() | bit);
         self.settle(GSTS, bit, bit)
     }
 
-    /// What commands leave as it is.
+    /// The command bits that stay set.
     fn lasting(&self) -> u32 {
         let translation = if self.translates.load(Ordering::Relaxed) { global::TRANSLATION } else { 0 };
         self.read32(GSTS) & !global::ONE_SHOT | translation
     }
 
-    /// Notes that translation is asked for, or is off.
+    /// Records that translation is requested, or that it is off.
     pub(crate) fn keep_translating(&self, translates: bool) {
         self.translates.store(translates, Ordering::Relaxed);
     }
 
-    /// Takes the command `bit` back and waits until its status reads clear. The caller is alone.
+    /// Clears the command `bit` and waits until its status reads clear. No other CPU may give a command.
     pub(crate) fn disable(&self, bit: u32) -> Result<(), RegisterTimeout> {
         self.write32(GCMD, self.lasting() & !bit);
         self.settle(GSTS, bit, 0)
     }
 
-    /// Flushes the write buffer between the CPU and memory and waits for it (§6.8). The caller is alone.
+    /// Flushes the write buffer between the CPU and memory and waits for it (§6.8). No other CPU may give a command.
     pub(crate) fn flush_write_buffer(&self) -> Result<(), RegisterTimeout> {
         self.write32(GCMD, self.lasting() | global::WRITE_BUFFER_FLUSH);
         self.settle(GSTS, global::WRITE_BUFFER_FLUSH, 0)

@@ -1,6 +1,6 @@
-//! What a unit goes on with that is taken over while it translates: the devices of its previous owner. Their context entries are copied
-//! into tables of ours, so that hardware finds the same domain ids and the same second-level tables. What the previous owner has written
-//! is read and never changed, and all of it is read before the unit is touched.
+//! The devices of the previous owner of a unit that is taken over while it translates. Their context entries are
+//! copied into our tables, so that hardware finds the same domain ids and the same second-level tables. The tables of
+//! the previous owner are read and never changed, and all of them are read before the unit is touched.
 
 use crate::attachments::{Attachments, with_spares};
 use crate::hardware::Hardware;
@@ -14,30 +14,31 @@ use portcullis::table::Walker;
 use portcullis::{NoMemory, PhysAddr, Platform};
 use thiserror::Error;
 
-/// Why a unit that translates was not taken over: its previous owner has left something that cannot be carried on. The unit was not touched.
+/// Why a unit that translates was not taken over: this driver cannot continue with what its previous owner left. The
+/// unit was not touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InheritanceError {
-    /// The root table is not one of legacy mode.
-    #[error("the VT-d unit translates in another mode than legacy mode: its root table register reads {0:#x}")]
+    /// The root table does not have the format of legacy mode.
+    #[error("the VT-d unit does not translate in legacy mode: its root table register reads {0:#x}")]
     Mode(u64),
     /// The host [cannot read](Platform::read_foreign) a table.
     #[error("the host cannot read the table of the VT-d unit's previous owner at {0}")]
     Unreadable(PhysAddr),
     /// A root entry has reserved bits set.
-    #[error("the root entry that was inherited for bus {bus:#04x} is malformed: {high:#018x}:{low:#018x}")]
+    #[error("the inherited root entry for bus {bus:#04x} is malformed: {high:#018x}:{low:#018x}")]
     Root {
-        /// Whose.
+        /// The bus.
         bus: u8,
         /// The low quadword.
         low: u64,
         /// The high quadword.
         high: u64,
     },
-    /// A context entry has reserved bits set, or asks for what the hardware cannot do.
-    #[error("the context entry that was inherited for device {:04x} is malformed or not supported: {high:#018x}:{low:#018x}", .device.0)]
+    /// A context entry has reserved bits set, or uses a feature that the hardware lacks.
+    #[error("the inherited context entry for device {:04x} is malformed or not supported: {high:#018x}:{low:#018x}", .device.0)]
     Context {
-        /// Whose.
+        /// The device.
         device: SourceId,
         /// The low quadword.
         low: u64,
@@ -46,7 +47,7 @@ pub enum InheritanceError {
     },
 }
 
-/// Copies the context entries of a unit that translates. Nothing but `attachments` has changed after an error.
+/// Copies the context entries of a unit that translates. After an error only `attachments` has changed.
 pub(crate) fn inherit<M: Mmio, P: Platform>(
     hardware: &Hardware<M, P>,
     capability: Capability,
@@ -78,7 +79,8 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
     Ok(())
 }
 
-/// Whether the hardware translates by such an entry. One that it refuses was corrupted, or is in a format that this driver does not know.
+/// Whether the hardware translates by such an entry. An entry that the hardware refuses is corrupted, or has a format
+/// that this driver does not know.
 fn is_understood(capability: Capability, extended: ExtendedCapability, entry: &ContextEntry) -> bool {
     let has_type = match entry.translation_type {
         TranslationType::Untranslated => true,
@@ -90,7 +92,7 @@ fn is_understood(capability: Capability, extended: ExtendedCapability, entry: &C
     has_type && u32::from(capability.sagaw()) >> (entry.levels - 2) & 1 != 0
 }
 
-/// A copy of a table of two quadwords an entry. Not on the stack, which is small in kernels.
+/// A copy of a table whose entries have two quadwords. It is on the heap, because kernel stacks are small.
 struct Table(Box<[u64]>);
 
 impl Table {
@@ -108,8 +110,9 @@ impl Table {
 }
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
-    /// The devices that a take-over has found attached and that were not released since, in the order of their numbers. They still reach
-    /// what the previous owner has mapped for them. Takes a lock for each; it is not held in between. None after a panic with it held.
+    /// The devices that a take-over found attached and that were not released since, in the order of their source
+    /// ids. They still reach what the previous owner mapped for them. Takes a lock for each device, and does not hold
+    /// it in between. After a panic with the lock held, the list is empty.
     pub fn inherited_devices(&self) -> impl Iterator<Item = SourceId> {
         let mut last = None;
         core::iter::from_fn(move || {
@@ -119,13 +122,15 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         })
     }
 
-    /// Shuts an inherited device out: it no longer reaches what the previous owner has mapped for it. Call it once the device has been
-    /// reset, or the DMA that it still does for that owner is refused. Afterwards it may be attached to a domain. Blocks until the hardware
-    /// has forgotten its entry and all translations of its old domain; other inherited devices of that domain keep their entries.
+    /// Shuts an inherited device out: it no longer reaches what the previous owner mapped for it. Call it once the
+    /// device has been reset; otherwise DMA that the device still does for that owner is refused. Afterwards the
+    /// device may be attached to a domain. Blocks until the hardware has dropped the device's entry and all
+    /// translations of its old domain. Other inherited devices of that domain keep their entries.
     ///
     /// # Errors
-    /// [`AttachError::NotAttached`] where it is not inherited, or was released. [`AttachError::Busy`] while another call releases it. After
-    /// [`AttachError::Queue`] it must be assumed to reach memory still, and can be released again.
+    /// [`AttachError::NotAttached`] if the device is not inherited or was already released. [`AttachError::Busy`]
+    /// while another call releases it. After [`AttachError::Queue`] the caller must assume that the device still
+    /// reaches memory, and can release it again.
     pub fn release_inherited(&self, device: SourceId) -> Result<(), AttachError> {
         let (is_shown, domain) = self.attachments.with(|attachments| {
             let domain = attachments.begin_release(self.walker(), device)?;

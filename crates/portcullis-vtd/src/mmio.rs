@@ -1,16 +1,19 @@
-//! How the registers of a unit are reached.
+//! Access to the registers of a unit.
 
 /// The register block of one unit. Offsets are in bytes from its base; those of 64-bit accesses are multiples of 8.
 ///
 /// A write is posted in program order after every store to memory that this CPU made visible with
-/// [`Platform::table_barrier`](portcullis::Platform::table_barrier), and a read returns what the hardware shows at that
-/// moment; implementations neither cache nor merge.
+/// [`Platform::table_barrier`](portcullis::Platform::table_barrier). A read returns what the hardware shows at that
+/// moment. Implementations must not cache or merge accesses.
 ///
 /// # Safety
-/// Memory goes back to its owners on the word of these registers. Implementations promise that they are those of one unit, at
-/// every call the same one; that its devices reach memory through it and in no other way; that nothing writes them but these calls;
-/// and, where there are several values for one unit, that no two of them are brought up at the same time:
-/// [`Unit::bring_up`](crate::Unit::bring_up) looks whether the unit is on, and does not claim it in one step.
+/// The driver gives memory back to its owners because these registers say that it may. Implementations promise the
+/// following.
+/// - The registers are those of one unit, and of the same unit at every call.
+/// - The devices of that unit reach memory through it and in no other way.
+/// - Nothing but these calls writes the registers.
+/// - If several values stand for one unit, no two of them are brought up at the same time.
+///   [`Unit::bring_up`](crate::Unit::bring_up) checks whether the unit is on, but does not claim it in the same step.
 pub unsafe trait Mmio: Send + Sync {
     /// Reads the 32-bit register at `offset`.
     fn read32(&self, offset: u32) -> u32;
@@ -21,7 +24,7 @@ pub unsafe trait Mmio: Send + Sync {
     /// Writes the 32-bit register at `offset`.
     ///
     /// # Safety
-    /// The caller is the driver that has the unit. One write can open the gate to every device.
+    /// The caller is the driver that owns the unit. One write can open all memory to every device.
     unsafe fn write32(&self, offset: u32, value: u32);
 
     /// Writes the 64-bit register at `offset`.

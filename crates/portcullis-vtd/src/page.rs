@@ -1,10 +1,10 @@
-//! Pages that the unit reads or writes: the one place that touches memory the platform lends.
+//! Pages that the unit reads or writes. Only this module touches the memory that the platform provides.
 
 use portcullis::platform::Context;
 use portcullis::table::{Frame, Walker};
 use portcullis::{NoMemory, PhysAddr, Platform};
 
-/// Proof that hardware reads and writes no page of ours any more: it was seen with translation and queue off.
+/// Proof that hardware no longer reads or writes our pages: it was seen with translation and queue off.
 #[derive(Debug)]
 pub(crate) struct Stopped(());
 
@@ -21,9 +21,9 @@ impl Stopped {
     }
 }
 
-/// A page of the platform's, zeroed when made. Empty once released.
+/// A page from the platform, zeroed when allocated. Empty once released.
 ///
-/// Every method takes the platform that made the page; a [`Unit`](crate::Unit) has only one.
+/// Every method takes the platform that allocated the page; a [`Unit`](crate::Unit) has only one platform.
 #[derive(Debug)]
 pub(crate) struct Page(Option<PhysAddr>);
 
@@ -37,7 +37,7 @@ impl Page {
         walker.allocate_frame(Context::MaySleep).map(|phys| Self(Some(phys)))
     }
 
-    /// Several pages, or none.
+    /// Allocates all `N` pages, or none.
     pub(crate) fn allocate_all<const N: usize, P: Platform>(walker: Walker<'_, P>) -> Result<[Self; N], NoMemory> {
         let mut pages = [const { Self(None) }; N];
         for index in 0..N {
@@ -52,28 +52,29 @@ impl Page {
         Ok(pages)
     }
 
-    /// Where it lies; zero once released.
+    /// The physical address; zero once released.
     pub(crate) fn phys(&self) -> PhysAddr {
         self.0.unwrap_or_default()
     }
 
-    /// Its entries.
+    /// The entries of the page.
     ///
     /// # Panics
-    /// Once it was released.
+    /// If the page was released.
     #[inline]
     pub(crate) fn entries<'a, P: Platform>(&'a self, platform: &'a P) -> &'a Frame {
         match self.0 {
-            // SAFETY: the platform made the page, and `release`, which needs it exclusively, has not given it back.
+            // SAFETY: the platform allocated the page, and `release`, which needs `&mut self`, has not given it back.
             Some(phys) => unsafe { platform.frame(phys) },
-            None => unreachable!("a page that was given back is used"),
+            None => unreachable!("a released page is used"),
         }
     }
 
     /// Gives the page back.
     pub(crate) fn release<P: Platform>(&mut self, platform: &P, _: &Stopped) {
         if let Some(phys) = self.0.take() {
-            // SAFETY: taken, so given back once; `entries` borrows the page, so no reference lives; hardware has stopped.
+            // SAFETY: `take` makes sure that the page is freed once. `entries` borrows `self`, so no reference is
+            // left. The hardware has stopped.
             unsafe { platform.free_frame(phys) };
         }
     }

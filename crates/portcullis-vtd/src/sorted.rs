@@ -1,12 +1,13 @@
-//! A map in one piece of memory, sorted by key. It allocates nothing itself, so that it can be changed with a lock held: memory is
-//! brought to it as [`Room`], which is obtained before the lock is taken and dropped after it is released.
+//! A map in one block of memory, sorted by key. It allocates nothing itself, so that it can be changed with a lock
+//! held. The caller provides memory as [`Room`], which is allocated before the lock is taken and dropped after it is
+//! released.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use portcullis::platform::Context;
 use portcullis::{NoMemory, Platform};
 
-/// `count` zeros, for which the host may sleep.
+/// `count` default values. The host may sleep to allocate them.
 pub(crate) fn try_zeros<T: Default, P: Platform>(platform: &P, count: usize) -> Result<Box<[T]>, NoMemory> {
     let mut all = try_reserve(platform, count)?;
     for _ in 0..count {
@@ -16,7 +17,7 @@ pub(crate) fn try_zeros<T: Default, P: Platform>(platform: &P, count: usize) -> 
     Ok(all.into_boxed_slice())
 }
 
-/// A vector with room for `capacity`, which the host may sleep to find.
+/// A vector with room for `capacity` elements. The host may sleep to allocate it.
 pub(crate) fn try_reserve<T, P: Platform>(platform: &P, capacity: usize) -> Result<Vec<T>, NoMemory> {
     let mut all = Vec::new();
     platform.allocate(Context::MaySleep, || all.try_reserve_exact(capacity)).map_err(|_| NoMemory)?;
@@ -25,17 +26,17 @@ pub(crate) fn try_reserve<T, P: Platform>(platform: &P, capacity: usize) -> Resu
 
 pub(crate) struct SortedMap<K, V>(Vec<(K, V)>);
 
-/// Memory for a map that is full. Empty until a [`slot`](SortedMap::slot) has been asked for that was not there.
+/// Memory for a map that is full. Empty until a call of [`slot`](SortedMap::slot) has found no room.
 pub(crate) struct Room<K, V> {
     memory: Vec<(K, V)>,
-    /// Entries that the map is to have room for.
+    /// The number of entries that the map needs room for.
     wanted: usize,
 }
 
 /// Room for one more entry.
 pub(crate) struct Slot<'m, K, V>(&'m mut Vec<(K, V)>);
 
-/// Something has to be obtained before the next attempt.
+/// Memory has to be obtained before the next attempt.
 #[derive(Debug)]
 pub(crate) struct Short;
 
@@ -46,10 +47,10 @@ impl<K, V> Default for Room<K, V> {
 }
 
 impl<K, V> Room<K, V> {
-    /// Allocates what the last attempt did not find. No lock may be held.
+    /// Allocates what the last attempt lacked. No lock may be held.
     pub(crate) fn obtain<P: Platform>(&mut self, platform: &P) -> Result<(), NoMemory> {
         if self.memory.capacity() < self.wanted {
-            // Nothing lies in it, so that nothing is moved.
+            // The old memory holds no entries, so none are moved.
             self.memory = try_reserve(platform, self.wanted)?;
         }
         Ok(())
@@ -61,12 +62,13 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
         Self(Vec::new())
     }
 
-    /// Room for one more entry, if need be in the memory of `room`, which then has the map's old one.
+    /// Room for one more entry. If the map is full, it takes the memory of `room`, which then holds the map's old
+    /// memory.
     ///
     /// # Errors
-    /// [`Short`]: `room` knows how much is missing.
+    /// [`Short`] if `room` has too little memory. `room` then knows how much is needed.
     pub(crate) fn slot(&mut self, room: &mut Room<K, V>) -> Result<Slot<'_, K, V>, Short> {
-        /// The least that is allocated.
+        /// The smallest number of entries that is allocated.
         const LEAST: usize = 8;
         let len = self.0.len();
         if len == self.0.capacity() {
@@ -75,7 +77,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
                 return Err(Short);
             }
             room.wanted = 0;
-            // It is empty. So the compiler sees that it does not grow.
+            // The vector is already empty. `clear` shows the compiler that `append` does not grow it.
             room.memory.clear();
             room.memory.append(&mut self.0);
             core::mem::swap(&mut self.0, &mut room.memory);
@@ -105,7 +107,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
         }
     }
 
-    /// Takes out what `keep` refuses.
+    /// Removes the entries whose values `keep` refuses.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&V) -> bool) {
         self.0.retain(|(_, value)| keep(value));
     }
@@ -115,7 +117,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 
-    /// Those behind `key`, or all.
+    /// The entries after `key`, or all of them.
     pub(crate) fn iter_after(&self, key: Option<K>) -> impl Iterator<Item = (K, &V)> {
         let first = key.map_or(0, |key| self.0.partition_point(|(other, _)| *other <= key));
         self.0[first..].iter().map(|(key, value)| (*key, value))
@@ -127,13 +129,13 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
 }
 
 impl<K: Ord, V> Slot<'_, K, V> {
-    /// Puts an entry there, in the place of one with the same key.
+    /// Stores an entry. It replaces an entry with the same key.
     pub(crate) fn fill(self, key: K, value: V) {
         match self.0.binary_search_by(|(other, _)| other.cmp(&key)) {
             Ok(at) => self.0[at] = (key, value),
             Err(at) => {
-                // So this moves entries, and allocates nothing.
-                assert!(self.0.len() < self.0.capacity(), "a slot is room for an entry");
+                // The slot has room, so this moves entries and allocates nothing.
+                assert!(self.0.len() < self.0.capacity(), "a slot has room for an entry");
                 self.0.insert(at, (key, value));
             }
         }
@@ -156,7 +158,7 @@ mod tests {
                 if map.slot(&mut room).is_err() {
                     room.obtain(&FakeHost::default()).expect("memory");
                 }
-                map.slot(&mut room).expect("room was brought").fill(key, step);
+                map.slot(&mut room).expect("room was obtained").fill(key, step);
                 tree.insert(key, step);
             } else {
                 map.remove(key);
@@ -172,7 +174,7 @@ mod tests {
         assert!(map.iter_after(None).map(|(key, _)| key).eq(tree.keys().copied()));
     }
 
-    /// A map that is full says so, and is changed by room alone.
+    /// A full map reports that it is full, and gets memory only from the room.
     #[test]
     fn nothing_is_allocated_without_room() {
         let mut map = SortedMap::<u32, ()>::new();
@@ -183,10 +185,10 @@ mod tests {
         for key in 0..capacity as u32 {
             map.slot(&mut room).expect("room").fill(key, ());
         }
-        assert_eq!((map.0.capacity(), room.memory.capacity()), (capacity, 0), "it took the memory that was brought");
+        assert_eq!((map.0.capacity(), room.memory.capacity()), (capacity, 0), "it took the memory of the room");
         assert!(map.slot(&mut room).is_err(), "full");
         room.obtain(&FakeHost::default()).expect("memory");
         map.slot(&mut room).expect("room").fill(77, ());
-        assert_eq!(room.memory.capacity(), capacity, "the old memory goes back with the room");
+        assert_eq!(room.memory.capacity(), capacity, "the room has the old memory");
     }
 }

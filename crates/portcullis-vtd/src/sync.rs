@@ -1,4 +1,4 @@
-//! Atomics: the processor's, or loom's while a model is checked.
+//! The processor's atomics, or those of loom while a loom model is checked.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::AtomicU64;

@@ -7,13 +7,13 @@ use portcullis::iommu::SourceId;
 use portcullis::table::Walker;
 use portcullis::{NoMemory, PhysAddr, Platform};
 
-/// One root table; a context table for each bus that ever had a device attached.
+/// One root table, and a context table for each bus that ever had a device attached.
 pub(crate) struct DeviceTables {
     root: Page,
     contexts: SortedMap<usize, Page>,
 }
 
-/// A context table that may be needed, obtained with no lock held.
+/// A context table that may be needed, allocated with no lock held.
 #[derive(Default)]
 pub(crate) struct SpareTable {
     page: Option<Page>,
@@ -22,7 +22,7 @@ pub(crate) struct SpareTable {
 }
 
 impl SpareTable {
-    /// Allocates what the last attempt did not find. No lock may be held.
+    /// Allocates what the last attempt lacked. No lock may be held.
     pub(crate) fn obtain<P: Platform>(&mut self, walker: Walker<'_, P>) -> Result<(), NoMemory> {
         if self.is_wanted && self.page.is_none() {
             self.page = Some(Page::allocate(walker)?);
@@ -43,12 +43,12 @@ impl DeviceTables {
         Self { root, contexts: SortedMap::new() }
     }
 
-    /// The tables, to be released with no lock held; none are left here.
+    /// Takes the tables out, so that they can be released with no lock held.
     pub(crate) fn take(&mut self) -> Self {
         core::mem::replace(self, Self::new(Page::none()))
     }
 
-    /// Where the root table is.
+    /// The physical address of the root table.
     pub(crate) fn root(&self) -> PhysAddr {
         self.root.phys()
     }
@@ -56,7 +56,7 @@ impl DeviceTables {
     /// Writes the entry of a device that has none, and makes it visible.
     ///
     /// # Errors
-    /// [`Short`], and nothing has changed: the first device of a bus needs a context table.
+    /// [`Short`] if the first device of a bus needs a context table. Nothing has changed then.
     pub(crate) fn insert<P: Platform>(
         &mut self,
         walker: Walker<'_, P>,
@@ -78,7 +78,7 @@ impl DeviceTables {
         Ok(())
     }
 
-    /// Clears the entry of a device, and makes that visible. What the unit has cached of it stays.
+    /// Clears the entry of a device, and makes that visible. What the unit has cached of the entry stays cached.
     pub(crate) fn remove<P: Platform>(&self, walker: Walker<'_, P>, device: SourceId) {
         if let Some(table) = self.contexts.get(root_index(device)) {
             write(walker, table, context_index(device), [0, 0]);
@@ -92,8 +92,9 @@ impl DeviceTables {
     }
 }
 
-/// Writes an entry of two quadwords so that hardware, which reads both at once, sees the old one or the new one: while it is
-/// present, only its low quadword changes, and the high one is written while it is not.
+/// Writes an entry of two quadwords. Hardware, which reads both at once, sees either the old entry or the new one:
+/// while the entry is present only its low quadword changes, and the high quadword is written only while the entry is
+/// absent.
 fn write<P: Platform>(walker: Walker<'_, P>, table: &Page, index: usize, [low, high]: [u64; 2]) {
     let entry = &table.entries(walker.platform())[index * 2..index * 2 + 2];
     if low != 0 {

@@ -1,21 +1,22 @@
-//! A lock that answers with an error where it is not to be taken: after a panic, and while its owner has closed it.
+//! A lock that returns an error when it must not be taken: after a panic, and while its owner has closed it.
 
-// Not modelled by loom: no model goes on after a panic.
+// Not modelled by loom, because no loom model continues after a panic.
 use core::sync::atomic::{AtomicU8, Ordering};
 use portcullis::QueueError;
 use portcullis::platform::Lock;
 
 const OPEN: u8 = 0;
-/// The owner has closed it.
+/// The owner has closed the lock.
 const CLOSED: u8 = 1;
-/// A panic has come out of it: what is protected may be half changed.
+/// A critical section has panicked: what the lock protects may be half changed.
 const BROKEN: u8 = 2;
 
-/// A lock of the platform with a note of whether it may be taken. After a panic the lock itself would answer with another, in a drop
-/// perhaps. Only a CPU that waits for the lock meanwhile has passed the note.
+/// A lock of the platform with a state that says whether it may be taken. After a panic the lock itself would panic
+/// too, possibly in a drop. Only a CPU that was already waiting for the lock gets past the state.
 pub(crate) struct Unbroken<L> {
     lock: L,
-    /// Relaxed: a CPU that reads it too early is turned away by the lock, or is as one that came before the lock was closed.
+    /// Relaxed: a CPU that reads a stale state is turned away by the lock itself, or counts as a CPU that came before
+    /// the lock was closed.
     state: AtomicU8,
 }
 
@@ -24,17 +25,17 @@ impl<L> Unbroken<L> {
         Self { lock, state: AtomicU8::new(OPEN) }
     }
 
-    /// One that is not taken until it is [opened](Self::open).
+    /// A lock that refuses to be taken until it is [opened](Self::open).
     pub(crate) fn closed(lock: L) -> Self {
         Self { lock, state: AtomicU8::new(CLOSED) }
     }
 
-    /// Refuses the lock from now on. This takes no lock, so any CPU may hold this one meanwhile.
+    /// Refuses the lock from now on. This takes no lock, so another CPU may hold this one.
     pub(crate) fn close(&self) {
         let _ = self.state.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// From now on it is taken again.
+    /// Allows the lock to be taken from now on.
     pub(crate) fn open(&self) {
         let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -56,8 +57,8 @@ impl<L> Unbroken<L> {
     /// Runs `critical` with the lock held.
     ///
     /// # Errors
-    /// [`QueueError::Panicked`] where an earlier one has panicked: what is protected may be half changed. [`QueueError::Halted`] where it
-    /// is closed.
+    /// [`QueueError::Panicked`] if an earlier critical section has panicked: what the lock protects may be half
+    /// changed. [`QueueError::Halted`] if the lock is closed.
     #[inline]
     pub(crate) fn with<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> Result<R, QueueError>
     where
@@ -74,14 +75,15 @@ impl<L> Unbroken<L> {
     where
         L: Lock<T>,
     {
-        /// Notes the panic.
+        /// Records the panic.
         struct Unwinding<'l>(&'l AtomicU8);
         impl Drop for Unwinding<'_> {
             fn drop(&mut self) {
                 self.0.store(BROKEN, Ordering::Relaxed);
             }
         }
-        // Outside for a lock that panics itself, and inside for a CPU that comes while the lock is being let go.
+        // The outer one covers a lock that panics itself; the inner one covers a CPU that comes while the lock is
+        // being released.
         let outside = Unwinding(&self.state);
         let result = self.lock.with(|value| {
             let inside = Unwinding(&self.state);

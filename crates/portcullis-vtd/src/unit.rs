@@ -1,4 +1,4 @@
-//! One remapping unit: how it comes up and how it is shut down.
+//! One remapping unit: bring-up, take-over, halt and resume, shutdown.
 
 use crate::attachments::Attachments;
 use crate::hardware::{Hardware, RegisterTimeout};
@@ -20,31 +20,32 @@ use portcullis::table::Walker;
 use portcullis::{NoMemory, Platform, QueueError};
 use thiserror::Error;
 
-/// What the registers do not tell.
+/// Settings that the registers do not provide.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnitConfig {
     /// Width of the host's physical addresses, in bits.
     pub physical_bits: u8,
     /// How long a register or the invalidation queue may take, in microseconds.
     pub wait_us_max: u64,
-    /// Whether page-selective invalidations carry the hint that only leaves have changed. Without it every one of them drops
-    /// the cached table pointers as well, as in Linux before October 2025: as safe, and slower.
+    /// Whether page-selective invalidations carry the invalidation hint that only leaves have changed. Without the
+    /// hint, each of them also drops the cached table pointers, as Linux did before October 2025. That is as safe,
+    /// but slower.
     pub leaf_only_hint: bool,
 }
 
 impl Default for UnitConfig {
-    /// 52 bits, all that a table entry holds; 100 ms; the hint.
+    /// Physical addresses of 52 bits (the widest that a table entry holds), 100 ms, and the hint.
     fn default() -> Self {
         Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true }
     }
 }
 
-/// Why a unit was not brought up. A gate that was shut before is shut still; what the hardware may have been told of stays out of
-/// use.
+/// Why a unit was not brought up. Translation that was on before stays on. Pages whose addresses the hardware may
+/// have been given stay out of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum BringUpError {
-    /// The registers read what no unit shows.
+    /// The registers do not read like those of a VT-d unit.
     #[error("no VT-d unit answers: version {version:#x}, capabilities {capability:#x} and {extended:#x}")]
     NoUnit {
         /// The version register.
@@ -54,60 +55,63 @@ pub enum BringUpError {
         /// The extended capability register.
         extended: u64,
     },
-    /// No queued invalidation.
+    /// The unit has no queued invalidation.
     #[error("the VT-d unit has no invalidation queue")]
     NoInvalidationQueue,
-    /// No tables of 3 or 4 levels.
+    /// The unit supports neither 3-level nor 4-level tables.
     #[error("the VT-d unit has no tables of 3 or 4 levels (SAGAW {0:#07b})")]
     NoTableFormat(u8),
     /// The width of domain ids has the reserved value.
-    #[error("the VT-d unit shows no valid width of domain ids")]
+    #[error("the VT-d unit reports an invalid width of domain ids")]
     DomainIds,
-    /// The fault recording registers overlap others.
-    #[error("the VT-d unit shows its fault recording registers at {0:#x}, on top of others")]
+    /// The fault recording registers overlap other registers.
+    #[error("the VT-d unit reports fault recording registers at {0:#x}, where other registers are")]
     FaultRecords(u32),
-    /// The unit is on, and the policy does not allow taking it: it has a driver, or its last one left it on. See [`TakeOver`].
+    /// The unit is on, and the policy does not allow taking it over: another driver uses it, or its last driver left
+    /// it on. See [`TakeOver`].
     #[error("the VT-d unit is in use (status {status:#x}), and the policy does not allow taking it over")]
     InUse {
         /// The global status register.
         status: u32,
     },
-    /// Interrupt remapping is on, and whoever turned it on has the invalidation queue.
+    /// Interrupt remapping and the invalidation queue are both on, so the queue belongs to the driver that remaps
+    /// interrupts.
     #[error("the VT-d unit remaps interrupts for another owner of its invalidation queue")]
     RemapsInterrupts,
-    /// A register did not take the state that was asked for.
+    /// A register did not reach the requested state.
     #[error(transparent)]
     Register(#[from] RegisterTimeout),
-    /// The first invalidation failed, or an earlier panic has left the queue unusable.
+    /// The first invalidation failed, or an earlier panic left the queue unusable.
     #[error("the first invalidation failed: {0}")]
     Queue(#[from] QueueError),
     /// No memory for the tables.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// Another call brings the unit up or back, or has halted it meanwhile.
-    #[error("the VT-d unit is being brought up, brought back or halted by another call")]
+    /// Another call is bringing the unit up or resuming it, or has halted it in the meantime.
+    #[error("the VT-d unit is being brought up, resumed or halted by another call")]
     Changing,
-    /// The unit translates, and what its previous owner has left cannot be carried on.
+    /// The unit translates, and this driver cannot continue with the tables that the previous owner left.
     #[error(transparent)]
     Inheritance(#[from] InheritanceError),
-    /// A device that was to be let in from the start was refused.
-    #[error("a device could not be let in: {0}")]
+    /// A device that was to be attached during bring-up was refused.
+    #[error("a device could not be attached during bring-up: {0}")]
     Admission(#[from] AttachError),
 }
 
-/// The owners from which [`Unit::take_over`] takes a unit that is on.
+/// The previous owners from which [`Unit::take_over`] takes a unit that is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOver {
-    /// The unit has to be off.
+    /// The unit must be off.
     Never,
-    /// From firmware, which may have left translation on. Where the invalidation queue is on, an operating system uses the unit.
+    /// From firmware, which may have left translation on. If the invalidation queue is on, an operating system uses
+    /// the unit, and the unit is refused.
     Firmware,
-    /// From anyone, as a kernel must that was started by one that has crashed.
+    /// From any owner. A kernel that was started by a crashed kernel needs this.
     Always,
 }
 
 impl TakeOver {
-    /// Bits of the global status with which it takes no unit.
+    /// The bits of the global status that make this policy refuse a unit.
     const fn refused(self) -> u32 {
         match self {
             Self::Never => global::TRANSLATION | global::QUEUED_INVALIDATION,
@@ -117,11 +121,11 @@ impl TakeOver {
     }
 }
 
-/// One remapping unit, translating.
+/// One remapping unit that translates.
 ///
-/// A device that is attached to no domain reaches nothing, unless it is [inherited](Unit::take_over). Dropping or forgetting the unit
-/// leaves the gate shut: it goes on translating as it did, through tables that stay out of use for good. Only
-/// [`shut_down`](Unit::shut_down) turns it off.
+/// A device that is attached to no domain reaches no memory, unless it is [inherited](Unit::take_over). Dropping or
+/// forgetting the unit leaves translation on: the unit goes on translating through its tables, whose pages stay out
+/// of use for good. Only [`shut_down`](Unit::shut_down) turns translation off.
 pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) hardware: Hardware<M, P>,
     pub(crate) capability: Capability,
@@ -130,26 +134,27 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) leaf_only_hint: bool,
     pub(crate) queue: Queue<P>,
     pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
-    /// Reading a fault record and clearing it are one step.
+    /// Makes reading and clearing a fault record one step.
     pub(crate) fault_records: P::Lock<()>,
-    /// Whether it was brought up, and no call is bringing it back.
+    /// Whether the unit was brought up and no call is resuming it.
     is_up: AtomicBool,
-    /// Whether it was halted since a call began to bring it back.
+    /// Whether the unit was halted since a call began to resume it.
     is_halted: AtomicBool,
 }
 
 impl<M: Mmio, P: Platform> Unit<M, P> {
-    /// Takes a unit that is off, and turns its translation on with every device shut out.
+    /// Takes a unit that is off and turns its translation on with every device shut out.
     ///
     /// # Errors
-    /// [`BringUpError`], [`BringUpError::InUse`] where the unit is on. Where it was refused before it was touched, it keeps the state
-    /// in which it was.
+    /// [`BringUpError`]; [`BringUpError::InUse`] if the unit is on. A unit that is refused before the driver has
+    /// written to it keeps its state.
     pub fn bring_up(mmio: M, platform: P, config: UnitConfig) -> Result<Self, BringUpError> {
         Self::bring_up_with(mmio, platform, config, |_| Ok(()))
     }
 
-    /// Does what [`bring_up`](Unit::bring_up) does, and shuts out every device but those that `admit` attaches, which are never shut out:
-    /// `admit` runs before the hardware sees the tables. It must not unmap, for the unit takes no invalidations then.
+    /// Does what [`bring_up`](Unit::bring_up) does, but does not shut out the devices that `admit` attaches. These
+    /// devices are never shut out, because `admit` runs before the hardware sees the tables. `admit` must not unmap,
+    /// because the unit accepts no invalidations yet.
     ///
     /// # Errors
     /// Those of [`bring_up`](Unit::bring_up), and [`BringUpError::Admission`].
@@ -163,26 +168,28 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         unsafe { Self::take_over(mmio, platform, config, TakeOver::Never, admit) }
     }
 
-    /// Takes over a unit that is on, if `from` allows it: from firmware, from another kernel, or from a [`Unit`] that was dropped, which needs
-    /// [`TakeOver::Always`]. Its translation is on afterwards, and was never off if it was on before.
+    /// Takes over a unit that is on, if `from` allows it: from firmware, from another kernel, or from a [`Unit`] that
+    /// was dropped, which needs [`TakeOver::Always`]. Translation is on afterwards. If it was on before, it is never
+    /// off in between.
     ///
-    /// Where it was on, the devices of the previous owner are *inherited*: they go on under their old domain ids through the tables
-    /// that lie there, so that what is in flight lands where that owner wanted it, and nowhere else.
-    /// [`inherited_devices`](Unit::inherited_devices) lists them. Each is to be reset and then
-    /// [released](Unit::release_inherited); until it is, [`attach`](portcullis::Iommu::attach) refuses it with
-    /// [`AttachError::Inherited`], in `admit` too, which may release it first: then it changes from one owner's tables to the other's
-    /// in one step. Ids of inherited domains are not used again. All other devices are shut out but those that `admit`
-    /// [attaches](Unit::bring_up_with).
+    /// If translation was on, the devices of the previous owner are *inherited*: they keep their old domain ids and
+    /// the second-level tables of that owner. So DMA in flight lands where that owner directed it, and nowhere else.
+    /// [`inherited_devices`](Unit::inherited_devices) lists these devices. The caller should reset each of them and
+    /// then [release](Unit::release_inherited) it. Until then, [`attach`](portcullis::Iommu::attach) refuses the
+    /// device with [`AttachError::Inherited`], in `admit` too. `admit` may release an inherited device first and then
+    /// attach it; that device changes from the old tables to the new ones in one step. The ids of inherited domains
+    /// are not used again. All other devices are shut out, except those that `admit` [attaches](Unit::bring_up_with).
     ///
     /// # Errors
-    /// [`BringUpError`], [`BringUpError::InUse`] where it may not be taken, [`BringUpError::Inheritance`] where it cannot go on with what
-    /// the previous owner has left: the unit was not touched then, nor after [`BringUpError::NoMemory`] and
-    /// [`BringUpError::Admission`]. Translation that was on stays on, and may still serve the devices of that owner.
+    /// [`BringUpError`]; [`BringUpError::InUse`] if `from` does not allow taking the unit,
+    /// [`BringUpError::Inheritance`] if the driver cannot continue with what the previous owner left. After either of
+    /// them, and after [`BringUpError::NoMemory`] and [`BringUpError::Admission`], the unit was not touched.
+    /// Translation that was on stays on, and may still serve the devices of that owner.
     ///
     /// # Safety
-    /// The unit has no other driver any more. One that went on would wait for invalidations that are never made. The tables of the
-    /// previous owner, and the memory to which they lead, are left to the inherited devices until these are released. One that the
-    /// previous owner has passed through reaches all memory until then.
+    /// The unit must have no other driver any more. Such a driver would wait for invalidations that are never made.
+    /// The tables of the previous owner, and the memory to which they lead, must be left to the inherited devices
+    /// until these are released. An inherited device that is passed through reaches all memory until then.
     pub unsafe fn take_over(
         mmio: M,
         platform: P,
@@ -201,11 +208,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             unit.release(&Stopped::never_told());
             return Err(error);
         }
-        // Faults of the previous owner are dropped.
+        // Drop the faults of the previous owner.
         unit.faults(&mut |_| {});
         if let Err(error) = unit.show() {
-            // With translation on, the hardware may use our root by now, so the pages stay out of use. With translation off they are
-            // ours again once the queue is off, too.
+            // With translation on, the hardware may use our root table by now, so the pages stay out of use. With
+            // translation off, they are ours again once the queue is off too.
             if halt_queue(&unit.hardware).is_ok()
                 && let Some(stopped) = seen_stopped(&unit.hardware)
             {
@@ -213,14 +220,15 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             }
             return Err(error);
         }
-        // Where this fails, translation may be on, or come on later: the pages stay out of use.
+        // If this fails, translation may be on, or may come on later, so the pages stay out of use.
         unit.translate()?;
         *unit.is_up.get_mut() = true;
         Ok(unit)
     }
 
-    /// Makes all that the driver needs, with the devices of the previous owner in it, and gives the unit no command.
-    // Apart, so that what it takes of the stack is not taken when the unit gets its commands.
+    /// Allocates the tables and the queue, and copies the context entries of the previous owner. Gives the unit no
+    /// command.
+    // A separate function, so that its stack frame is gone when the unit gets its commands.
     #[inline(never)]
     fn prepare(hardware: Hardware<M, P>, identity: &Identity, config: UnitConfig) -> Result<Self, BringUpError> {
         let Identity { capability, extended, domain_id_bits, status } = *identity;
@@ -251,10 +259,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         })
     }
 
-    /// Gives the unit its root table and a queue. Where translation is on already, it goes by that table when this returns.
+    /// Gives the unit its root table and a queue. If translation is already on, the unit uses that table when this
+    /// returns.
     fn show(&self) -> Result<(), BringUpError> {
         let hardware = &self.hardware;
-        // Faults are polled for.
+        // Faults are polled, so no interrupt is wanted.
         hardware.write32(FECTL, fault_event::MASKED);
         hardware.write32(FSTS, status::QUEUE_ERRORS);
         if self.capability.rwbf() {
@@ -267,8 +276,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         hardware.write64(RTADDR, root.as_u64());
         hardware.enable(global::ROOT_TABLE)?;
         self.queue.start(hardware)?;
-        // Setting the root table drops nothing that was cached before (§6.6); contexts go first, or what they lead to could
-        // be cached again.
+        // Setting the root table drops nothing that was cached before (§6.6). The context cache goes first, because a
+        // stale context could otherwise fill the IOTLB again.
         self.invalidate(&[InvalidationDescriptor::ContextCache(ContextScope::Global), self.iotlb(IotlbScope::Global)])?;
         Ok(())
     }
@@ -278,7 +287,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         hardware.keep_translating(true);
         hardware.enable(global::TRANSLATION)?;
         if self.capability.plmr() || self.capability.phmr() {
-            // The regions that firmware protected while nothing translated would stay out of reach of every domain.
+            // Firmware may have protected regions while nothing translated. No domain could reach them if they stayed
+            // protected.
             let protection = hardware.read32(PMEN);
             if protection & protected_memory::ENABLED != 0 {
                 hardware.write32(PMEN, protection & !protected_memory::ENABLE);
@@ -288,32 +298,34 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(())
     }
 
-    /// Turns the invalidation queue off, for a suspend, a reboot or another kernel, and leaves translation on: devices reach what they
-    /// reached, and no more. The driver uses no interrupts. This takes no lock, and waits for the hardware for [`UnitConfig::wait_us_max`] at
-    /// most twice; so it may be called with interrupts off, and when the CPUs that hold locks have been stopped.
+    /// Turns the invalidation queue off, for a suspend, a reboot or another kernel, and leaves translation on:
+    /// devices keep the access that they have, and gain none. The driver uses no interrupts. This takes no lock, and
+    /// waits for the hardware at most twice for [`UnitConfig::wait_us_max`]. So it may be called with interrupts off,
+    /// and while CPUs that hold locks are stopped.
     ///
-    /// Callers must not map, unmap, commit, tick, attach or detach until the unit has [resumed](Unit::resume). An invalidation that they
-    /// submit meanwhile fails with [`QueueError::Halted`], which poisons its domain (S11). One that is still pending fails when the unit
-    /// resumes, or times out before that.
+    /// Callers must not map, unmap, commit, tick, attach or detach until the unit has [resumed](Unit::resume). An
+    /// invalidation that they submit in the meantime fails with [`QueueError::Halted`], which poisons its domain
+    /// (S11). An invalidation that is still pending fails when the unit resumes, or times out before that.
     ///
     /// # Errors
-    /// [`RegisterTimeout`] where the queue does not stop.
+    /// [`RegisterTimeout`] if the queue does not stop.
     pub fn halt(&self) -> Result<(), RegisterTimeout> {
-        // SeqCst, as in `resume`: either that finds that it is halted, or this finds its queue on.
+        // SeqCst, as in `resume_alone`: either its last load sees this store, or `halt_queue` sees its queue on.
         self.is_halted.store(true, Ordering::SeqCst);
         self.queue.close();
         halt_queue(&self.hardware)
     }
 
-    /// Brings a unit back that was [halted](Unit::halt), and may have lost power since: registers, tables, queue, translation. To be called
-    /// before devices can do DMA again, with interrupts off or on. A unit that was not halted is halted first. This takes locks, so no CPU
-    /// that holds one may be stopped.
+    /// Brings back a unit that was [halted](Unit::halt) and may have lost power since: restores registers, tables,
+    /// queue and translation. Call it before devices can do DMA again, with interrupts on or off. A unit that was not
+    /// halted is halted first. This takes locks, so no CPU that holds one may be stopped.
     ///
     /// # Errors
-    /// [`BringUpError`]. [`BringUpError::Changing`] means that another call brings the unit back, or that it was halted meanwhile. After an
-    /// error of its own attempt the queue takes no submissions.
+    /// [`BringUpError`]. [`BringUpError::Changing`] means that another call is resuming the unit, or that the unit
+    /// was halted in the meantime. If this call has begun to resume the unit and fails, the queue accepts no
+    /// submissions.
     pub fn resume(&self) -> Result<(), BringUpError> {
-        // Acquire and Release: the next call sees all that the last one has written.
+        // Acquire and Release: the next call sees everything that the last one wrote.
         if !self.is_up.swap(false, Ordering::Acquire) {
             return Err(BringUpError::Changing);
         }
@@ -331,7 +343,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.close();
         let Identity { status, .. } = identify(hardware)?;
         if status & global::TRANSLATION == 0 {
-            // Power was lost. It comes on by the last command, and not before the tables are there.
+            // Power was lost. Translation comes on with the last command, after the tables are in place.
             hardware.keep_translating(false);
         }
         halt_queue(hardware)?;
@@ -345,13 +357,15 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(())
     }
 
-    /// Turns translation off and gives the tables back. Those of a previous owner, through which inherited devices go, are its own.
+    /// Turns translation off and gives the tables back. The tables of a previous owner, which inherited devices use,
+    /// stay with that owner.
     ///
     /// # Errors
-    /// [`RegisterTimeout`] where the unit does not stop; its pages then stay out of use for good (S4).
+    /// [`RegisterTimeout`] if the unit does not stop. Its pages then stay out of use for good (S4).
     ///
     /// # Safety
-    /// All memory is meant for every device behind the unit from then on: there is none, or none does DMA.
+    /// From then on, every device behind the unit reaches all memory. The caller must make sure that this does no
+    /// harm: there is no such device, or none does DMA.
     pub unsafe fn shut_down(mut self) -> Result<(), RegisterTimeout> {
         let hardware = &self.hardware;
         hardware.keep_translating(false);
@@ -365,7 +379,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         Ok(())
     }
 
-    /// Gives the pages back. After a panic with the lock held they are kept: which of them there are is not known.
+    /// Gives the pages back. After a panic with the lock held they are kept, because the list of pages may be half
+    /// changed.
     fn release(&mut self, stopped: &Stopped) {
         let platform = &self.hardware.platform;
         if let Ok(mut tables) = self.attachments.with(|attachments| attachments.tables.take()) {
@@ -384,34 +399,35 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.extended
     }
 
-    /// Width of the widest address that the unit translates, in bits. It may be narrower than the tables are deep; a domain
-    /// must then hand out no wider ones.
+    /// Width of the widest address that the unit translates, in bits. It may be narrower than the depth of the tables
+    /// allows. A domain must not hand out wider addresses.
     pub fn address_bits(&self) -> u8 {
         self.capability.address_bits()
     }
 
-    /// How often the invalidation queue was used since bring-up. Takes its lock. Not known, and so zero, after a panic with it held.
+    /// How often the invalidation queue was used since bring-up. Takes the lock of the queue. After a panic with the
+    /// lock held the counts are not known, and zero is returned.
     pub fn queue_use(&self) -> QueueUse {
         self.queue.used()
     }
 
-    /// An IOTLB invalidation that drains what is in flight, where the unit can: else DMA that was translated before the
-    /// invalidation could land after it.
+    /// An IOTLB invalidation that also drains the requests in flight, if the unit can. Without that, DMA that was
+    /// translated before the invalidation could land after it.
     pub(crate) fn iotlb(&self, scope: IotlbScope) -> InvalidationDescriptor {
         InvalidationDescriptor::Iotlb { scope, drain_writes: self.capability.dwd(), drain_reads: self.capability.drd() }
     }
 
     /// Submits a few descriptors and waits for them.
     ///
-    /// Context-cache and IOTLB invalidations may go together, in this order: hardware starts the second kind only after the
-    /// first kind ahead of it is done (§6.5.2.11).
+    /// Context-cache and IOTLB invalidations may go together in this order, because hardware starts the second kind
+    /// only after the first kind ahead of it is done (§6.5.2.11).
     pub(crate) fn invalidate(&self, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
         let ticket = self.queue.submit(&self.hardware, || descriptors.iter().copied())?;
         self.queue.wait_for(&self.hardware, ticket)
     }
 }
 
-/// Who is there.
+/// What the registers tell of a unit.
 struct Identity {
     capability: Capability,
     extended: ExtendedCapability,
@@ -420,13 +436,13 @@ struct Identity {
     status: u32,
 }
 
-/// Reads who is there, and refuses what cannot be driven.
+/// Reads the registers of a unit, and refuses a unit that this driver cannot drive.
 fn identify<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<Identity, BringUpError> {
     let version = hardware.read32(VER);
     let capability = Capability(hardware.read64(CAP));
     let extended = ExtendedCapability(hardware.read64(ECAP));
     let status = hardware.read32(GSTS);
-    // A version has one byte, and the major half of it began at one. All ones is what an empty bus reads.
+    // A version has one byte, and major versions begin at one. An empty bus reads as all ones.
     if !(0x10..=0xff).contains(&version) || capability.0 == u64::MAX || extended.0 == u64::MAX || status == u32::MAX {
         return Err(BringUpError::NoUnit { version, capability: capability.0, extended: extended.0 });
     }
@@ -447,7 +463,7 @@ fn identify<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<Identity,
     Ok(Identity { capability, extended, domain_id_bits, status })
 }
 
-/// Turns the queue off, where it is on.
+/// Turns the queue off if it is on.
 fn halt_queue<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<(), RegisterTimeout> {
     if hardware.read32(GSTS) & global::QUEUED_INVALIDATION != 0 {
         Queue::drain(hardware);
@@ -456,7 +472,7 @@ fn halt_queue<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<(), Reg
     Ok(())
 }
 
-/// Looks whether translation and queue are off.
+/// Reads whether translation and queue are off.
 fn seen_stopped<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Option<Stopped> {
     let running = hardware.read32(GSTS) & (global::TRANSLATION | global::QUEUED_INVALIDATION);
     (running == 0).then(Stopped::seen)

@@ -1,4 +1,4 @@
-//! Several units as one, for domains whose devices sit behind more than one of them.
+//! Several units joined into one, for domains whose devices sit behind more than one of them.
 
 use arrayvec::ArrayVec;
 use portcullis::Platform;
@@ -10,25 +10,25 @@ use crate::hardware::spin;
 use crate::queue::BURST_MAX;
 use crate::sorted::{Room, Short, SortedMap};
 
-/// Units that one [`Units`] joins at most.
+/// The most units that one [`Units`] joins.
 pub const UNITS_MAX: usize = 8;
 
-/// A [`Units`] of none, or of more than [`UNITS_MAX`].
+/// A [`Units`] was to join no unit, or more than [`UNITS_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("{0} units cannot be joined: one to {UNITS_MAX} can")]
 pub struct UnitCount(pub usize);
 
-/// What was submitted to each unit.
+/// The tickets of one submission, one per unit.
 #[derive(Clone, Copy, Debug)]
 pub struct UnitsTicket<T>([Option<T>; UNITS_MAX]);
 
-/// The id of a domain on each unit; `None` where it is closed already.
+/// The id of a domain on each unit; `None` if it is already closed there.
 type Ids = [Option<DomainId>; UNITS_MAX];
 
-/// Several units as one [`Iommu`]. A domain exists on all of them; what they can do is what each of them can.
+/// Several units joined into one [`Iommu`]. A domain exists on all of them. Only what every unit can do is offered.
 ///
-/// Its domain ids are its own, the ones on the units may differ. The units are not used otherwise meanwhile, but to tell
-/// of faults and to release [inherited](crate::Unit::take_over) devices.
+/// Domain ids of a `Units` are its own; the ids on the units may differ. While they are joined, the units must not be
+/// used directly, except to read faults and to release [inherited](crate::Unit::take_over) devices.
 pub struct Units<'a, U, P: Platform, F> {
     units: &'a [U],
     platform: P,
@@ -38,8 +38,9 @@ pub struct Units<'a, U, P: Platform, F> {
 }
 
 impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> Units<'a, U, P, F> {
-    /// Joins `units`. `unit_of` says behind which one, by place, a device is; `None` for a device behind none of them.
-    /// `wait_us_max` limits how long a submission too large for one turn may take, in microseconds.
+    /// Joins `units`. `unit_of` returns the index in `units` of the unit that a device is behind, or `None` if it is
+    /// behind none of them. `wait_us_max` limits how long a submission of more than 64 commands waits for each of its
+    /// parts, in microseconds.
     ///
     /// # Errors
     /// [`UnitCount`].
@@ -51,14 +52,14 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
         Ok(Self { units, platform, unit_of, wait_us_max, domains })
     }
 
-    /// The unit of a device, and the id that the domain has there. The lock is not held while a unit takes its own, which is
-    /// of the same class.
+    /// The unit of a device, and the id of the domain there. The lock is released before a unit takes its own lock,
+    /// which is of the same class.
     fn place(&self, domain: DomainId, device: SourceId) -> Result<Option<(&'a U, DomainId)>, AttachError> {
         let ids = self.domains.with(|domains| domains.get(domain).copied()).ok_or(AttachError::NoSuchDomain(domain))?;
         Ok((self.unit_of)(device).and_then(|index| Some((self.units.get(index)?, ids[index]?))))
     }
 
-    /// Hands one turn of commands to every unit, by `submit`. Returns what each has answered.
+    /// Submits at most [`BURST_MAX`] commands to every unit by `submit`. Returns the tickets.
     fn submit_burst<T: Copy>(
         &self,
         commands: &[Invalidation],
@@ -74,7 +75,8 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
         Ok(tickets)
     }
 
-    /// Gives a domain that has these ids one of its own. Allocates with the lock released, and then looks again.
+    /// Gives a new id to a domain that has these ids on the units. Allocates with the lock released, and then looks
+    /// for an id again.
     fn note(&self, ids: Ids) -> Result<DomainId, AttachError> {
         let mut room = Room::default();
         loop {
@@ -104,7 +106,8 @@ impl<'a, U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> 
     }
 }
 
-/// The command as unit `index` knows it; `None` where the domain is closed there, and so has nothing cached.
+/// The command with the domain's id on unit `index`; `None` if the domain is closed there, so that nothing of it is
+/// cached.
 fn translate(
     domains: &SortedMap<DomainId, Ids>,
     index: usize,
@@ -120,7 +123,7 @@ fn translate(
     })
 }
 
-/// What both can do.
+/// What both units can do.
 fn common(one: Capabilities, other: Capabilities) -> Capabilities {
     Capabilities {
         three_level: one.three_level && other.three_level,
@@ -137,8 +140,9 @@ fn common(one: Capabilities, other: Capabilities) -> Capabilities {
     }
 }
 
-// SAFETY: each unit keeps the promises for the devices behind it, and all of them are asked. A device that `unit_of` puts behind the
-// wrong one is attached there, where it is not.
+// SAFETY: each unit keeps the promises for the devices behind it, and every invalidation goes to all of them. A
+// device that `unit_of` assigns to the wrong unit gets an entry in the tables of that unit only, and its own unit
+// still shuts it out.
 unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Sync> Iommu for Units<'_, U, P, F> {
     type Ticket = UnitsTicket<U::Ticket>;
 
@@ -151,7 +155,8 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         let mut ids = Ids::default();
         let mut opened = Ok(());
         for (unit, id) in self.units.iter().zip(&mut ids) {
-            // SAFETY: the caller's promise, passed on. The domain has one id on each unit, and each is told of every invalidation.
+            // SAFETY: the caller's promise, passed on. The domain has one id on each unit, and each unit gets every
+            // invalidation.
             match unsafe { unit.open_domain(translation) } {
                 Ok(local) => *id = Some(local),
                 Err(error) => {
@@ -163,7 +168,7 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         let id = opened.and_then(|()| self.note(ids));
         if id.is_err() {
             for (unit, local) in self.units.iter().zip(ids) {
-                // Nobody has used it; should its flush fail, the id stays taken on that unit, which harms no one.
+                // The domain was never used. If its flush fails, the id stays taken on that unit, which does no harm.
                 // SAFETY: opened above.
                 let _ = local.map(|local| unsafe { unit.close_domain(local) });
             }
@@ -179,9 +184,10 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
                     Ok(core::mem::replace(&mut ids[index], set))
                 })
             };
-            // Taken out before it is closed: the unit may give the id to another domain at once.
+            // The id is removed before the domain is closed, because the unit may give the id to another domain at
+            // once.
             if let Some(local) = with_id(None)?
-                // SAFETY: `open_domain` has opened it, and it was taken out, so that it is closed once.
+                // SAFETY: `open_domain` opened it, and its id was removed above, so it is closed once.
                 && let Err(error) = unsafe { unit.close_domain(local) }
             {
                 with_id(Some(local))?;
@@ -212,7 +218,7 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         self.submit_burst(rest, U::submit).map(UnitsTicket)
     }
 
-    /// More commands than 64 go alone.
+    /// More than 64 commands are not shared.
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         if commands.len() > BURST_MAX {
             return self.submit(commands);
@@ -220,13 +226,13 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         self.submit_burst(commands, U::submit_shared).map(UnitsTicket)
     }
 
-    /// `None` may follow a submission to some of the units.
+    /// May return `None` after some of the units took the submission.
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
         if commands.len() > BURST_MAX {
             return Ok(None);
         }
         let tickets = self.submit_burst(commands, U::try_submit_shared)?;
-        // A unit that had room does it again with the others, which is harmless.
+        // The caller submits again, also to the units that had room. Repeating an invalidation is harmless.
         let have_all_room = tickets.iter().flatten().all(Option::is_some);
         Ok(have_all_room.then(|| UnitsTicket(tickets.map(Option::flatten))))
     }

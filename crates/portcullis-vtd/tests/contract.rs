@@ -1,4 +1,4 @@
-//! What must not compile: what could let a device through is unsafe to implement or to call.
+//! Code that must not compile: what could give a device access is unsafe to implement or to call.
 
 #[path = "../../portcullis/tests/compile_fail/mod.rs"]
 mod compile_fail;

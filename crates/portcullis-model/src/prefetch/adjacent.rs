@@ -2,12 +2,12 @@
 
 use super::{Page, Prefetcher};
 
-/// Where the other page is looked for.
+/// Which neighbours are predicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
-    /// The page after, and the page before.
+    /// The next page and the previous page.
     Both,
-    /// The page after.
+    /// The next page.
     Up,
 }
 

@@ -1,14 +1,15 @@
-//! Distance prefetching: which distance followed this one the last times (Kandiraju and Sivasubramaniam, ISCA'02).
+//! Distance prefetching: predicts the distances that followed the current one before (Kandiraju and Sivasubramaniam,
+//! ISCA'02).
 //!
-//! It knows no addresses, only how far they are apart: so it lives on the order of addresses alone, and no invalidation touches it
-//! but that of the page missed last.
+//! It stores distances and no addresses, so it depends only on the order of addresses. The only invalidation that
+//! affects it is that of the page missed last.
 
 use super::history::History;
 use super::{Covered, Form, Page, Prefetcher};
 
 pub(super) struct Distance {
     form: Form,
-    /// By the distance, its bits taken as a number.
+    /// Keyed by the bits of the distance.
     history: History<i64>,
     last: Option<Page>,
     last_distance: Option<i64>,

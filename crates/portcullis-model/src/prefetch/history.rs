@@ -1,9 +1,10 @@
-//! A bounded table of what followed what.
+//! A bounded table of successors.
 
 use crate::cache::{Cache, Replacement};
 use rustc_hash::FxHashMap;
 
-/// For each of the keys used last, what followed it, the latest first. Both are bounded, and the least recent goes.
+/// For each of the keys used last, its successors, the latest first. The numbers of keys and successors are bounded,
+/// and the least recent one is dropped.
 pub(super) struct History<V> {
     order: Cache<()>,
     rows: FxHashMap<u64, Vec<V>>,
@@ -15,7 +16,7 @@ impl<V: Copy + PartialEq> History<V> {
         Self { order: Cache::new(rows, 0, Replacement::Lru), rows: FxHashMap::default(), slots }
     }
 
-    /// Notes that `next` followed `key`.
+    /// Records that `next` followed `key`.
     pub(super) fn note(&mut self, key: u64, next: V) {
         if let Some(gone) = self.order.insert(key, ()) {
             self.rows.remove(&gone);
@@ -29,7 +30,7 @@ impl<V: Copy + PartialEq> History<V> {
         row.insert(0, next);
     }
 
-    /// What followed `key`, the latest first.
+    /// The successors of `key`, the latest first.
     pub(super) fn after(&mut self, key: u64) -> &[V] {
         match self.order.get(key) {
             Some(()) => self.rows.get(&key).map_or(&[], Vec::as_slice),
@@ -37,7 +38,7 @@ impl<V: Copy + PartialEq> History<V> {
         }
     }
 
-    /// Rows that there are.
+    /// The number of rows.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -48,7 +49,7 @@ impl<V: Copy + PartialEq> History<V> {
         }
     }
 
-    /// Forgets of every key what followed it, where `forget` says so.
+    /// Removes the successors for which `forget` returns true from every row.
     pub(super) fn forget_followers(&mut self, mut forget: impl FnMut(&V) -> bool) {
         self.rows.values_mut().for_each(|row| row.retain(|next| !forget(next)));
     }

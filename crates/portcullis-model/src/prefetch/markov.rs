@@ -1,11 +1,12 @@
-//! Markov prefetching: which pages followed this one the last times that it was missed (Joseph and Grunwald, ISCA'97).
+//! Markov prefetching: predicts the pages that followed the missed page at its last misses (Joseph and Grunwald,
+//! ISCA'97).
 
 use super::history::History;
 use super::{Covered, Form, Page, Prefetcher};
 
 pub(super) struct Markov {
     form: Form,
-    /// By the key of a page.
+    /// Keyed by page.
     history: History<Page>,
     last: Option<Page>,
 }
@@ -33,7 +34,7 @@ impl Prefetcher for Markov {
         if !covered.each(history.len(), |page| history.forget(page.key())) {
             history.forget_where(|key| covered.contains(Page::of_key(key)));
         }
-        // Nor is a page that is gone still to follow one that is there.
+        // An invalidated page must not remain as a successor of other pages.
         history.forget_followers(|page| covered.contains(*page));
     }
 }

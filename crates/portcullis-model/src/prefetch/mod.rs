@@ -1,9 +1,10 @@
-//! IOTLB prefetchers: hardware that walks for pages before a device asks for them.
+//! IOTLB prefetchers: hardware that walks for pages before a device requests them.
 //!
-//! No VT-d has one. They are those that the thesis behind rIOMMU (ASPLOS'15, §5.4) puts to the test, after what was proposed for
-//! the TLBs of CPUs, and what "IOMMU: Strategies for Mitigating the IOTLB Bottleneck" (Amit et al., 2010) has: adjacent pages. Each
-//! sees the requests that the IOTLB did not serve, and names pages that it expects next. The unit walks for these and keeps what
-//! it finds in a small buffer beside the IOTLB, from where the first use moves it.
+//! No VT-d unit has one. These are the prefetchers that the thesis behind rIOMMU (ASPLOS'15, §5.4) evaluates, taken
+//! from proposals for the TLBs of CPUs, and the adjacent-page prefetcher of "IOMMU: Strategies for Mitigating the
+//! IOTLB Bottleneck" (Amit et al., 2010). Each sees the requests that the IOTLB did not serve, and predicts pages.
+//! The unit walks for these pages and keeps the results in a small buffer beside the IOTLB. Their first use moves
+//! them into the IOTLB.
 
 mod adjacent;
 mod distance;
@@ -22,11 +23,11 @@ pub(crate) struct Page {
     pub(crate) pfn: u64,
 }
 
-/// Page frame numbers have so many bits at most; above them a key has the domain.
+/// The most bits of a page frame number. The bits above them hold the domain in a key.
 const PFN_BITS: u32 = u64::BITS - u16::BITS;
 
 impl Page {
-    /// Both in one number.
+    /// Domain and page frame number as one number.
     pub(crate) fn key(self) -> u64 {
         u64::from(self.domain) << PFN_BITS | self.pfn
     }
@@ -35,14 +36,15 @@ impl Page {
         Self { domain: (key >> PFN_BITS) as u16, pfn: key & ((1 << PFN_BITS) - 1) }
     }
 
-    /// The page `distance` further on in its domain, if there is one.
+    /// The page at `distance` pages from this one in its domain, if there is one.
     fn at(self, distance: i64) -> Option<Self> {
         let pfn = self.pfn.checked_add_signed(distance)?;
         (pfn >> PFN_BITS == 0).then_some(Self { pfn, ..self })
     }
 }
 
-/// What an invalidation covers: a domain or all, and of a domain a range of pages, first to last, or all.
+/// The pages that an invalidation covers: all domains or one domain, and of one domain all pages or a range, first to
+/// last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
     pub(crate) domain: Option<u16>,
@@ -55,7 +57,7 @@ impl Covered {
             && self.pages.is_none_or(|(first, last)| (first..=last).contains(&page.pfn))
     }
 
-    /// Calls `each` with every page, where these are no more than `most`; whether they were.
+    /// Calls `each` with every page if there are at most `most` pages. Returns whether it did.
     pub(crate) fn each(&self, most: usize, mut each: impl FnMut(Page)) -> bool {
         let (Some(domain), Some((first, last))) = (self.domain, self.pages) else { return false };
         let few = last - first < most as u64;
@@ -66,24 +68,24 @@ impl Covered {
     }
 }
 
-/// What predicts.
+/// A predictor of pages.
 pub(crate) trait Prefetcher: Send {
-    /// A request for `page` was not served by the IOTLB. Adds the pages that are expected next to `predicted`, the likeliest
+    /// A request for `page` was not served by the IOTLB. Adds the predicted pages to `predicted`, the likeliest
     /// first.
     fn missed(&mut self, page: Page, predicted: &mut Vec<Page>);
 
-    /// `page` has left the IOTLB to make room.
+    /// `page` was evicted from the IOTLB to make room.
     fn evicted(&mut self, _page: Page) {}
 
-    /// An invalidation; the IOTLB held `dropped` of what it covers, of each set the least recent first.
+    /// An invalidation. `dropped` are the pages that it drops from the IOTLB, from the least recent of each set on.
     fn invalidated(&mut self, _covered: Covered, _dropped: &mut dyn Iterator<Item = Page>) {}
 }
 
-/// Whether what is learned outlives the addresses that it was learned of.
+/// Whether history outlives the invalidation of its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Form {
-    /// An invalidation takes the history of its pages with it.
+    /// An invalidation removes the history of its pages.
     Baseline,
-    /// History stays. A prediction may lead to what is mapped no longer, so the walk that checks it is all that protects.
+    /// History stays. A predicted page may no longer be mapped, so protection rests on the walk for it alone.
     Modified,
 }

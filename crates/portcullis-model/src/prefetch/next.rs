@@ -1,9 +1,9 @@
-//! The pages that follow the one that was missed: all that a contiguous address order asks for.
+//! Predicts the pages that follow the missed page, which suffices for contiguous addresses.
 
 use super::{Page, Prefetcher};
 
 pub(super) struct Next {
-    /// How many.
+    /// The number of pages to predict.
     pub(super) depth: i64,
 }
 

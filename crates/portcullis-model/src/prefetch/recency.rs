@@ -1,8 +1,8 @@
-//! Recency prefetching: pages that left the IOTLB one after the other will be wanted one after the other (Saulsbury et al.,
-//! ISCA'00).
+//! Recency prefetching: pages that were evicted from the IOTLB one after the other will be requested one after the
+//! other (Saulsbury et al., ISCA'00).
 //!
-//! What leaves goes onto a stack; in the original it is threaded through the page table, here it is a list of bounded length. A page
-//! that is missed is taken off it, and its two neighbours there are predicted.
+//! An evicted page is pushed onto a stack. The original threads the stack through the page table; here it is a list
+//! of bounded length. A missed page is removed from the stack, and its two neighbours there are predicted.
 
 use super::{Covered, Form, Page, Prefetcher};
 use crate::cache::{Cache, Replacement};
@@ -21,7 +21,8 @@ impl Recency {
 impl Prefetcher for Recency {
     fn missed(&mut self, page: Page, predicted: &mut Vec<Page>) {
         let (newer, older) = self.stack.neighbours(page.key());
-        // What left after it comes after it, if it comes in the same order.
+        // The page that was evicted after this one is requested after it, if the order is the same. So it is
+        // predicted first.
         predicted.extend(newer.into_iter().chain(older).map(Page::of_key));
         self.stack.remove(page.key());
     }
@@ -32,7 +33,7 @@ impl Prefetcher for Recency {
 
     fn invalidated(&mut self, covered: Covered, dropped: &mut dyn Iterator<Item = Page>) {
         match self.form {
-            // They leave the IOTLB as if to make room.
+            // The dropped pages leave the IOTLB as if they had been evicted.
             Form::Modified => dropped.for_each(|page| self.evicted(page)),
             Form::Baseline => {
                 let stack = &mut self.stack;

@@ -1,4 +1,4 @@
-//! A prefetcher in words: `markov:rows=256:slots=2:form=baseline:buffer=8`.
+//! The text form of a prefetcher: `markov:rows=256:slots=2:form=baseline:buffer=8`.
 
 use super::adjacent::{Adjacent, Direction};
 use super::distance::Distance;
@@ -11,18 +11,18 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Entries of the buffer, if none are given.
+/// Default number of entries in the buffer.
 const BUFFER: u32 = 16;
-/// Rows of a table, and pages of a stack, if none are given.
+/// Default number of rows of a table, or pages of a stack.
 const ROWS: u32 = 1024;
-/// Successors in a row, if none are given.
+/// Default number of successors in a row.
 const SLOTS: u32 = 2;
-/// Largest size that is believed.
+/// The largest size that is accepted.
 const SIZE_MAX: u32 = 1 << 20;
 
 const KINDS: &str = "none, adjacent, next, markov, recency, distance";
 
-/// A prefetcher and its buffer. Hypothetical hardware: there is no VT-d that has one.
+/// A prefetcher and its buffer. This is hypothetical hardware: no VT-d unit has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PrefetcherSpec {
@@ -32,7 +32,7 @@ pub struct PrefetcherSpec {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Predicts nothing: the buffer holds what the driver asks for.
+    /// Predicts nothing. The buffer holds what the driver has prefetched.
     None,
     Adjacent(Direction),
     Next {
@@ -54,32 +54,32 @@ enum Kind {
     },
 }
 
-/// No such prefetcher.
+/// A prefetcher could not be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PrefetcherError {
-    /// No prefetcher of that name.
+    /// There is no prefetcher of that name.
     #[error("there is no prefetcher `{0}`; there are: {KINDS}")]
     Unknown(String),
-    /// It has no such parameter.
+    /// The prefetcher has no such parameter.
     #[error("the prefetcher `{prefetcher}` has no parameter `{key}`; it has: {known}")]
     Parameter {
-        /// Which.
+        /// The prefetcher.
         prefetcher: String,
-        /// What was asked for.
+        /// The parameter that was given.
         key: String,
-        /// What there is, separated by commas.
+        /// The parameters that exist, separated by commas.
         known: &'static str,
     },
-    /// Not a value of that parameter.
+    /// The value is not valid for that parameter.
     #[error("`{key}={value}` of the prefetcher `{prefetcher}`: expected {expected}")]
     Value {
-        /// Which.
+        /// The prefetcher.
         prefetcher: String,
         /// The parameter.
         key: String,
         /// The value given.
         value: String,
-        /// What it must be.
+        /// The expected value.
         expected: &'static str,
     },
 }
@@ -88,17 +88,17 @@ impl PrefetcherSpec {
     /// A prefetcher that predicts nothing, whose buffer has 16 entries.
     pub const NONE: Self = Self { kind: Kind::None, buffer: BUFFER };
 
-    /// Whether it never prefetches by itself.
+    /// Whether it never prefetches on its own.
     pub fn predicts_nothing(&self) -> bool {
         self.kind == Kind::None
     }
 
-    /// Entries of its buffer.
+    /// The number of entries of its buffer.
     pub fn buffer(&self) -> usize {
         self.buffer as usize
     }
 
-    /// One such, that has seen nothing; none where it predicts nothing.
+    /// A new prefetcher of this kind without history; none if it predicts nothing.
     pub(crate) fn build(&self) -> Option<Box<dyn Prefetcher>> {
         Some(match self.kind {
             Kind::None => return None,
@@ -177,7 +177,7 @@ impl PrefetcherSpec {
 }
 
 impl Kind {
-    /// What can be set.
+    /// The parameters that can be set.
     const fn parameters(self) -> &'static str {
         match self {
             Self::None => "buffer",
@@ -189,7 +189,7 @@ impl Kind {
     }
 }
 
-/// As it is written, with every parameter.
+/// The text form, with every parameter.
 impl fmt::Display for PrefetcherSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {

@@ -1,5 +1,5 @@
-//! Caches of leaves, as the IOTLB is one, and the three paging-structure caches: what is kept under which key, and what an
-//! invalidation drops.
+//! Caches of leaves (the IOTLB is one) and the three paging-structure caches: their keys, and what an invalidation
+//! drops.
 //!
 //! ```text
 //!  63     48 47  46 45              0
@@ -8,8 +8,8 @@
 //! +---------+------+-----------------+
 //! ```
 //!
-//! The paging-structure caches are numbered from the root, L1 to L3, in the literature; here they go by the level of the
-//! table that their entries point to: L3 points to leaf tables, at level 1.
+//! The literature numbers the paging-structure caches from the root, L1 to L3. Here their index is the level of the
+//! table that their entries point to: entries of L3 point to leaf tables, at level 1.
 
 use super::walk::{Leaf, level_shift};
 use crate::cache::{Cache, Replacement};
@@ -25,17 +25,17 @@ const ADDRESS_MASK: u64 = (1 << KIND_SHIFT) - 1;
 /// A cache of leaves.
 pub(super) struct Leaves {
     cache: Cache<EntryValueOrZero>,
-    /// Whether a leaf of 4 KiB, 2 MiB, 1 GiB was ever cached: only those are looked up.
+    /// Whether a leaf of 4 KiB, 2 MiB, 1 GiB was ever cached. Only sizes in use are looked up.
     in_use: [bool; 3],
 }
 
 pub(super) struct Caches {
     pub(super) iotlb: Leaves,
-    /// By level of the table pointed to, less one.
+    /// Indexed by the level of the table pointed to, less one.
     pointers: [Cache<EntryValueOrZero>; 3],
 }
 
-/// An entry's bits: zero, which is no entry, fills empty slots.
+/// The bits of an entry. Zero, which is not a valid entry, fills empty slots.
 type EntryValueOrZero = u64;
 
 #[inline]
@@ -51,7 +51,7 @@ const fn leaf_kind(leaf: Leaf) -> usize {
     ((leaf.shift - PAGE_SHIFT) / LEVEL_BITS) as usize
 }
 
-/// The page of a key, if it is one of 4 KiB.
+/// The page of a key, if the key is that of a 4 KiB page.
 fn page_of(key: u64) -> Option<Page> {
     let (domain, kind) = ((key >> DOMAIN_SHIFT) as u16, key >> KIND_SHIFT & 3);
     (kind == 0).then_some(Page { domain, pfn: key & ADDRESS_MASK })
@@ -62,12 +62,12 @@ impl Leaves {
         Self { cache: Cache::new(entries, ways, replacement), in_use: [true, false, false] }
     }
 
-    /// How many there are.
+    /// The number of leaves held.
     pub(super) fn len(&self) -> usize {
         self.cache.len()
     }
 
-    /// How many there can be.
+    /// The number of leaves that fit.
     pub(super) fn capacity(&self) -> usize {
         self.cache.capacity()
     }
@@ -93,14 +93,14 @@ impl Leaves {
         })
     }
 
-    /// Caches `leaf`. Returns the page that had to make room, if it was one of 4 KiB.
+    /// Caches `leaf`. Returns the evicted page, if it was a 4 KiB page.
     pub(super) fn insert(&mut self, domain: u16, iova: Iova, leaf: Leaf) -> Option<Page> {
         let kind = leaf_kind(leaf);
         self.in_use[kind] = true;
         page_of(self.cache.insert(key(domain, kind, iova, leaf.shift), leaf.entry.bits())?)
     }
 
-    /// Makes the leaf that serves `iova`, if there is one, the next of its set to make room.
+    /// Makes the leaf that serves `iova`, if present, the next of its set to be evicted.
     pub(super) fn make_oldest(&mut self, domain: u16, iova: Iova) {
         if let Some(leaf) = self.peek(domain, iova) {
             self.cache.make_oldest(key(domain, leaf_kind(leaf), iova, leaf.shift));
@@ -112,7 +112,7 @@ impl Leaves {
         self.cache.remove(key(domain, leaf_kind(leaf), iova, leaf.shift));
     }
 
-    /// The pages of 4 KiB that an invalidation would drop, of each set the least recent first.
+    /// The 4 KiB pages that an invalidation would drop, each set from the least recent on.
     pub(super) fn pages_in(&self, covered: Covered) -> impl Iterator<Item = Page> {
         self.cache.keys().filter_map(page_of).filter(move |page| covered.contains(*page))
     }
@@ -147,7 +147,8 @@ impl Caches {
         }
     }
 
-    /// The pointer nearest the leaf that is cached, and the level of the table it names: L3 first, then L2, then L1.
+    /// The cached pointer nearest the leaf, and the level of the table that it points to. Looks in L3 first, then L2,
+    /// then L1.
     pub(super) fn pointer(&mut self, domain: u16, iova: Iova, levels: u8) -> Option<(EntryValue, u8)> {
         (1..levels).find_map(|level| {
             let bits = self.pointers[level as usize - 1].get(key(domain, 0, iova, level_shift(level + 1)))?;
@@ -166,7 +167,8 @@ impl Caches {
         self.pointers[level as usize - 1].insert(key(domain, 0, iova, level_shift(level + 1)), pointer.bits());
     }
 
-    /// Drops what serves a covered page: leaves of every size and, unless `leaf_only`, pointers of every level.
+    /// Drops the entries that serve a covered page: leaves of every size and, unless `leaf_only`, pointers of every
+    /// level.
     pub(super) fn invalidate(&mut self, covered: Covered, leaf_only: bool) {
         self.iotlb.invalidate(covered);
         match (covered.domain, covered.pages) {
@@ -185,13 +187,13 @@ impl Caches {
     }
 }
 
-/// Drops the keys under `tag` (domain and kind) whose 2^`covers` pages touch the range: one by one where these are few,
-/// else by looking at all that is cached.
+/// Drops the keys under `tag` (domain and kind) whose 2^`covers` pages touch the range. If the range has few keys
+/// they are dropped one by one, otherwise all cached keys are checked.
 fn drop_keys(cache: &mut Cache<EntryValueOrZero>, tag: u64, covers: u32, (first, last): (u64, u64)) {
     let (first, last) = (first >> covers, last >> covers);
     if last - first < cache.len() as u64 {
         for page in first..=last {
-            // Beyond the widest address nothing is cached, and the key would run into its tag.
+            // Nothing is cached beyond the widest address, and such a key would overflow into its tag.
             if page <= ADDRESS_MASK {
                 cache.remove(tag | page);
             }

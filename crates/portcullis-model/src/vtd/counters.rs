@@ -1,15 +1,15 @@
-//! What the hardware counts.
+//! Counters of the hardware's events.
 
 use serde::Serialize;
 
-/// Events since the hardware was made. `iotlb_hits + iotlb_misses == lookups`.
+/// Events since the unit was made. `iotlb_hits + iotlb_misses == lookups`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Counters {
-    /// Questions to the IOTLB: one for each request of a device that goes through tables.
+    /// IOTLB lookups: one for each request of a device that goes through tables or rings.
     pub lookups: u64,
     /// Lookups that started no walk.
     pub iotlb_hits: u64,
-    /// Those of the hits that joined a walk under way.
+    /// Hits that joined a walk under way.
     pub iotlb_joined: u64,
     /// Lookups that started a walk.
     pub iotlb_misses: u64,
@@ -17,40 +17,44 @@ pub struct Counters {
     pub ptcache_l1_misses: u64,
     /// Walks that had to read the pointer to a table at level 2, which serves 1 GiB.
     pub ptcache_l2_misses: u64,
-    /// Walks that had to read the pointer to a leaf table, which serves 2 MiB. A walk that ends at a large leaf has none.
+    /// Walks that had to read the pointer to a leaf table, which serves 2 MiB. A walk that ends at a large leaf reads
+    /// no such pointer.
     pub ptcache_l3_misses: u64,
-    /// Table entries read by walks: the misses of the IOTLB and of the three paging-structure caches together.
+    /// Table entries read by walks for requests. Without rings, this is the sum of the misses of the IOTLB and of the
+    /// three paging-structure caches.
     pub memory_reads: u64,
-    /// Walks that a prefetcher or a driver asked for, whatever they found.
+    /// Walks that a prefetcher or a driver started, whatever they found.
     pub prefetches_issued: u64,
-    /// Those of the prefetches that were in the buffer when they were asked for: hits.
+    /// Prefetches that were in the buffer when they were requested. They count as hits.
     pub prefetches_useful: u64,
-    /// Those that were asked for while still under way: hits that wait, and among those that joined.
+    /// Prefetches that were requested while still under way. They count as hits that wait, and as joined.
     pub prefetches_late: u64,
-    /// Those that left the buffer, or were invalidated under way, before anybody had asked for them.
+    /// Prefetches that left the buffer, or were invalidated under way, before they were requested.
     pub prefetches_useless: u64,
-    /// Those that found nothing mapped.
+    /// Prefetches that found nothing mapped.
     pub prefetches_unmapped: u64,
-    /// Table entries read by these walks, and ahead in rings, which has no other count; no part of `memory_reads`.
+    /// Table entries read by prefetch walks and by fetching ahead in rings, which has no other count. Not part of
+    /// `memory_reads`.
     pub prefetch_reads: u64,
-    /// Walks that read a page which nobody had allocated (a violation of S4).
+    /// Walks that read a page that was not allocated (a violation of S4).
     pub walks_into_freed: u64,
-    /// Root and context entries read, as pairs, because the context cache had none.
+    /// Pairs of a root entry and a context entry that were read because the context cache missed.
     pub context_misses: u64,
-    /// Requests for another entry of a ring than the one before.
+    /// Requests for a different entry of a ring than the previous request.
     pub ring_switches: u64,
-    /// Entries of rings that had to be read because they do not follow the one before.
+    /// Entries of rings that had to be read because they do not follow the previous one.
     pub ring_out_of_order: u64,
-    /// Those that had to be read because the ring was invalidated after the one before.
+    /// Entries of rings that had to be read because the ring was invalidated after the previous request.
     pub ring_after_invalidation: u64,
-    /// Those that had to be read because they were not valid when they were read ahead.
+    /// Entries of rings that had to be read because they were not valid when they were fetched ahead.
     pub ring_mapped_later: u64,
-    /// Those that were asked for before the one before had arrived, and with it the time to read ahead.
+    /// Entries of rings that were requested before the previous entry had arrived, so that they could not be fetched
+    /// ahead.
     pub ring_close_behind: u64,
-    /// Those of whose ring nothing was there: the first of it, or the first since it made room for another. With the four counts above
-    /// these are all misses of rings but those of requests that were refused.
+    /// Entries of rings of which nothing was cached: the first of a ring, or the first since the ring was evicted.
+    /// Together with the four counts above, these are all misses of rings, except those of refused requests.
     pub ring_first: u64,
-    /// Requests refused.
+    /// Refused requests.
     pub faults: u64,
     /// Page-selective invalidations executed.
     pub invalidations_page: u64,

@@ -2,12 +2,13 @@
 
 use portcullis_vtd::spec::faults::{FaultRecord, status};
 
-/// Faults until software has looked at them (§7.2.1). Once one was lost, none is recorded before software clears that.
+/// Faults that software has not yet cleared (§7.2.1). Once a fault was lost, none is recorded until software clears
+/// the overflow.
 pub(super) struct FaultLog {
     records: Box<[[u64; 2]]>,
     next: usize,
     overflow: bool,
-    /// The record filled first while none was pending.
+    /// The record that was filled first while no fault was pending.
     first: u8,
 }
 
@@ -16,8 +17,8 @@ impl FaultLog {
         Self { records: vec![[0; 2]; records].into(), next: 0, overflow: false, first: 0 }
     }
 
-    /// Records a fault. One of a device that has a fault pending is merged into that, as the specification allows, so that a
-    /// faulting device cannot crowd out the others.
+    /// Records a fault. A fault of a device that already has a pending fault is merged into that one, as the
+    /// specification allows, so that a faulting device cannot crowd out the others.
     pub(super) fn record(&mut self, record: FaultRecord) {
         let mut pending = self.records.iter().filter_map(|&raw| FaultRecord::decode(raw)).peekable();
         let none_pending = pending.peek().is_none();
@@ -35,7 +36,7 @@ impl FaultLog {
         self.next = (self.next + 1) % self.records.len();
     }
 
-    /// The bits of the fault status register that are about records.
+    /// The bits of the fault status register that concern the records.
     pub(super) fn status(&self) -> u32 {
         let pending = self.records.iter().any(|&raw| FaultRecord::decode(raw).is_some());
         let bits = if self.overflow { status::OVERFLOW } else { 0 } | if pending { status::PENDING } else { 0 };
@@ -52,7 +53,8 @@ impl FaultLog {
         (record[offset as usize / 8 % 2] >> (offset % 8 * 8)) as u32
     }
 
-    /// Software writes the word at `offset` bytes from the first record: a one to `F` clears it, all else is read-only.
+    /// Writes the word at `offset` bytes from the first record. A one in `F` clears that bit; all other bits are
+    /// read-only.
     pub(super) fn write(&mut self, offset: u32, value: u32) {
         if let Some(record) = self.records.get_mut(offset as usize / 16)
             && offset % 16 == 12

@@ -31,31 +31,31 @@ use translation::Translation;
 use walk::is_interrupt;
 use writes::Writes;
 
-/// The end of time, in picoseconds: 53 days. Later calls happen then, so that nothing overflows.
+/// The end of time, in picoseconds: 53 days. Later calls happen at this time, so that nothing overflows.
 pub(crate) const END_PS: u64 = u64::MAX / 4;
 
 /// How a request was translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookupOutcome {
-    /// From the IOTLB, or without translation.
+    /// From the IOTLB, the buffer of the prefetcher or the cached entries of a ring, or without translation.
     Hit,
-    /// By a walk for the same page that was under way. Counts as a hit.
+    /// By a walk for the same page that was already under way. Counts as a hit.
     Joined,
-    /// By a walk of its own.
+    /// By a new walk.
     Miss {
-        /// Table entries read.
+        /// The number of table entries read.
         reads: u8,
     },
 }
 
-/// Where a request goes.
+/// The result of translating a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translated {
-    /// The address in memory.
+    /// The physical address.
     pub phys: PhysAddr,
     /// When the translation is known, in picoseconds.
     pub ready_ps: u64,
-    /// How it came about.
+    /// How the translation was found.
     pub outcome: LookupOutcome,
 }
 
@@ -63,15 +63,15 @@ pub struct Translated {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("device {:04x} was refused at {iova}: {reason:?} (fault {})", .source_id.0, .reason.code())]
 pub struct Fault {
-    /// Who asked.
+    /// The device.
     pub source_id: SourceId,
-    /// For which address.
+    /// The address that it requested.
     pub iova: Iova,
     /// Why it was refused.
     pub reason: FaultReason,
 }
 
-/// What a completed invalidation covered.
+/// The scope of a completed invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// Some pages of a domain.
@@ -80,24 +80,25 @@ pub enum Scope {
         domain: DomainId,
         /// The first page.
         first_pfn: u64,
-        /// How many.
+        /// The number of pages.
         pages: u64,
     },
     /// All of a domain.
     Domain(DomainId),
-    /// Everything.
+    /// All domains.
     Global,
 }
 
-/// An Intel VT-d, driven through its registers. Shared by reference: the CPUs and every device talk to the same one.
+/// An Intel VT-d unit, driven through its registers. It is shared by reference: the CPUs and all devices use the same
+/// unit.
 ///
-/// All times are picoseconds of one clock outside. A call with a time before that of an earlier call happens at the later
-/// time, and the clock ends after 53 days. Whatever the hardware does by itself (walks that complete, invalidations, writes
-/// that land) is made up for at the start of each call; who waits for memory to change without calling must
-/// [`advance`](Vtd::advance) it.
+/// All times are picoseconds of one external clock. A call with a time before that of an earlier call happens at the
+/// later time, and the clock ends after 53 days. What the hardware does on its own (completing walks, invalidations,
+/// landing writes) is caught up at the start of each call. Code that waits for memory to change without calling the
+/// unit must [`advance`](Vtd::advance) it.
 ///
-/// A walk reads the paging-structure caches and the tables when it is asked for, even if it must wait for a walker; what it
-/// found is cached when it completes.
+/// A walk reads the paging-structure caches and the tables when it is requested, even if it must wait for a walker.
+/// Its results are cached when it completes.
 pub struct Vtd {
     ram: Arc<Ram>,
     parameters: Parameters,
@@ -108,7 +109,7 @@ struct State {
     ram: Arc<Ram>,
     parameters: Parameters,
     now_ps: u64,
-    /// When something happens next by itself, `u64::MAX` for never.
+    /// When the hardware next does something on its own; `u64::MAX` for never.
     next_ps: u64,
     stored: Stored,
     queue: Queue,
@@ -125,7 +126,8 @@ impl Vtd {
     /// A unit out of reset: not translating, queue off, caches empty.
     ///
     /// # Panics
-    /// If the parameters do not [hold](Parameters::check), or say that walks are coherent where the memory does not.
+    /// If the parameters do not pass [`Parameters::check`], or say that walks are coherent although the memory needs
+    /// flushing.
     pub fn new(parameters: Parameters, ram: Arc<Ram>) -> Self {
         if let Err(error) = parameters.check() {
             panic!("{error}");
@@ -149,18 +151,18 @@ impl Vtd {
         Self { ram, parameters, state: Mutex::new(state) }
     }
 
-    /// What it is made of.
+    /// The parameters of the unit.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// The memory it reads.
+    /// The memory that the unit reads.
     pub fn ram(&self) -> &Arc<Ram> {
         &self.ram
     }
 
-    /// Reads the 4 or 8 bytes of a register at `offset`, a multiple of `bytes`. Anything else, and what is no register,
-    /// reads zero.
+    /// Reads the 4 or 8 bytes of a register at `offset`, a multiple of `bytes`. Other sizes, unaligned offsets and
+    /// offsets without a register read as zero.
     pub fn read_register(&self, now_ps: u64, offset: u32, bytes: u8) -> u64 {
         let state = self.at(now_ps);
         match bytes {
@@ -172,8 +174,8 @@ impl Vtd {
         }
     }
 
-    /// Writes the 4 or 8 bytes of a register at `offset`, a multiple of `bytes`. Anything else, and a write to what is no
-    /// register or to one that is read-only, is ignored.
+    /// Writes the 4 or 8 bytes of a register at `offset`, a multiple of `bytes`. Other sizes, unaligned offsets,
+    /// offsets without a register and read-only registers are ignored.
     pub fn write_register(&self, now_ps: u64, offset: u32, bytes: u8, value: u64) {
         let mut state = self.at(now_ps);
         let now_ps = state.now_ps;
@@ -188,12 +190,13 @@ impl Vtd {
         state.plan();
     }
 
-    /// Lets the hardware do what it does by itself until `now_ps`.
+    /// Runs what the hardware does on its own until `now_ps`.
     pub fn advance(&self, now_ps: u64) {
         drop(self.at(now_ps));
     }
 
-    /// When the hardware next does something by itself: a descriptor takes effect, a walk completes, a write lands.
+    /// When the hardware next does something on its own: a descriptor takes effect, a walk completes, or a write
+    /// lands.
     pub fn next_event_ps(&self) -> Option<u64> {
         let next_ps = self.lock().next_ps;
         (next_ps != u64::MAX).then_some(next_ps)
@@ -202,21 +205,23 @@ impl Vtd {
     /// Translates a request of `source` for one address.
     ///
     /// # Errors
-    /// [`Fault`]; it is recorded in the fault recording registers unless the context entry forbids it, or the request is for
-    /// the interrupt range: that is a message and no access, and reaches no memory.
+    /// [`Fault`]. It is recorded in the fault recording registers, with two exceptions: the context entry forbids it,
+    /// or the request is for the interrupt range. Such a request is an interrupt message and not an access; it
+    /// reaches no memory.
     #[inline]
     pub fn translate(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Result<Translated, Fault> {
         self.at(now_ps).translate((source, iova, rights))
     }
 
-    /// Many requests in a row, without letting go of the unit in between.
+    /// Locks the unit for several requests in a row.
     #[inline]
     pub(crate) fn requests(&self) -> Requests<'_> {
         Requests(self.lock())
     }
 
-    /// Asks for the translation of the page at `iova` before `source` does, as AMD-Vi's `PREFETCH_IOMMU_PAGES` does: it is walked
-    /// for and put into the buffer of the prefetcher. Nothing happens where there is none, or nothing is mapped.
+    /// Prefetches the translation of the page at `iova` before `source` requests it, as AMD-Vi's
+    /// `PREFETCH_IOMMU_PAGES` does: the unit walks for the page and puts it into the buffer of the prefetcher. Does
+    /// nothing if there is no prefetcher or nothing is mapped.
     pub fn prefetch(&self, now_ps: u64, source: SourceId, iova: Iova) {
         let mut state = self.at(now_ps);
         if state.stored.translates {
@@ -226,8 +231,8 @@ impl Vtd {
         }
     }
 
-    /// Says that `source` will not ask for the page at `iova` again, so that its entry in the IOTLB makes room first. No VT-d can be
-    /// told so; Amit et al. (2010) propose it.
+    /// Tells the unit that `source` will not request the page at `iova` again, so that its IOTLB entry is evicted
+    /// first. VT-d has no such hint; Amit et al. (2010) propose it.
     pub fn unmap_hint(&self, now_ps: u64, source: SourceId, iova: Iova) {
         let mut state = self.at(now_ps);
         if state.stored.translates {
@@ -236,28 +241,30 @@ impl Vtd {
         }
     }
 
-    /// From now on notes what the IOTLB is asked for, until [`take_iotlb_log`](Vtd::take_iotlb_log). The log grows meanwhile.
+    /// Logs the requests to the IOTLB from now on, until [`take_iotlb_log`](Vtd::take_iotlb_log). The log grows until
+    /// then.
     pub fn record_iotlb(&self) {
         self.lock().translation.record();
     }
 
-    /// What was noted since [`record_iotlb`](Vtd::record_iotlb); nothing if that was not called.
+    /// The log since [`record_iotlb`](Vtd::record_iotlb); empty if that was not called.
     pub fn take_iotlb_log(&self) -> IotlbLog {
         self.lock().translation.take_log()
     }
 
-    /// Breaks the prefetcher, for tests of what notices it. Nothing happens where there is none.
+    /// Plants a flaw in the prefetcher, for tests of the checks that must detect it. Does nothing if there is no
+    /// prefetcher.
     pub fn plant(&self, flaw: PrefetchFlaw) {
         self.lock().translation.plant(flaw);
     }
 
-    /// Breaks what serves rings, for tests of what notices it.
+    /// Plants a flaw in the handling of rings, for tests of the checks that must detect it.
     pub fn plant_in_rings(&self, flaw: RingFlaw) {
         self.lock().translation.plant_in_rings(flaw);
     }
 
-    /// Where a request of `source` would lead if it came now, through whatever is cached or under way. Leaves no trace: no
-    /// count, no recency, no fault.
+    /// The address that a request of `source` would reach now, with everything that is cached or under way. It
+    /// changes nothing: no counter, no recency, no fault.
     pub fn reaches(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
         let state = self.at(now_ps);
         if is_interrupt(iova.as_u64()) {
@@ -269,8 +276,8 @@ impl Vtd {
         state.translation.reaches(&self.ram, state.stored.root_table, source, iova, rights)
     }
 
-    /// Where the tables in memory lead a request of `source` now, whatever is cached and whatever the rights. Leaves no
-    /// trace.
+    /// The address to which the tables in memory lead a request of `source` now. Caches and rights are ignored, and
+    /// nothing is changed.
     pub fn in_tables(&self, now_ps: u64, source: SourceId, iova: Iova) -> Option<PhysAddr> {
         let state = self.at(now_ps);
         if is_interrupt(iova.as_u64()) {
@@ -282,7 +289,7 @@ impl Vtd {
         state.translation.in_tables(&self.ram, state.stored.root_table, source, iova)
     }
 
-    /// Puts a translated write into flight; it lands at `lands_ps`, but not before the present.
+    /// Posts a translated write. It lands at `lands_ps`, but not before the present.
     pub(crate) fn post(&self, lands_ps: u64, phys: PhysAddr, bytes: &[u8]) {
         let mut state = self.lock();
         let lands_ps = lands_ps.clamp(state.now_ps, END_PS);
@@ -290,13 +297,13 @@ impl Vtd {
         state.plan();
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
 
-    /// Whether completed IOTLB invalidations are recorded for [`drain_completed`](Vtd::drain_completed). At first they are
-    /// not. Whoever turns this on must drain, for the record grows until then.
+    /// Sets whether completed IOTLB invalidations are recorded for [`drain_completed`](Vtd::drain_completed).
+    /// Initially they are not. A caller that turns this on must drain the record, because it grows until then.
     pub fn record_invalidations(&self, record: bool) {
         let mut state = self.lock();
         state.records_invalidations = record;
@@ -305,14 +312,14 @@ impl Vtd {
         }
     }
 
-    /// Hands over the IOTLB invalidations that have completed by `now_ps` and since the last time, oldest first, each with
-    /// the time of its completion in picoseconds. `f` must not call the unit: it is locked meanwhile.
+    /// Passes to `f` the IOTLB invalidations that have completed by `now_ps` since the last call, oldest first, each
+    /// with the time of its completion in picoseconds. `f` must not call the unit, which is locked during the call.
     pub fn drain_completed(&self, now_ps: u64, mut f: impl FnMut(u64, Scope)) {
         self.at(now_ps).completed.drain(..).for_each(|(at_ps, scope)| f(at_ps, scope));
     }
 
-    /// Breaks the hardware, or mends it: while broken, it takes every IOTLB invalidation that it comes to for a descriptor that
-    /// cannot be executed, and stops there (`FSTS.IQE`). For tests of what software does then.
+    /// Breaks the hardware, or repairs it. While broken, it treats every IOTLB invalidation at the head of the queue
+    /// as a descriptor that cannot be executed, and stops there (`FSTS.IQE`). For tests of how software reacts.
     pub fn refuse_invalidations(&self, refuse: bool) {
         self.lock().refuses_invalidations = refuse;
     }
@@ -321,7 +328,7 @@ impl Vtd {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state as it is at `now_ps`.
+    /// The state after catching up to `now_ps`.
     #[inline]
     fn at(&self, now_ps: u64) -> MutexGuard<'_, State> {
         let mut state = self.lock();
@@ -330,11 +337,11 @@ impl Vtd {
     }
 }
 
-/// A unit that one device has to itself for a few requests.
+/// A unit locked for a few requests of one device.
 pub(crate) struct Requests<'v>(MutexGuard<'v, State>);
 
 impl Requests<'_> {
-    /// What [`Vtd::translate`] does.
+    /// Does what [`Vtd::translate`] does.
     #[inline]
     pub(crate) fn translate(
         &mut self,
@@ -349,7 +356,7 @@ impl Requests<'_> {
 }
 
 impl State {
-    /// Makes it `now_ps`, unless it is later.
+    /// Sets the time to `now_ps`, unless it is later already.
     #[inline]
     fn advance(&mut self, now_ps: u64) {
         self.now_ps = self.now_ps.max(now_ps.min(END_PS));
@@ -358,8 +365,8 @@ impl State {
         }
     }
 
-    /// Everything that has happened by now, in the order of its time. At the same moment writes land before walks complete
-    /// before the queue moves on.
+    /// Performs all events up to now, in time order. At the same time, writes land first, then walks complete, then
+    /// the queue advances.
     #[cold]
     fn catch_up(&mut self) {
         while self.next_ps <= self.now_ps {
@@ -382,7 +389,8 @@ impl State {
     fn translate(&mut self, request: (SourceId, Iova, Rights)) -> Result<Translated, Fault> {
         let (source_id, iova, rights) = request;
         if is_interrupt(iova.as_u64()) {
-            // An interrupt message, whatever the tables say (§3.14): it reaches no memory, and is no fault.
+            // An interrupt message, whatever the tables say (§3.14). It reaches no memory, and is not recorded as a
+            // fault.
             return Err(Fault { source_id, iova, reason: FaultReason::InterruptRange });
         }
         if !self.stored.translates {

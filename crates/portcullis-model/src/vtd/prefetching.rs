@@ -1,4 +1,4 @@
-//! The prefetcher of a unit at work: its buffer, and what it is planted with in tests.
+//! The prefetcher of a unit at run time: its buffer, and the flaws that tests plant in it.
 
 use super::Counters;
 use super::caches::Leaves;
@@ -9,20 +9,20 @@ use portcullis::Iova;
 use portcullis::table::Rights;
 use portcullis_vtd::spec::faults::FaultReason;
 
-/// What is wrong with the prefetching of a unit, for tests of what notices it.
+/// A flaw in the prefetching of a unit, for tests of the checks that must detect it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefetchFlaw {
-    /// A page that is invalidated while its walk is under way goes into the buffer all the same.
+    /// A page that is invalidated while its walk is under way still goes into the buffer.
     LandsAfterInvalidation,
-    /// Page-selective commands do not reach the buffer.
+    /// Page-selective invalidations do not reach the buffer.
     BufferIsSpared,
-    /// What comes out of the buffer is not held against the rights of the request.
+    /// A leaf from the buffer is not checked against the rights of the request.
     RightsAreSkipped,
 }
 
 /// A prefetcher with its buffer.
 pub(super) struct Prefetching {
-    /// None where only the driver asks.
+    /// None if only the driver prefetches.
     prefetcher: Option<Box<dyn Prefetcher>>,
     buffer: Leaves,
     pub(super) flaw: Option<PrefetchFlaw>,
@@ -33,30 +33,30 @@ impl Prefetching {
         Self { prefetcher: spec.build(), buffer: Leaves::new(spec.buffer(), 0, Replacement::Lru), flaw: None }
     }
 
-    /// A request for `page` was not served by the IOTLB: what is expected next.
+    /// A request for `page` was not served by the IOTLB. Returns the predicted pages.
     pub(super) fn missed(&mut self, page: Page) -> Vec<Page> {
         let mut predicted = Vec::new();
         if let Some(prefetcher) = &mut self.prefetcher {
             prefetcher.missed(page, &mut predicted);
         }
-        // More than the buffer holds would only push one another out.
+        // More pages than the buffer holds would only evict each other.
         predicted.truncate(self.buffer.capacity());
         predicted
     }
 
-    /// A page has left the IOTLB to make room.
+    /// A page was evicted from the IOTLB to make room.
     pub(super) fn evicted(&mut self, page: Page) {
         if let Some(prefetcher) = &mut self.prefetcher {
             prefetcher.evicted(page);
         }
     }
 
-    /// What the buffer has for `iova`, without a trace.
+    /// The leaf that the buffer holds for `iova`. Changes nothing.
     pub(super) fn peek(&self, domain: u16, iova: Iova) -> Option<Leaf> {
         self.buffer.peek(domain, iova)
     }
 
-    /// Takes what the buffer has for `iova` out of it, if the request may use it.
+    /// Takes the leaf for `iova` out of the buffer, if the request may use it.
     pub(super) fn take(&mut self, domain: u16, iova: Iova, rights: Rights) -> Option<Result<Leaf, FaultReason>> {
         let leaf = self.buffer.peek(domain, iova)?;
         if self.flaw != Some(PrefetchFlaw::RightsAreSkipped)
@@ -68,15 +68,15 @@ impl Prefetching {
         Some(Ok(leaf))
     }
 
-    /// What was walked for has arrived.
+    /// Stores a leaf whose walk has completed.
     pub(super) fn fill(&mut self, counters: &mut Counters, domain: u16, iova: Iova, leaf: Leaf) {
         let before = self.buffer.len();
         self.buffer.insert(domain, iova, leaf);
-        // Full: another had to go.
+        // The buffer was full, so another leaf was evicted.
         counters.prefetches_useless += u64::from(self.buffer.len() == before);
     }
 
-    /// Executes an invalidation, of which the IOTLB has held `dropped`.
+    /// Executes an invalidation. `dropped` are the pages that it drops from the IOTLB.
     pub(super) fn invalidated(
         &mut self,
         counters: &mut Counters,

@@ -1,4 +1,5 @@
-//! The invalidation queue: it runs by itself, one descriptor after the other, each taking effect when its time has passed.
+//! The invalidation queue. It runs on its own and executes one descriptor after the other. Each takes effect when its
+//! time has passed.
 
 use super::Scope;
 use super::State;
@@ -8,14 +9,14 @@ use portcullis::{PAGE_SIZE, PhysAddr};
 use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::registers::QUEUE_OFFSET_MASK;
 
-/// What the queue is at.
+/// What the queue is doing.
 #[derive(Clone, Copy)]
 enum Step {
     /// Nothing to do, or stopped at an error.
     Idle,
     /// Executing the descriptor at the head.
     Executing { descriptor: InvalidationDescriptor, ends_ps: u64 },
-    /// It has taken effect and waits for the writes that were in flight.
+    /// The descriptor has taken effect, and waits for the writes that were in flight.
     Draining { scope: Scope, ends_ps: u64 },
 }
 
@@ -27,7 +28,7 @@ pub(super) struct Queue {
     pub(super) head: u64,
     /// Offset of the first descriptor that software has not handed over, in bytes.
     pub(super) tail: u64,
-    /// Stopped at a descriptor that cannot be executed (`FSTS.IQE`).
+    /// The queue has stopped at a descriptor that cannot be executed (`FSTS.IQE`).
     pub(super) error: bool,
     /// A wait with an interrupt has completed (`ICS.IWC`).
     pub(super) wait_completed: bool,
@@ -35,7 +36,7 @@ pub(super) struct Queue {
 }
 
 const SIZE_MASK: u64 = 7;
-/// 256-bit descriptors: not offered.
+/// 256-bit descriptors, which this model does not support.
 const WIDE_DESCRIPTORS: u64 = 1 << 11;
 
 impl Queue {
@@ -44,7 +45,7 @@ impl Queue {
         Self { enabled: false, address: 0, head: 0, tail: 0, error: false, wait_completed: false, step }
     }
 
-    /// When something happens next; `u64::MAX` if nothing will.
+    /// When the queue next does something; `u64::MAX` for never.
     #[inline]
     pub(super) fn next_ps(&self) -> u64 {
         match self.step {
@@ -59,7 +60,7 @@ impl Queue {
 }
 
 impl State {
-    /// Turns the queue on or off. Off, it forgets what it was at, and the head goes to zero.
+    /// Turns the queue on or off. Turning it off drops the descriptor in progress and sets the head to zero.
     pub(super) fn enable_queue(&mut self, now_ps: u64, enabled: bool) {
         if self.queue.enabled == enabled {
             return;
@@ -72,20 +73,20 @@ impl State {
         }
     }
 
-    /// Software moved the tail.
+    /// Sets the tail, which software has moved.
     pub(super) fn set_queue_tail(&mut self, now_ps: u64, tail: u64) {
         self.queue.tail = tail & QUEUE_OFFSET_MASK;
         self.resume_queue(now_ps);
     }
 
-    /// Goes on if there is something to do and nothing is being done.
+    /// Starts the next descriptor if the queue is idle.
     pub(super) fn resume_queue(&mut self, now_ps: u64) {
         if matches!(self.queue.step, Step::Idle) {
             self.start_descriptor(now_ps);
         }
     }
 
-    /// Fetches the descriptor at the head. One that cannot be executed stops the queue at it.
+    /// Fetches the descriptor at the head. A descriptor that cannot be executed stops the queue there.
     fn start_descriptor(&mut self, now_ps: u64) {
         self.queue.step = Step::Idle;
         if !self.queue.enabled || self.queue.error || self.queue.head == self.queue.tail {
@@ -103,7 +104,7 @@ impl State {
         }
     }
 
-    /// `None` where the descriptor cannot be read or executed, or the tail is not in the queue.
+    /// `None` if the descriptor cannot be read or executed, or the tail is outside the queue.
     fn fetch_descriptor(&self) -> Option<InvalidationDescriptor> {
         let queue = &self.queue;
         if queue.tail >= queue.bytes() || queue.address & WIDE_DESCRIPTORS != 0 {
@@ -120,7 +121,7 @@ impl State {
                 let is_selected = mask <= self.parameters.mamv || self.parameters.rings && is_ring;
                 (self.parameters.page_selective && is_selected).then_some(descriptor)
             }
-            // Reserved without page requests, which are not offered (§6.5.2.8).
+            // This flag is reserved without page requests, which this model does not support (§6.5.2.8).
             InvalidationDescriptor::Wait { drain_page_requests: true, .. } => None,
             InvalidationDescriptor::Wait { status: Some(status), .. } => {
                 self.ram.read_u64(status.address).map(|_| descriptor)
@@ -129,7 +130,7 @@ impl State {
         }
     }
 
-    /// Does what the queue does next, at the time it said.
+    /// Performs the next step of the queue at its due time.
     pub(super) fn step_queue(&mut self) {
         match self.queue.step {
             Step::Idle => {}
@@ -171,13 +172,13 @@ impl State {
             InvalidationDescriptor::Wait { status, interrupt, .. } => {
                 self.counters.waits += 1;
                 if let Some(status) = status {
-                    // In memory, as was seen when the descriptor was fetched.
+                    // The fetch checked that the address is in memory, so this write succeeds.
                     self.ram.write_u32(status.address, status.data);
                 }
                 self.queue.wait_completed |= interrupt;
                 self.complete_descriptor(None, now_ps);
             }
-            // No device caches translations here, and there is no interrupt remapping: nothing to drop.
+            // No device caches translations and there is no interrupt remapping here, so there is nothing to drop.
             InvalidationDescriptor::DeviceTlb { .. } | InvalidationDescriptor::InterruptEntryCache { .. } => {
                 self.complete_descriptor(None, now_ps);
             }

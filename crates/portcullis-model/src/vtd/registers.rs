@@ -13,16 +13,16 @@ const VERSION: u32 = 0x10;
 const WAIT_COMPLETED: u32 = 1 << 0;
 const RECORD_BYTES: u32 = 16;
 
-/// What software has stored in registers and hardware only keeps.
+/// Register values that software has written and the hardware only stores.
 #[derive(Default)]
 pub(super) struct Stored {
-    /// The root table address as written; it counts once it is set.
+    /// The root table address as written. It takes effect when the root table is set.
     root: u64,
     root_set: bool,
     /// The root table in use.
     pub(super) root_table: PhysAddr,
     pub(super) translates: bool,
-    /// Control, data, address and upper address of the fault and of the invalidation event.
+    /// Control, data, address and upper address of the fault event and of the invalidation event.
     events: [[u32; 4]; 2],
 }
 
@@ -91,7 +91,7 @@ impl State {
         self.stored.translates = command & global::TRANSLATION != 0;
     }
 
-    /// Every command is carried out at once, so a write-buffer flush is never seen under way.
+    /// Every command takes effect at once, so the status never shows a write-buffer flush under way.
     fn global_status(&self) -> u32 {
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         flag(self.stored.translates, global::TRANSLATION)
@@ -99,7 +99,7 @@ impl State {
             | flag(self.queue.enabled, global::QUEUED_INVALIDATION)
     }
 
-    /// The distance from the first fault recording register, if `offset` is in one.
+    /// The offset from the first fault recording register, if `offset` is in one.
     fn record_offset(&self, offset: u32) -> Option<u32> {
         let from_first = offset.checked_sub(self.parameters.capability().fault_record_offset(0))?;
         (from_first < u32::from(self.parameters.fault_registers) * RECORD_BYTES).then_some(from_first)

@@ -1,4 +1,5 @@
-//! Requests of devices that go through rings (rIOMMU, ASPLOS'15, §4): of each ring one entry is cached, and the one behind it.
+//! Requests of devices that use rings (rIOMMU, ASPLOS'15, §4). For each ring, one entry is cached, and the entry
+//! behind it.
 //!
 //! ```text
 //! request --entry is the cached one--> done
@@ -6,7 +7,8 @@
 //!         --anything else--> ring and entry are read in its place, and the one behind it is fetched
 //! ```
 //!
-//! A fetch that is under way already has its place in the cache, so a device reaches two entries of a ring at most, whichever are valid.
+//! An entry whose fetch is under way already has its place in the cache. So a device reaches at most two entries of a
+//! ring, whichever entries are valid.
 
 use super::walk::{ContextRefusal, is_interrupt, refusal};
 use super::{Counters, LookupOutcome, Translated};
@@ -18,33 +20,33 @@ use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::tables::{ContextEntry, TranslationType};
 use rustc_hash::FxHashMap;
 
-/// What is read to get at an entry: its ring, and itself.
+/// Reads to obtain an entry: one for its ring, one for itself.
 const READS: u8 = 2;
 
-/// What is wrong with the hardware, for tests of what notices it.
+/// A flaw in the hardware, for tests of the checks that must detect it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingFlaw {
-    /// An invalidation leaves the entry that was fetched ahead.
+    /// An invalidation keeps the entry that was fetched ahead.
     KeepsNext,
 }
 
-/// Who uses which ring.
+/// A device and one of its rings.
 type Key = (SourceId, u16);
 
-/// What is cached of a ring.
+/// The cached state of a ring.
 struct Cached {
     domain: u16,
     index: u32,
     current: Option<RingEntry>,
-    /// The entry behind it, if that was valid when it was fetched.
+    /// The entry behind it, if it was valid when it was fetched.
     next: Option<RingEntry>,
-    /// Entries of the ring, so that the one behind the last is the first.
+    /// The number of entries in the ring. The first entry follows the last one.
     size: u32,
-    /// When it was used last, in requests.
+    /// When the ring was last used, as a count of requests.
     used: u64,
 }
 
-/// An entry that has been read, and is not cached before its time has passed.
+/// An entry that has been read, and is cached when its time has passed.
 struct Fetch {
     completes_ps: u64,
     key: Key,
@@ -52,29 +54,29 @@ struct Fetch {
     index: u32,
     size: u32,
     entry: RingEntry,
-    /// It was fetched ahead, and no request waits for it.
+    /// The entry was fetched ahead, and no request waits for it.
     is_ahead: bool,
     /// Cleared by an invalidation.
     inserts: bool,
 }
 
-/// What happened to a ring last, for what is counted.
+/// The last request to a ring, for the counters.
 #[derive(Clone, Copy)]
 struct Last {
     index: u32,
     /// The ring was invalidated since.
     is_invalidated: bool,
-    /// The entry behind it was read ahead, and was not valid.
+    /// The entry behind it was fetched ahead and was not valid.
     is_next_absent: bool,
 }
 
-/// Where an entry was found in the tables.
+/// An entry found in the tables.
 struct Found {
     entry: RingEntry,
     size: u32,
 }
 
-/// What is cached of rings, and on its way there.
+/// The cached entries of rings, and the fetches under way.
 pub(super) struct Rings {
     capacity: usize,
     cached: FxHashMap<Key, Cached>,
@@ -85,12 +87,12 @@ pub(super) struct Rings {
     flaw: Option<RingFlaw>,
 }
 
-/// What a request needs beside the rings.
+/// A request and the state that it needs besides the rings.
 pub(super) struct Request<'r> {
     pub(super) ram: &'r Ram,
     pub(super) counters: &'r mut Counters,
     pub(super) context: ContextEntry,
-    /// When each walker is free.
+    /// When each walker becomes free.
     pub(super) walkers: &'r mut [u64],
     pub(super) now_ps: u64,
     pub(super) source: SourceId,
@@ -121,7 +123,7 @@ impl Rings {
         self.fetches.iter().map(|fetch| fetch.completes_ps).min().unwrap_or(u64::MAX)
     }
 
-    /// Translates a request. A refusal says whether the fault is recorded.
+    /// Translates a request. A refusal tells whether the fault is recorded.
     pub(super) fn translate(&mut self, mut request: Request<'_>) -> Result<Translated, ContextRefusal> {
         request.counters.lookups += 1;
         self.requests += 1;
@@ -131,7 +133,7 @@ impl Rings {
         Ok(Translated { phys, ready_ps, outcome })
     }
 
-    /// The entry of a request, and when it is known.
+    /// The entry for a request, and when it is known.
     fn find(&mut self, request: &mut Request<'_>) -> Result<(RingEntry, u64, LookupOutcome), FaultReason> {
         let RingAddress { ring, entry: index, .. } = RingAddress::of(request.iova);
         let (key, domain, now_ps) = ((request.source, ring), request.context.domain.0, request.now_ps);
@@ -161,7 +163,8 @@ impl Rings {
             self.note(request.counters, key, index);
             return Ok((entry, ready_ps, LookupOutcome::Joined));
         }
-        // A device waits for the one before it, and with that it would be fetched ahead: it waits for both.
+        // If a request waits for the preceding entry, this one would be fetched ahead after that. So this request
+        // waits for both.
         let waits_for_before = |fetch: &&mut Fetch| !fetch.is_ahead && (fetch.index + 1) % fetch.size == index;
         let before = self.fetches.iter_mut().filter(of_ring).find(waits_for_before);
         let before_ps = before.map(|fetch| fetch.completes_ps);
@@ -181,8 +184,8 @@ impl Rings {
         Ok((entry, completes_ps, LookupOutcome::Miss { reads: READS }))
     }
 
-    /// An entry that a device waits for is on its way: it has the place of what is cached of its ring. One more may be on its way there,
-    /// which it follows.
+    /// Starts a fetch that a request waits for. It takes the place of the cached state of its ring. At most one other
+    /// fetch of the ring keeps its place in the cache, namely the latest one.
     fn fetch(&mut self, fetch: Fetch) {
         self.cached.remove(&fetch.key);
         let of_ring = |other: &Fetch| other.inserts && other.key == fetch.key;
@@ -202,7 +205,7 @@ impl Rings {
         *walker
     }
 
-    /// Reads the entry behind `index`, which has been asked for, if it is valid.
+    /// Fetches the entry behind `index`, which was requested, if it is valid.
     fn fetch_ahead(&mut self, request: &mut Request<'_>, now_ps: u64, key: Key, index: u32) {
         let size = self.cached.get(&key).map_or(1, |cached| cached.size);
         let next = (index + 1) % size;
@@ -223,7 +226,7 @@ impl Rings {
         }
     }
 
-    /// Completes the fetch that is due first. `context` is that of a device, as far as it is known.
+    /// Completes the fetch that is due first. `context` returns the cached context of a device, if there is one.
     pub(super) fn complete(
         &mut self,
         ram: &Ram,
@@ -247,7 +250,7 @@ impl Rings {
         self.make_room(key);
         let cached = Cached { domain, index, current: Some(entry), next: None, size, used: self.requests };
         self.cached.insert(key, cached);
-        // The device may have left for another domain, or for pages, while this was on its way.
+        // The device may have changed to another domain, or to page tables, while the fetch was under way.
         let here =
             |context: &ContextEntry| (context.domain.0, context.translation_type) == (domain, TranslationType::Rings);
         if let Some(context) = context(key.0).filter(here) {
@@ -258,7 +261,7 @@ impl Rings {
         }
     }
 
-    /// Drops the ring that was used longest ago, where there is no room for another.
+    /// Evicts the ring that was used longest ago if there is no room for another.
     fn make_room(&mut self, key: Key) {
         if self.cached.len() >= self.capacity && !self.cached.contains_key(&key) {
             let oldest = self.cached.iter().min_by_key(|(_, cached)| cached.used).map(|(key, _)| *key);
@@ -266,7 +269,7 @@ impl Rings {
         }
     }
 
-    /// Counts a request for an entry that is there.
+    /// Records a request for an entry that was found.
     fn note(&mut self, counters: &mut Counters, key: Key, index: u32) {
         let before = self.last.get(&key).copied();
         let is_next_absent = before.is_some_and(|last| last.index == index && last.is_next_absent);
@@ -274,7 +277,7 @@ impl Rings {
         counters.ring_switches += u64::from(before.is_some_and(|last| last.index != index));
     }
 
-    /// Says why an entry had to be read that a device asked for, by the first reason that holds.
+    /// Counts a missed entry under the first reason that applies.
     fn note_miss(&self, counters: &mut Counters, key: Key, index: u32, size: u32, is_close_behind: bool) {
         let reason = match self.last.get(&key) {
             Some(last) if last.index != index && (last.index + 1) % size != index => &mut counters.ring_out_of_order,
@@ -286,7 +289,7 @@ impl Rings {
         *reason += 1;
     }
 
-    /// What is cached or on its way for `iova`.
+    /// The entry for `iova` that is cached or being fetched.
     fn peek(&self, domain: u16, source: SourceId, iova: Iova) -> Option<RingEntry> {
         let RingAddress { ring, entry: index, .. } = RingAddress::of(iova);
         let key = (source, ring);
@@ -299,7 +302,7 @@ impl Rings {
         at_hand.or_else(|| self.fetches.iter().find(serves).map(|fetch| fetch.entry))
     }
 
-    /// Where a request would lead now, leaving no trace of the question.
+    /// Where a request would lead now. Changes nothing.
     pub(super) fn reaches(
         &self,
         ram: &Ram,
@@ -313,7 +316,8 @@ impl Rings {
         admit(entry, iova, rights).ok()
     }
 
-    /// Executes an invalidation of the rings `first` to `last` of a domain, or of all: of every domain, where none is named.
+    /// Executes an invalidation of the rings `first` to `last`, or of all rings, of one domain, or of every domain if
+    /// none is given.
     pub(super) fn invalidate(&mut self, domain: Option<u16>, rings: Option<(u16, u16)>) {
         let is_covered = |of: u16, ring: u16| {
             domain.is_none_or(|domain| domain == of) && rings.is_none_or(|(first, last)| (first..=last).contains(&ring))
@@ -344,20 +348,20 @@ impl Rings {
     }
 }
 
-/// Where the tables lead, with any rights.
+/// Where the tables lead, whatever the rights.
 pub(super) fn in_tables(ram: &Ram, table: PhysAddr, iova: Iova) -> Option<PhysAddr> {
     let found = read(ram, table, iova, &mut Counters::default())?;
     found.entry.reach(RingAddress::of(iova).offset).filter(|phys| !is_interrupt(phys.as_u64()))
 }
 
-/// Where a request for `iova` leads that needs `rights`.
+/// The address that a request for `iova` with these rights reaches.
 fn admit(entry: RingEntry, iova: Iova, rights: Rights) -> Result<PhysAddr, FaultReason> {
     let phys = entry.reach(RingAddress::of(iova).offset).filter(|_| entry.rights.allows(rights));
     let phys = phys.ok_or(refusal(rights))?;
     if is_interrupt(phys.as_u64()) { Err(FaultReason::InterruptRange) } else { Ok(phys) }
 }
 
-/// Reads the entry of `iova` from the table of rings on. `None` where there is none that is valid.
+/// Reads the entry for `iova`, starting from the table of rings. `None` if there is no valid entry.
 fn read(ram: &Ram, table: PhysAddr, iova: Iova, counters: &mut Counters) -> Option<Found> {
     let RingAddress { ring, entry, .. } = RingAddress::of(iova);
     let mut into_freed = false;
@@ -368,7 +372,7 @@ fn read(ram: &Ram, table: PhysAddr, iova: Iova, counters: &mut Counters) -> Opti
         Some([ram.hardware_read_u64(low)?, ram.hardware_read_u64(high)?])
     };
     let mut find = || {
-        // Hardware has read how many there are with the context.
+        // The hardware has read the number of rings together with the context.
         let header = DeviceHeader::decode(slot(table, 0)?[0]);
         if ring == 0 || ring > header.rings {
             return None;

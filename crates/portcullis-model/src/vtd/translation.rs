@@ -17,7 +17,8 @@ use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::tables::{ContextEntry, TranslationType};
 use rustc_hash::FxHashMap;
 
-/// A walk whose result is known, for tables are read when it is asked for, but not cached before its time has passed.
+/// A walk. Its result is known, because the tables are read when the walk is requested, but it is cached only when
+/// its time has passed.
 struct Walk {
     completes_ps: u64,
     domain: u16,
@@ -25,10 +26,11 @@ struct Walk {
     leaf: Leaf,
     /// Cleared by an invalidation that would have dropped the leaf from the IOTLB.
     inserts_leaf: bool,
-    /// It was predicted, and nobody has asked for it since: its leaf goes into the buffer of the prefetcher.
+    /// The walk was a prefetch, and the page was not requested since. Its leaf goes into the buffer of the
+    /// prefetcher.
     is_prefetch: bool,
-    /// The pointers that it read, by level of the table pointed to, less one. An invalidation takes out those that it would
-    /// have dropped from their caches.
+    /// The pointers that the walk read, indexed by the level of the table pointed to, less one. An invalidation
+    /// removes those that it would have dropped from their caches.
     pointers: [Option<EntryValue>; 3],
 }
 
@@ -38,20 +40,20 @@ impl Walk {
     }
 }
 
-/// Everything between a request and its address.
+/// Everything that turns a request into an address.
 pub(super) struct Translation {
     parameters: Parameters,
     format: Format,
     contexts: FxHashMap<u16, ContextEntry>,
-    /// The context used last, which is in `contexts`.
+    /// The context used last, which is also in `contexts`.
     last: Option<(SourceId, ContextEntry)>,
     caches: Caches,
     prefetching: Option<Prefetching>,
     walks: Vec<Walk>,
     rings: Rings,
-    /// When each walker is free.
+    /// When each walker becomes free.
     walkers: Box<[u64]>,
-    /// What the IOTLB was asked for, where that is noted.
+    /// The log of requests to the IOTLB, while it is recorded.
     log: Option<IotlbLog>,
 }
 
@@ -71,7 +73,7 @@ impl Translation {
         }
     }
 
-    /// Translates a request at `now_ps`. A refusal says whether the fault is recorded.
+    /// Translates a request at `now_ps`. A refusal tells whether the fault is recorded.
     #[inline]
     pub(super) fn translate(
         &mut self,
@@ -155,7 +157,7 @@ impl Translation {
         let reads = level - last + 1;
         counters.memory_reads += u64::from(reads);
         counters.walks_into_freed += u64::from(into_freed);
-        // The tables at these levels were found by reading the pointer to them, not by a paging-structure cache.
+        // The tables at these levels were found by reading the pointer to them and not in a paging-structure cache.
         for table in last..level {
             match table {
                 1 => counters.ptcache_l3_misses += 1,
@@ -170,7 +172,7 @@ impl Translation {
         Ok(Translated { phys: leaf.phys(iova), ready_ps: completes_ps, outcome: LookupOutcome::Miss { reads } })
     }
 
-    /// Occupies the walker that is free first for so many reads. Returns when it is done.
+    /// Occupies the walker that is free first for `reads` reads. Returns when it is done.
     fn walk_for(&mut self, now_ps: u64, reads: u8) -> u64 {
         let walker = self.walkers.iter_mut().min().expect("there is at least one walker");
         *walker = now_ps.max(*walker) + u64::from(reads) * self.parameters.memory_read_ps;
@@ -184,20 +186,20 @@ impl Translation {
         }
     }
 
-    /// A request that was let through was not served by the IOTLB, nor by the walk of another request: walks for what the prefetcher
-    /// expects next.
+    /// Walks for the pages that the prefetcher predicts. It is called for an allowed request that was served neither
+    /// by the IOTLB nor by the walk of another request.
     fn predict(&mut self, ram: &Ram, counters: &mut Counters, context: &ContextEntry, now_ps: u64, iova: Iova) {
         let missed = Page { domain: context.domain.0, pfn: iova.pfn() };
         let Some(prefetching) = &mut self.prefetching else { return };
         let predicted = prefetching.missed(missed);
-        // Of another domain it knows no table.
+        // The context has no tables of other domains.
         for page in predicted.into_iter().filter(|page| page.domain == missed.domain) {
             self.prefetch(ram, counters, context, now_ps, Iova::from_pfn(page.pfn));
         }
     }
 
-    /// Walks for a page that no request has asked for yet, unless it is there or on its way. Nothing comes of it where nothing is
-    /// mapped: no fault.
+    /// Walks for a page that was not requested yet, unless it is cached or under way. If nothing is mapped, nothing
+    /// happens and no fault is recorded.
     fn prefetch(&mut self, ram: &Ram, counters: &mut Counters, context: &ContextEntry, now_ps: u64, iova: Iova) {
         let (domain, beyond) = (context.domain.0, self.is_beyond_width(context, iova));
         let Some(prefetching) = &self.prefetching else { return };
@@ -208,7 +210,8 @@ impl Translation {
         }
         let top = (EntryValue::table(context.table), context.levels);
         let (pointer, level) = self.caches.pointer(domain, iova, context.levels).unwrap_or(top);
-        // No request, and so no rights: whoever uses it is held against what the leaf allows.
+        // There is no request and so no rights to check. A request that uses the leaf is checked against the leaf's
+        // rights.
         let read = walk::walk(ram, &self.format, pointer, level, iova, Rights::READ);
         let found = match read.result {
             Ok(_) => read,
@@ -233,7 +236,7 @@ impl Translation {
         }
     }
 
-    /// The driver says that `source` will ask for the page at `iova`.
+    /// The driver hints that `source` will request the page at `iova`.
     pub(super) fn hint(
         &mut self,
         ram: &Ram,
@@ -246,7 +249,7 @@ impl Translation {
         if self.prefetching.is_none() {
             return;
         }
-        // A hint for a device that may reach nothing comes to nothing.
+        // A hint has no effect if the device may not use tables.
         if let Ok(context) = self.context(ram, counters, root, source)
             && context.translation_type == TranslationType::Untranslated
         {
@@ -254,7 +257,8 @@ impl Translation {
         }
     }
 
-    /// The driver says that `source` will not ask for the page at `iova` again: of its set the entry is the next to make room.
+    /// The driver hints that `source` will not request the page at `iova` again. Its entry becomes the next of its
+    /// set to be evicted.
     pub(super) fn unmap_hint(
         &mut self,
         ram: &Ram,
@@ -268,35 +272,35 @@ impl Translation {
         }
     }
 
-    /// From now on notes what the IOTLB is asked for.
+    /// Logs the requests to the IOTLB from now on.
     pub(super) fn record(&mut self) {
         self.log = Some(IotlbLog::default());
     }
 
-    /// What was noted.
+    /// The log so far.
     pub(super) fn take_log(&mut self) -> IotlbLog {
         self.log.take().unwrap_or_default()
     }
 
-    /// Whether walks may have begun that no request has begun.
+    /// Whether a walk may be under way that no request has started.
     #[inline]
     pub(super) fn prefetches(&self) -> bool {
         self.prefetching.is_some() || self.rings.next_ps() != u64::MAX
     }
 
-    /// Breaks the prefetcher, if there is one.
+    /// Plants a flaw in the prefetcher, if there is one.
     pub(super) fn plant(&mut self, flaw: PrefetchFlaw) {
         if let Some(prefetching) = &mut self.prefetching {
             prefetching.flaw = Some(flaw);
         }
     }
 
-    /// Breaks what serves rings.
+    /// Plants a flaw in the handling of rings.
     pub(super) fn plant_in_rings(&mut self, flaw: RingFlaw) {
         self.rings.plant(flaw);
     }
 
-    /// Where a request would lead now, leaving no trace of the question.
+    /// Where a request would lead now. Changes nothing.
     pub(super) fn reaches(
         &self,
         ram: &Ram,
@@ -332,7 +336,7 @@ impl Translation {
         leaf.admit(iova, rights).ok()
     }
 
-    /// Where the tables in memory lead a request, whatever is cached: context and pages alike are read.
+    /// Where the tables in memory lead a request. Context and pages are read from memory, and the caches are ignored.
     pub(super) fn in_tables(&self, ram: &Ram, root: PhysAddr, source: SourceId, iova: Iova) -> Option<PhysAddr> {
         let context = walk::context(ram, &self.parameters, root, source, &mut false).ok()?;
         if context.translation_type == TranslationType::Rings {
@@ -351,7 +355,7 @@ impl Translation {
         found(Rights::READ).or_else(|| found(Rights::WRITE)).map(|leaf| leaf.phys(iova))
     }
 
-    /// When the next walk completes; `u64::MAX` if none is under way.
+    /// When the next walk or fetch completes; `u64::MAX` if none is under way.
     #[inline]
     pub(super) fn next_ps(&self) -> u64 {
         self.walk_ps().min(self.rings.next_ps())
@@ -362,7 +366,7 @@ impl Translation {
         self.walks.iter().map(|walk| walk.completes_ps).min().unwrap_or(u64::MAX)
     }
 
-    /// Completes the walk that is due first.
+    /// Completes the walk or fetch that is due first.
     pub(super) fn complete_walk(&mut self, ram: &Ram, counters: &mut Counters) {
         if self.rings.next_ps() < self.walk_ps() {
             let contexts = &self.contexts;
@@ -432,7 +436,7 @@ impl Translation {
             ContextScope::Global => self.contexts.clear(),
             ContextScope::Domain(domain) => self.contexts.retain(|_, context| context.domain != domain),
             ContextScope::Device { domain, source, function_mask } => {
-                // FM masks that many function bits from the top: none, 2, 2:1 or 2:0.
+                // FM masks this many function bits from the top: none, 2, 2:1 or 2:0.
                 let ignored = 7 & !(7 >> function_mask);
                 self.contexts
                     .retain(|&other, context| context.domain != domain || other & !ignored != source.0 & !ignored);
@@ -470,7 +474,7 @@ impl Translation {
     }
 }
 
-/// The first and the last of the 2^mask aligned pages around `first`; hardware ignores the bits below.
+/// The first and the last of the 2^mask aligned pages around `first`. Hardware ignores the bits below.
 pub(super) fn page_range(first: Iova, mask: u8) -> (u64, u64) {
     let below = (1u64 << mask) - 1;
     (first.pfn() & !below, first.pfn() | below)

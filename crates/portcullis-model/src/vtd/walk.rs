@@ -1,4 +1,4 @@
-//! Reading tables: the walk itself, without caches and without time.
+//! Page walks: reading tables, without caches and without time.
 
 use crate::parameters::Parameters;
 use crate::ram::Ram;
@@ -10,18 +10,19 @@ use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, con
 /// Bytes of a root or context entry.
 const CONTEXT_BYTES: u64 = 16;
 const ENTRY_BYTES: u64 = 8;
-/// Deepest table understood.
+/// The deepest supported table.
 const LEVELS_MAX: usize = 4;
-/// Snoop control: reserved, since `ECAP.SC` is clear.
+/// Snoop control. Reserved, because `ECAP.SC` is clear.
 const SNOOP: u64 = 1 << 11;
-/// Transient mapping: reserved, since there are no device-TLBs.
+/// Transient mapping. Reserved, because there are no device-TLBs.
 const TRANSIENT: u64 = 1 << 62;
 const PAGE_SIZE_BIT: u64 = 1 << 7;
 
-/// Addresses of interrupt messages (§3.14): no request for one is translated, and no translation may lead to one.
+/// The addresses of interrupt messages (§3.14). A request to one is not translated, and no translation may lead to
+/// one.
 const INTERRUPTS: core::ops::RangeInclusive<u64> = 0xfee0_0000..=0xfeef_ffff;
 
-/// Whether an address is one of interrupt messages.
+/// Whether an address is in the interrupt range.
 #[inline]
 pub(super) fn is_interrupt(address: u64) -> bool {
     INTERRUPTS.contains(&address)
@@ -33,7 +34,7 @@ pub(super) const fn level_shift(level: u8) -> u32 {
     PAGE_SHIFT + LEVEL_BITS * (level as u32 - 1)
 }
 
-/// What in an entry must be zero, by level, and which levels may hold leaves.
+/// The reserved bits of an entry by level, and the levels that may hold leaves.
 pub(super) struct Format {
     reserved: u64,
     large: [bool; LEVELS_MAX + 1],
@@ -58,7 +59,8 @@ impl Format {
     }
 }
 
-/// A translation: the leaf's address with the rights of the whole walk, and log2 of the leaf's size.
+/// A translation: the address of the leaf with the rights of the whole walk, and log2 of the size of the leaf in
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Leaf {
     pub(super) entry: EntryValue,
@@ -66,13 +68,13 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    /// Where `iova` leads.
+    /// The physical address of `iova`.
     #[inline]
     pub(super) fn phys(&self, iova: Iova) -> PhysAddr {
         PhysAddr::new(self.entry.phys().as_u64() | (iova.as_u64() & ((1 << self.shift) - 1)))
     }
 
-    /// Where a request for `iova` leads that needs `rights`.
+    /// The address that a request for `iova` with these rights reaches.
     #[inline]
     pub(super) fn admit(&self, iova: Iova, rights: Rights) -> Result<PhysAddr, FaultReason> {
         if !self.entry.rights().allows(rights) {
@@ -83,18 +85,18 @@ impl Leaf {
     }
 }
 
-/// What a walk found, and what it read on the way.
+/// The result of a walk, and what the walk has read.
 pub(super) struct Found {
     pub(super) result: Result<Leaf, FaultReason>,
-    /// Pointers followed, by level of the table pointed to less one, with the rights down to there.
+    /// Pointers followed, indexed by the level of the table pointed to, less one, with the rights down to that level.
     pub(super) pointers: [Option<EntryValue>; LEVELS_MAX - 1],
-    /// The level read last.
+    /// The level of the last read.
     pub(super) level: u8,
-    /// Whether it read a page that nobody has allocated: a table that was freed too early (S4).
+    /// Whether the walk read a page that is not allocated: a table that was freed too early (S4).
     pub(super) into_freed: bool,
 }
 
-/// Whoever lacks a right is refused under this reason.
+/// The reason for refusing a request that lacks a right.
 #[inline]
 pub(super) fn refusal(rights: Rights) -> FaultReason {
     if rights.allows(Rights::WRITE) { FaultReason::NoWrite } else { FaultReason::NoRead }
@@ -144,7 +146,8 @@ const READ_WRITE: u64 = 0b11;
 /// A refused context: why, and whether the fault is recorded.
 pub(super) type ContextRefusal = (FaultReason, bool);
 
-/// Reads the root and the context entry of `source`. `into_freed` is set if one lies in a page that nobody has allocated.
+/// Reads the root entry and the context entry of `source`. `into_freed` is set if one of them lies in a page that is
+/// not allocated.
 pub(super) fn context(
     ram: &Ram,
     parameters: &Parameters,
@@ -161,7 +164,7 @@ pub(super) fn context(
     };
     let entry = read(root, root_index(source)).ok_or((FaultReason::RootAccess, true))?;
     let root = match RootEntry::decode(entry) {
-        // Address bits that the hardware does not have are reserved, here and in context entries.
+        // Address bits beyond the hardware's physical addresses are reserved, here and in context entries.
         Ok(Some(root)) if root.context_table.as_u64() >> parameters.physical_bits != 0 => {
             return Err((FaultReason::RootReserved, true));
         }
@@ -172,7 +175,7 @@ pub(super) fn context(
     let entry = read(root.context_table, context_index(source)).ok_or((FaultReason::ContextAccess, true))?;
     let recorded = !ContextEntry::is_fault_disabled(entry[0]);
     let context = match ContextEntry::decode(entry) {
-        // Where nothing is translated, there is no table whose address could be wrong.
+        // Under pass-through no table is used, so its address is not checked.
         Ok(Some(context))
             if context.translation_type != TranslationType::PassThrough
                 && context.table.as_u64() >> parameters.physical_bits != 0 =>

@@ -18,21 +18,21 @@ impl Writes {
         self.0.push(Write { lands_ps, phys, bytes: bytes.into() });
     }
 
-    /// When the first lands; `u64::MAX` if none is in flight.
+    /// When the next write lands; `u64::MAX` if none is in flight.
     pub(super) fn next_ps(&self) -> u64 {
         self.0.iter().map(|write| write.lands_ps).min().unwrap_or(u64::MAX)
     }
 
-    /// When the last lands.
+    /// When the last write lands.
     pub(super) fn last_ps(&self) -> Option<u64> {
         self.0.iter().map(|write| write.lands_ps).max()
     }
 
-    /// Lands the one that is due first.
+    /// Lands the write that is due first.
     pub(super) fn land(&mut self, ram: &Ram) {
         if let Some(first) = (0..self.0.len()).min_by_key(|&at| self.0[at].lands_ps) {
             let Write { phys, bytes, .. } = self.0.remove(first);
-            // In memory, as was seen when it was posted.
+            // `post` is only called for addresses in memory, so this write succeeds.
             ram.write_bytes(phys, &bytes);
         }
     }

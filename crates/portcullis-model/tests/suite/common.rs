@@ -1,4 +1,4 @@
-//! A machine whose tables and descriptors are written by hand, through the types of the specification.
+//! A machine whose tables and descriptors are written by hand, with the types of the specification.
 
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::table::{EntryValue, Rights};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) const BASE: PhysAddr = PhysAddr::new(0x100_0000);
 pub(crate) const DEVICE: SourceId = SourceId(0x0310);
 pub(crate) const OTHER: SourceId = SourceId(0x0518);
-/// Descriptors in the queue of [`Machine`]: one page of them.
+/// The number of descriptors in the queue of [`Machine`], which has one page.
 pub(crate) const QUEUE_ENTRIES: u64 = 256;
 
 pub(crate) struct Machine {
@@ -26,7 +26,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A unit with empty root table, queue on and translation on.
+    /// A unit with an empty root table, with queue and translation on.
     pub(crate) fn new(parameters: Parameters) -> Self {
         let ram = Arc::new(Ram::new(BASE, 64 << 20));
         Self::on(ram, parameters)
@@ -61,7 +61,7 @@ impl Machine {
         frame[2 * index + 1].store_bits(high);
     }
 
-    /// Writes the raw context entry of a device, and its root entry if need be.
+    /// Writes the raw context entry of a device, and its root entry if it is missing.
     pub(crate) fn poke_context(&self, source: SourceId, entry: [u64; 2]) {
         let index = root_index(source);
         let at = PhysAddr::new(self.root.as_u64() + 16 * index as u64);
@@ -80,7 +80,7 @@ impl Machine {
         self.poke_context(source, tables(domain, table, levels).encode());
     }
 
-    /// The address of the entry for `iova` in the table at `level`, making tables on the way down.
+    /// The address of the entry for `iova` in the table at `level`. Missing tables on the path are allocated.
     pub(crate) fn entry(&self, top: PhysAddr, levels: u8, iova: u64, level: u8) -> PhysAddr {
         let mut table = top;
         let mut at = levels;
@@ -112,8 +112,8 @@ impl Machine {
         self.map_at(top, iova, phys, Rights::READ_WRITE, 1);
     }
 
-    /// A domain of 4 levels with `pages` pages mapped from `iova` on, to physical addresses 1 GiB further up, and `DEVICE`
-    /// attached to it.
+    /// A domain with 4-level tables and `DEVICE` attached. `pages` pages from `iova` on are mapped to physical
+    /// addresses that are 1 GiB higher.
     pub(crate) fn with_pages(parameters: Parameters, iova: u64, pages: u64) -> (Self, PhysAddr) {
         let machine = Self::new(parameters);
         let top = machine.ram.allocate().unwrap();
@@ -129,7 +129,7 @@ impl Machine {
         }
     }
 
-    /// Puts a raw descriptor into the queue without moving the tail.
+    /// Writes a raw descriptor into the queue without moving the tail.
     pub(crate) fn push_raw(&mut self, words: [u64; 2]) {
         self.poke128(self.queue, self.tail as usize, words);
         self.tail = (self.tail + 1) % QUEUE_ENTRIES;
@@ -139,7 +139,7 @@ impl Machine {
         self.push_raw(descriptor.encode());
     }
 
-    /// Moves the tail behind everything that was pushed.
+    /// Moves the tail past everything that was pushed.
     pub(crate) fn ring(&self) {
         self.write(IQT, 8, self.tail * 16);
     }
@@ -148,7 +148,7 @@ impl Machine {
         self.read(IQH, 8) / 16
     }
 
-    /// Executes one descriptor to its end.
+    /// Executes one descriptor and waits for its end.
     pub(crate) fn run(&mut self, descriptor: InvalidationDescriptor) {
         self.push(descriptor);
         self.ring();
@@ -156,7 +156,7 @@ impl Machine {
         assert_eq!(self.head(), self.tail, "the queue has executed everything");
     }
 
-    /// Lets everything happen that happens by itself.
+    /// Runs until nothing more happens on its own.
     pub(crate) fn settle(&mut self) {
         while let Some(at_ps) = self.vtd.next_event_ps() {
             self.now_ps = at_ps;
@@ -168,7 +168,7 @@ impl Machine {
         self.vtd.translate(self.now_ps, source, Iova::new(iova), rights)
     }
 
-    /// Reads from `DEVICE`, lets the walk complete, and says how it went.
+    /// Reads from `DEVICE`, lets the walk complete, and returns the outcome of the lookup.
     pub(crate) fn touch(&mut self, iova: u64) -> LookupOutcome {
         let translated = self.ask(DEVICE, iova, Rights::READ).unwrap();
         assert_eq!(translated.phys.as_u64(), phys_of(iova));

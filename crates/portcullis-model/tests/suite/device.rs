@@ -1,4 +1,4 @@
-//! Devices: throughput that emerges from latency, data that moves, writes in flight.
+//! Devices: throughput that follows from latency, data that moves, and writes in flight.
 
 use super::common::*;
 use portcullis::iommu::DomainId;
@@ -8,7 +8,7 @@ use portcullis_model::{Device, DmaError, Parameters, Transfer};
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 
-/// Streams `pages` pages, page `k` at `iova(k)`, each once; picoseconds per page once it has settled.
+/// Streams `pages` pages once each, page `k` at `iova(k)`. Returns picoseconds per page in the steady state.
 fn ps_per_page(parameters: Parameters, bytes_in_flight: u64, iova: impl Fn(u64) -> u64) -> f64 {
     const PAGES: u64 = 200;
     let (machine, top) = Machine::with_pages(parameters, 0, 0);
@@ -32,14 +32,15 @@ fn ps_per_page(parameters: Parameters, bytes_in_flight: u64, iova: impl Fn(u64) 
 #[test]
 fn throughput_follows_the_latency_of_misses() {
     let parameters = Parameters::cascadelake();
-    // T = p / (l0 + M * lm), with one page in flight: consecutive pages cost one read, a page in each 2 MiB costs two.
+    // T = p / (l0 + M * lm), with one page in flight: consecutive pages cost one read, and one page in each 2 MiB
+    // costs two.
     let sequential = ps_per_page(parameters.clone(), 4096, |page| page * PAGE_SIZE);
     assert!((sequential / (65_000.0 + 197_000.0) - 1.0).abs() < 0.01, "{sequential}");
     let strided = ps_per_page(parameters.clone(), 4096, |page| page << 21);
     assert!((strided / (65_000.0 + 2.0 * 197_000.0) - 1.0).abs() < 0.01, "{strided}");
     let gbps = PAGE_SIZE as f64 * 8.0 / sequential * 1000.0;
     assert!((gbps - 125.0).abs() < 1.0, "the published ceiling of one miss per page: {gbps}");
-    // Twice as much in flight, twice the throughput, and then the walkers are the limit.
+    // Twice the bytes in flight give twice the throughput, and then the walkers are the limit.
     let doubled = ps_per_page(parameters.clone(), 8192, |page| page * PAGE_SIZE);
     assert!((sequential / doubled - 2.0).abs() < 0.05, "{doubled}");
     let one_walker = Parameters { walkers: 1, ..parameters };
@@ -77,7 +78,7 @@ fn the_window_is_shared_by_all_accesses() {
     assert_eq!((access.done_ps, access.latency_ps_sum), (now_ps + 130_000, 65_000), "the third waits for the first");
 }
 
-/// A machine with two neighbouring I/O pages that lie apart in memory.
+/// A machine with two adjacent IOVA pages that are not adjacent in memory.
 fn with_data() -> (Machine, [PhysAddr; 2]) {
     let (machine, top) = Machine::with_pages(Parameters::cascadelake(), 0, 0);
     let first = machine.ram.allocate().unwrap();
@@ -120,8 +121,8 @@ fn data_for_no_memory_is_an_error() {
     assert_eq!(device.post_write(&machine.vtd, 0, Iova::new(0x1000), &[1], 5), nowhere);
 }
 
-/// Posts a write that lands 10 µs later, invalidates and waits; whether the data was there when the wait was answered, and
-/// after how many picoseconds that was.
+/// Posts a write that lands 10 µs later, invalidates and waits. Returns whether the data was there when the wait
+/// completed, and after how many picoseconds the wait completed.
 fn drain(parameters: Parameters, drain_writes: bool) -> (bool, u64) {
     let (machine, top) = Machine::with_pages(parameters, 0, 0);
     let mut machine = machine;
@@ -143,7 +144,7 @@ fn drain(parameters: Parameters, drain_writes: bool) -> (bool, u64) {
     let in_time = landed(&machine);
     let answered_ps = machine.now_ps;
     machine.settle();
-    assert!(landed(&machine), "a posted write lands, whatever was invalidated meanwhile");
+    assert!(landed(&machine), "a posted write lands despite the invalidation");
     (in_time, answered_ps)
 }
 
@@ -156,8 +157,8 @@ fn an_invalidation_that_drains_completes_after_the_writes_in_flight() {
     assert_eq!(
         (in_time, answered_ps),
         (false, quick_ps),
-        "a driver that forgets DW hands back a buffer still written to"
+        "a driver that omits DW returns a buffer that is still written to"
     );
     let cannot = Parameters { drains: false, ..parameters };
-    assert_eq!(drain(cannot, true), (false, quick_ps), "nor does hardware drain that cannot");
+    assert_eq!(drain(cannot, true), (false, quick_ps), "hardware without draining does not drain");
 }

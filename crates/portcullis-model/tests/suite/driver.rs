@@ -14,7 +14,7 @@ const BYTES: u64 = 16 << 20;
 const DEVICE: SourceId = SourceId(0x0310);
 const IOVA: Iova = Iova::new(0x7f_ffff_f000);
 
-/// Brings a unit up, maps one page by hand, lets a device write it, and takes it away again.
+/// Brings a unit up, maps one page by hand, lets a device write to it, and unmaps it again.
 fn one_page(host: Host, parameters: Parameters, levels: u8) {
     let ram = Arc::clone(host.ram());
     let config = UnitConfig { physical_bits: parameters.physical_bits, ..UnitConfig::default() };
@@ -30,10 +30,10 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
     };
 
     assert_eq!(refused(write(b"early")), FaultReason::RootNotPresent, "attached to nothing, it reaches nothing");
-    // Taken out of its register: a device's faults are merged while one of them is pending.
+    // Frees the fault register, because further faults of a device are merged while one is pending.
     unit.faults(&mut |_| {});
 
-    // The path to one page, by hand: each table flushed before the pointer to it.
+    // The path to one page, written by hand. Each table is flushed before the pointer to it is written.
     let buffer = ram.allocate().unwrap();
     let mut entry = EntryValue::leaf(buffer, Rights::READ_WRITE, false);
     let mut slots = Vec::new();
@@ -45,7 +45,7 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
         slots.push((table, slot));
         entry = EntryValue::table(table);
     }
-    // SAFETY: the tables lead to the one buffer of this test, and so below.
+    // SAFETY: the tables lead only to the buffer of this test, here and below.
     let domain = unsafe { unit.open_domain(Translation::Tables { root: entry.phys(), levels }) }.unwrap();
     unit.attach(domain, DEVICE).unwrap();
     write(b"portcullis").unwrap();

@@ -1,4 +1,4 @@
-//! What an invalidation drops, exactly, and what it leaves.
+//! Exactly what an invalidation drops, and what it keeps.
 
 use super::common::*;
 use portcullis::iommu::DomainId;
@@ -36,7 +36,7 @@ fn a_page_selective_invalidation_covers_its_mask_and_no_page_more() {
         let survivors: Vec<u64> = (64 + (1 << mask)..128).collect();
         assert_eq!(cached(&machine, (64..128).map(|page| page * PAGE_SIZE)), survivors, "mask {mask}");
     }
-    // AM 4: sixteen pages go and the seventeenth stays.
+    // AM 4: sixteen pages are dropped, and the seventeenth stays.
     let mut machine = warm(64, 17);
     machine.run(pages(1, 64 * PAGE_SIZE, 4, true));
     assert_eq!(cached(&machine, (64..81).map(|page| page * PAGE_SIZE)), [80]);
@@ -88,7 +88,7 @@ fn the_hint_spares_pointers_and_its_absence_drops_those_of_every_level() {
     assert_eq!(reads_after(pages(1, 0x1000, 0, true), 0x1000), 1);
     assert_eq!(reads_after(pages(1, 0x1000, 0, false), 0x1000), 4, "L3, L2 and L1 serve the page, and go");
     assert_eq!(reads_after(pages(1, 0x1000, 0, false), 0x2000), 4, "they serve its neighbour too");
-    // Of page 512: its own L3 entry, but the L2 and L1 entries that it shares.
+    // A command for page 512 drops its own L3 entry, and the L2 and L1 entries that it shares.
     assert_eq!(reads_after(pages(1, 2 << 20, 0, false), 0x2000), 1, "the L3 entry of another 2 MiB stays");
     assert_eq!(reads_after(pages(1, 3 << 30, 0, false), 0x2000), 1, "and of another 1 GiB");
     assert_eq!(reads_after(domain(1), 0x2000), 4);
@@ -115,7 +115,7 @@ fn pointers_are_dropped_by_what_they_serve() {
     assert_eq!(reads_after(FAR - PAGE_SIZE, 0), 1);
     assert_eq!(reads_after(FAR - (1 << 21), 9), 1, "the 2 MiB below");
     assert_eq!(reads_after(FAR, 18), 4, "the 1 GiB around");
-    // What is left of L2 and L1 shows in another 2 MiB.
+    // Another 2 MiB shows what is left of L2 and L1.
     let (mut machine, top) = Machine::with_pages(Parameters::cascadelake(), FAR, 1);
     machine.map(top, FAR + (1 << 21), phys_of(FAR + (1 << 21)));
     machine.touch(FAR);
@@ -132,7 +132,7 @@ fn hardware_that_ignores_the_hint_drops_pointers_always() {
     assert_eq!(machine.touch(0x1000), LookupOutcome::Miss { reads: 4 });
 }
 
-/// A leaf table is taken out of the tree while PTcache-L3 points to it.
+/// Takes a leaf table out of the tree while PTcache-L3 points to it.
 fn detach_a_table(leaf_only: bool) -> (Machine, PhysAddr) {
     let (mut machine, top) = Machine::with_pages(Parameters::cascadelake(), 0x1000, 2);
     machine.touch(0x1000);
@@ -204,7 +204,7 @@ fn a_walk_whose_range_was_invalidated_inserts_nothing() {
     let page = |iova, leaf_only| pages(1, iova, 0, leaf_only);
     for (descriptor, meanwhile, the_page, its_neighbour) in [
         (page(0x8000, true), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
-        // A neighbour's invalidation leaves the leaf, but the pointers serve the neighbour too.
+        // A neighbour's invalidation leaves the leaf, but drops the pointers, which serve the neighbour too.
         (page(0x8000, false), LookupOutcome::Joined, LookupOutcome::Hit, FOUR),
         (page(0x1000, true), FOUR, ONE, ONE),
         (page(0x1000, false), FOUR, FOUR, FOUR),
@@ -214,13 +214,13 @@ fn a_walk_whose_range_was_invalidated_inserts_nothing() {
     ] {
         let machine = walk_across(descriptor);
         let other = machine.ask(DEVICE, 0x1800, Rights::READ).unwrap();
-        assert_eq!(other.outcome, meanwhile, "{descriptor:?}: who comes before the walk ends");
+        assert_eq!(other.outcome, meanwhile, "{descriptor:?}: a request before the walk ends");
         let mut machine = walk_across(descriptor);
         machine.settle();
-        assert_eq!(machine.touch(0x1000), the_page, "{descriptor:?}: who comes after it");
+        assert_eq!(machine.touch(0x1000), the_page, "{descriptor:?}: a request after the walk");
         let mut machine = walk_across(descriptor);
         machine.settle();
-        assert_eq!(machine.touch(0x2000), its_neighbour, "{descriptor:?}: who shares its tables");
+        assert_eq!(machine.touch(0x2000), its_neighbour, "{descriptor:?}: a page that shares its tables");
     }
 }
 

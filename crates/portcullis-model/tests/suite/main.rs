@@ -1,4 +1,4 @@
-//! The model from outside: through its registers, its memory and its devices.
+//! The model from the outside: through its registers, its memory and its devices.
 
 mod common;
 mod device;

@@ -1,4 +1,5 @@
-//! Prefetchers: what they walk for, what becomes of it, and that an invalidation reaches all of it (S2, S4, S5).
+//! Prefetchers: which pages they walk for, what becomes of the results, and that an invalidation reaches all of them
+//! (S2, S4, S5).
 
 use super::common::*;
 use portcullis::PAGE_SIZE;
@@ -18,7 +19,7 @@ fn at(page: u64) -> u64 {
     (64 + page) * PAGE_SIZE
 }
 
-/// Issued, useful, late, useless, unmapped.
+/// The counts of issued, useful, late, useless and unmapped prefetches.
 fn counts(machine: &Machine) -> [u64; 5] {
     let Counters {
         prefetches_issued, prefetches_useful, prefetches_late, prefetches_useless, prefetches_unmapped, ..
@@ -26,7 +27,7 @@ fn counts(machine: &Machine) -> [u64; 5] {
     [prefetches_issued, prefetches_useful, prefetches_late, prefetches_useless, prefetches_unmapped]
 }
 
-/// How many of `pages`, asked for one after the other, start a walk of their own.
+/// The number of `pages`, requested one after the other, that start a new walk.
 fn misses(machine: &mut Machine, pages: impl IntoIterator<Item = u64>) -> usize {
     pages.into_iter().filter(|page| matches!(machine.touch(at(*page)), Miss { .. })).count()
 }
@@ -55,7 +56,7 @@ fn a_prefetch_takes_a_walker_and_is_waited_for_where_it_comes_late() {
     let first = machine.ask(DEVICE, at(0), Rights::READ).unwrap();
     let second = machine.ask(DEVICE, at(1), Rights::READ).unwrap();
     assert_eq!((second.outcome, second.ready_ps), (Joined, first.ready_ps), "on the second walker");
-    // Being asked for, it is no prefetch any more, and makes one of its own.
+    // Once requested, it is no longer a prefetch, and causes another prefetch.
     assert_eq!(counts(&machine), [2, 0, 1, 0, 0]);
     let parameters = Parameters { walkers: 1, ..machine.vtd.parameters().clone() };
     let (one, _) = Machine::with_pages(parameters, at(0), 8);
@@ -76,7 +77,7 @@ fn what_nobody_asks_for_makes_room() {
 fn adjacent_pages_lie_on_both_sides() {
     let mut machine = machine("adjacent", 3);
     assert_eq!(misses(&mut machine, [1, 0, 2]), 1);
-    // The pages beyond either end are not mapped; the middle one is there already.
+    // The pages beyond either end are not mapped, and the middle page is already there.
     assert_eq!(counts(&machine), [4, 2, 0, 0, 2]);
 }
 
@@ -90,7 +91,8 @@ fn a_hint_is_walked_for_and_asks_for_nothing_else() {
     assert_eq!(counts(&machine), [1, 1, 0, 0, 0]);
 }
 
-/// Asks for `pages`, each invalidated behind it as under strict protection, `times` over. Returns the misses of the last time.
+/// Requests the pages of `order`, each invalidated afterwards as under strict protection, `times` times. Returns the
+/// misses of the last round.
 fn strictly(prefetcher: &str, order: &[u64], times: usize) -> usize {
     let mut machine = machine(prefetcher, 64);
     let mut last = 0;
@@ -104,14 +106,14 @@ fn strictly(prefetcher: &str, order: &[u64], times: usize) -> usize {
     last
 }
 
-/// Each page once, and none behind its neighbour; no two distances are the same.
+/// Each page once, and none next to its neighbour. No two distances are equal.
 const ORDER: [u64; 12] = [0, 7, 3, 20, 15, 30, 12, 5, 50, 41, 9, 60];
 
 #[test]
 fn history_that_survives_invalidation_knows_an_order_that_comes_back() {
     assert_eq!(strictly("next", &ORDER, 3), 12);
     for history in ["markov", "recency", "distance"] {
-        assert!(strictly(history, &ORDER, 3) <= 1, "{history}: but for the first, which nothing is before");
+        assert!(strictly(history, &ORDER, 3) <= 1, "{history}: all but the first page, which has no predecessor");
     }
     for history in ["markov:form=baseline", "recency:form=baseline", "distance:form=baseline"] {
         assert_eq!(strictly(history, &ORDER, 3), 12, "{history}");
@@ -129,15 +131,16 @@ fn history_shorter_than_the_order_knows_nothing() {
 #[test]
 fn distance_knows_a_stride_that_never_comes_back() {
     let stride: Vec<u64> = (0..20).map(|page| page * 3).collect();
-    assert_eq!(strictly("distance", &stride, 1), 3, "two to see the stride, and it twice to know it");
+    assert_eq!(strictly("distance", &stride, 1), 3, "two misses show the stride, and the third confirms it");
     assert_eq!(strictly("markov", &stride, 1), 20);
 }
 
-/// What page 1 comes to, prefetched with page 0, when it is unmapped and invalidated at once or after its walk.
+/// Prefetches page 1 with page 0, and unmaps and invalidates page 1 at once or after its walk. Returns whether it is
+/// still reachable.
 fn invalidated(settle: bool, flaw: Option<PrefetchFlaw>) -> bool {
     let (mut machine, top) = {
         let parameters = Parameters { prefetcher: Some("next".parse().unwrap()), ..Parameters::cascadelake() };
-        // So slow that the queue is done before the walk.
+        // So slow that the queue finishes before the walk.
         let parameters = Parameters { memory_read_ps: 10_000_000, ..parameters };
         Machine::with_pages(parameters, at(0), 8)
     };
@@ -160,7 +163,7 @@ fn s2_an_invalidation_reaches_the_buffer_and_what_is_under_way_to_it() {
     }
     assert!(invalidated(false, Some(PrefetchFlaw::LandsAfterInvalidation)));
     assert!(invalidated(true, Some(PrefetchFlaw::BufferIsSpared)));
-    // A command for another page leaves it alone, and one for the domain does not.
+    // A command for another page does not affect it, and one for the domain does.
     let mut machine = machine("next", 8);
     machine.touch(at(0));
     machine.run(pages(1, at(2), 0, true));
@@ -192,7 +195,7 @@ fn s5_what_was_prefetched_is_held_against_the_rights_of_the_request() {
 #[test]
 fn s4_a_prefetch_into_a_freed_table_is_noticed() {
     let mut machine = machine("next", 1);
-    // The page after is in another leaf table, which is freed while the pointer to it is in its table still.
+    // The next page is in another leaf table, which is freed while the pointer to it is still in its table.
     let (last, next) = (511 * PAGE_SIZE, 512 * PAGE_SIZE);
     let top = machine.ram.allocate().unwrap();
     machine.attach(OTHER, 2, top, 4);

@@ -1,4 +1,4 @@
-//! The queue, its errors, the fault registers, and the register block.
+//! The queue, its errors, the fault registers and the register block.
 
 use super::common::*;
 use portcullis::iommu::{DomainId, SourceId};
@@ -87,7 +87,7 @@ fn the_queue_wraps() {
     }
     assert_eq!(machine.counters().descriptors, 3 * QUEUE_ENTRIES);
 
-    // Two pages of descriptors hold twice as many.
+    // Two pages hold twice as many descriptors.
     let ram = Arc::new(Ram::new(BASE, 1 << 20));
     let vtd = Vtd::new(Parameters::cascadelake(), Arc::clone(&ram));
     let [first, second] = [(); 2].map(|()| ram.allocate().unwrap());
@@ -127,7 +127,7 @@ fn a_bad_descriptor_stops_the_queue_until_software_has_seen_to_it() {
         machine.settle();
         let stopped = |machine: &Machine| machine.read(FSTS, 4) as u32 & status::QUEUE_ERROR != 0;
         assert!(stopped(&machine), "{bad:x?}");
-        assert_eq!((machine.head(), machine.status_word()), (1, 1), "the head shows the culprit");
+        assert_eq!((machine.head(), machine.status_word()), (1, 1), "the head points to the refused descriptor");
         machine.ring();
         assert_eq!(machine.vtd.next_event_ps(), None, "a tail write does not restart it");
         assert!(machine.reaches(DEVICE, 0x1000));
@@ -166,7 +166,7 @@ fn broken_hardware_stops_at_every_invalidation_and_at_no_wait() {
     machine.vtd.refuse_invalidations(false);
     machine.write(FSTS, 4, status::QUEUE_ERROR.into());
     machine.settle();
-    assert_eq!((machine.head(), machine.status_word()), (3, 2), "mended, it takes the same descriptor");
+    assert_eq!((machine.head(), machine.status_word()), (3, 2), "once repaired, it accepts the same descriptor");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn faults_are_recorded_merged_by_device_and_lost_when_there_is_no_room() {
     machine.ask(sources[2], 0, Rights::READ).unwrap_err();
     assert_eq!(fsts(&machine), status::PENDING | status::OVERFLOW);
 
-    // Clearing a record makes no room while the overflow stands.
+    // Clearing a record makes no room while the overflow bit is set.
     let clear = |index| {
         let at = Capability(machine.read(CAP, 8)).fault_record_offset(index);
         machine.write(at + 12, 4, FaultRecord::FAULT_UPPER.into());

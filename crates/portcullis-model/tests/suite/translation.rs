@@ -178,7 +178,7 @@ fn large_leaves_translate_and_are_dropped_whole() {
     let counters = machine.counters();
     assert_eq!((counters.ptcache_l3_misses, counters.memory_reads), (0, 4), "no leaf table, so no miss of L3");
 
-    // One page of each is invalidated: the whole leaf goes.
+    // One page of each is invalidated, and the whole leaf is dropped.
     for (iova, page) in [(4 * MIB2, 4 * MIB2 + 0x7000), (3 * GIB, 3 * GIB + 5 * MIB2)] {
         assert_eq!(machine.ask(DEVICE, iova, Rights::READ).unwrap().outcome, LookupOutcome::Hit);
         machine.run(pages(1, page, 0, true));
@@ -205,7 +205,7 @@ fn reserved_bits_are_refused() {
     assert_eq!(refused(2, 9 * MIB2, (2 * MIB2) | 0x1000 | (1 << 7) | 3), reserved, "a misaligned one");
     assert_eq!(refused(3, 2 * GIB, (2 * GIB) | (1 << 7) | 3), reserved, "1 GiB where there is no such size");
     assert_eq!(refused(4, 5 << 39, 1 << 7 | 3), reserved, "512 GiB is no size at all");
-    assert_eq!(refused(2, 10 * MIB2, 0x10_0000_0000 | 3), Some(FaultReason::TableAccess), "a table where no memory is");
+    assert_eq!(refused(2, 10 * MIB2, 0x10_0000_0000 | 3), Some(FaultReason::TableAccess), "a table outside the memory");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn contexts_are_cached_until_invalidated() {
         InvalidationDescriptor::ContextCache(ContextScope::Domain(DomainId(7))),
     ] {
         machine.run(not_it);
-        assert!(machine.reaches(DEVICE, 0x1000), "{not_it:?} is not about this context");
+        assert!(machine.reaches(DEVICE, 0x1000), "{not_it:?} does not name this context");
     }
     machine.run(device(1, DEVICE, 0));
     assert!(!machine.reaches(DEVICE, 0x1000));
@@ -312,7 +312,7 @@ fn the_interrupt_range_is_neither_translated_nor_led_to() {
     machine.map(top, 0xfee0_1000, 0x200_0000);
     assert_eq!(reason(0xfee0_1000), Err(FaultReason::InterruptRange));
     assert!(!machine.reaches(DEVICE, 0xfee0_1000));
-    assert_eq!(machine.counters().faults, 0, "a message is no fault");
+    assert_eq!(machine.counters().faults, 0, "an interrupt message is not a fault");
     machine.map_at(top, MIB2, 0xfee0_0000, Rights::READ_WRITE, 2);
     assert_eq!(reason(MIB2 + (1 << 20)), Ok(()), "the leaf's other half");
     assert_eq!(reason(MIB2), Err(FaultReason::InterruptRange), "cached, but not at this address");

@@ -1,6 +1,7 @@
-//! The conformance suite on the model and on QEMU: `conformance [--list]`.
+//! Runs the conformance suite on the model and on QEMU: `conformance [--list]`.
 //!
-//! Prints what failed and the counts; under `--list` a line for every check. Exit status: 0 fine, 1 a check failed, 2 bad usage.
+//! Prints the failed checks and the counts; with `--list`, one line for every check. Exit status: 0 if all checks
+//! passed, 1 if a check failed, 2 for wrong usage.
 
 use portcullis_qemu::conformance::Report;
 use std::process::ExitCode;

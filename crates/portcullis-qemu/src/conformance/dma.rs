@@ -1,4 +1,4 @@
-//! One DMA, and what was seen of it: in memory, and in the fault registers.
+//! One DMA, and what was observed: in memory and in the fault registers.
 
 use super::Trouble;
 use super::rig::{FETCHED, Rig, pattern};
@@ -6,34 +6,34 @@ use portcullis::iommu::SourceId;
 use portcullis::{Iova, PhysAddr};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRecord, FaultRequest};
 
-/// Bytes that a check's DMA moves, where nothing else is said.
+/// The default number of bytes that a check's DMA moves.
 pub const DMA_BYTES: usize = 64;
-/// What memory holds before a device writes it. No device writes bytes with the top bit set.
+/// The contents of memory before a device writes to it. No device writes bytes with the top bit set.
 const BEFORE: u8 = 0xee;
 
-/// What the fault registers held after a DMA; they are free again.
+/// The contents of the fault registers after a DMA. Reading them has freed them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// The records, oldest first.
     pub records: Vec<FaultRecord>,
-    /// Whether others were lost.
+    /// Whether other faults were lost.
     pub lost: bool,
 }
 
-/// What was seen of a DMA.
+/// The outcome of a DMA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// All of it went through, without a fault.
+    /// All bytes went through, without a fault.
     Landed,
-    /// Nothing went through, and this was recorded.
+    /// No byte went through, and this fault was recorded.
     Refused(FaultRecord),
-    /// Nothing went through, and nothing was recorded.
+    /// No byte went through, and no fault was recorded.
     Silent,
-    /// Anything else.
+    /// Any other outcome.
     Odd {
-        /// How many bytes went through.
+        /// The number of bytes that went through.
         bytes: usize,
-        /// What was recorded.
+        /// The faults that were recorded.
         faults: Faults,
     },
 }
@@ -48,7 +48,7 @@ impl Seen {
         }
     }
 
-    /// Whether nothing went through, recorded or not.
+    /// Whether no byte went through, with or without a recorded fault.
     pub fn is_blocked(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Silent)
     }
@@ -60,13 +60,13 @@ pub fn write_refused(source: SourceId, iova: u64, reason: FaultReason) -> Seen {
     Seen::Refused(FaultRecord { source, page, request: FaultRequest::Write, reason })
 }
 
-/// A refused read.
+/// A refused read of `source` from the page of `iova`.
 pub fn read_refused(source: SourceId, iova: u64, reason: FaultReason) -> Seen {
     let page = Iova::from_pfn(Iova::new(iova).pfn());
     Seen::Refused(FaultRecord { source, page, request: FaultRequest::Read, reason })
 }
 
-/// Where one DMA goes: the address that the device uses, and where its bytes should be.
+/// The target of one DMA: the address that the device uses, and where its bytes should be.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub(super) device: SourceId,
@@ -75,7 +75,7 @@ pub(super) struct Target {
     pub(super) len: usize,
 }
 
-/// The device writes.
+/// Makes the device write.
 pub(super) fn write(rig: &dyn Rig, to: Target, faults: &mut dyn FnMut() -> Faults) -> Result<Seen, Trouble> {
     rig.store(to.phys, &vec![BEFORE; to.len]);
     rig.device_writes(to.device, to.iova, 0, to.len)?;
@@ -89,7 +89,8 @@ pub(super) fn write(rig: &dyn Rig, to: Target, faults: &mut dyn FnMut() -> Fault
     Ok(Seen::new(bytes, to.len, faults()))
 }
 
-/// The device reads. What it has read it then writes to `window`: an address at which it may write, and where that leads.
+/// Makes the device read. The device then writes what it has read to `window`: an IOVA to which it may write, and the
+/// address to which that leads.
 pub(super) fn read(
     rig: &dyn Rig,
     from: Target,
@@ -105,14 +106,14 @@ pub(super) fn read(
     let mut shown = vec![0; from.len];
     rig.load(window.1, &mut shown);
     if shown.iter().all(|byte| *byte == BEFORE) {
-        // The device is shut out altogether; where that was recorded, what it has read is nothing.
+        // The device cannot write to the window either. If faults were recorded for its read, it has read nothing.
         faults();
         return match &found.records[..] {
             [] => Err(Trouble::Mismatch("a device may not write where it shows what it has read".to_owned())),
             _ => Ok(Seen::new(0, from.len, found)),
         };
     }
-    // Every byte that is there has its top bit set; a refused read is answered with zeros.
+    // Every byte in memory has its top bit set. A refused read returns zeros.
     let bytes = shown.iter().zip(&there).filter(|(shown, there)| shown == there).count();
     let zeros = shown.iter().filter(|byte| **byte == 0).count();
     if bytes + zeros != from.len {

@@ -1,4 +1,4 @@
-//! A unit under the driver, and domains over it. Here the driver and the protection layer are under test.
+//! A unit under the driver, with domains. These checks test the driver and the protection layer.
 
 use super::dma::{self, DMA_BYTES, Faults, Seen, Target, write_refused};
 use super::raw::PHYS;
@@ -15,9 +15,9 @@ use portcullis_vtd::{BringUpError, TakeOver, Unit, UnitConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Memory where devices show what they have read.
+/// The memory to which devices write what they have read.
 const WINDOW: PhysAddr = PhysAddr::new(MEMORY_END - PAGE_SIZE);
-/// All memory that data may lie in.
+/// The memory in which data may lie.
 pub(super) const MEMORY: Segment = Segment { phys: PhysAddr::new(DATA_BASE), len: MEMORY_END - DATA_BASE };
 
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 48, wait_us_max: 100_000, leaf_only_hint: true };
@@ -27,17 +27,17 @@ pub(super) const fn page(index: u64) -> PhysAddr {
     PhysAddr::new(PHYS + index * PAGE_SIZE)
 }
 
-/// The address `bytes` further on.
+/// The address `bytes` after `iova`.
 pub(super) const fn plus(iova: Iova, bytes: u64) -> Iova {
     Iova::new(iova.as_u64() + bytes)
 }
 
-/// What device [`A`] sees that writes to an address where nothing is mapped.
+/// The outcome if device [`A`] writes to an address where nothing is mapped.
 pub(super) fn gone(iova: Iova) -> Seen {
     write_refused(A, iova.as_u64(), FaultReason::NoWrite)
 }
 
-/// The unit, brought up.
+/// A unit that was brought up.
 pub(super) struct Driven {
     pub(super) wired: Wired,
     pub(super) unit: Arc<Unit<Wired, Wired>>,
@@ -56,16 +56,16 @@ impl Stage {
     pub(super) fn bring_up_with_a(&self) -> Result<Driven, BringUpError> {
         let wired = Wired::new(self.rig.clone(), self.wiring.clone());
         let unit = Unit::bring_up_with(wired.clone(), wired.clone(), CONFIG, |unit| {
-            // SAFETY: nothing of Rust lies in the memory of a rig.
+            // SAFETY: the memory of a rig holds no Rust objects.
             unit.attach(unsafe { unit.open_domain(Translation::PassThrough) }?, A)
         })?;
         Ok(Driven::new(wired, unit, &self.wiring))
     }
 
-    /// Takes the unit over from its last owner.
+    /// Takes the unit over from its previous owner.
     pub(super) fn take_over(&self) -> Result<Driven, BringUpError> {
         let wired = Wired::new(self.rig.clone(), self.wiring.clone());
-        // SAFETY: no check drives a unit that it takes over.
+        // SAFETY: a check does not drive a unit by hand after taking it over.
         let unit = unsafe { Unit::take_over(wired.clone(), wired.clone(), CONFIG, TakeOver::Always, |_| Ok(())) }?;
         Ok(Driven::new(wired, unit, &self.wiring))
     }
@@ -89,16 +89,16 @@ impl Driven {
         self.open_with(&DomainConfig { memory: &[MEMORY], ..DomainConfig::new(protection) })
     }
 
-    /// The same, as `config` says.
+    /// A domain with no device in it, opened with `config`.
     pub(super) fn open_with<D: Design<Wired, WiredUnit>>(
         &self,
         config: &DomainConfig<'_>,
     ) -> Result<Space<'_, D>, Trouble> {
-        // SAFETY: nothing of Rust lies in the memory of a rig.
+        // SAFETY: the memory of a rig holds no Rust objects.
         let domain = unsafe { Domain::unprotected(self.iommu.clone(), self.wired.clone(), config) }?;
         // SAFETY: as above.
         let window = unsafe { domain.map_raw(WINDOW, PAGE_SIZE, Access::DeviceWrites) }?;
-        // What was handed to the queue for all this is no business of the check's.
+        // Drops the descriptors that this has handed to the queue, because the check did not cause them.
         self.commands();
         Ok(Space { driven: self, domain, window })
     }
@@ -110,27 +110,27 @@ impl Driven {
         Ok(space)
     }
 
-    /// The descriptors handed to the queue since the last time, waits left out.
+    /// The descriptors handed to the queue since the last call, without waits.
     pub(super) fn commands(&self) -> Vec<InvalidationDescriptor> {
         self.wired.tap.commands()
     }
 
-    /// How often the driver has handed something to the queue.
+    /// How often the driver has written the tail.
     pub(super) fn tails(&self) -> u64 {
         self.wired.tap.tails.load(Ordering::Relaxed)
     }
 
-    /// From now on the unit learns of no new tail.
+    /// Sets whether new tails are kept from the unit.
     pub(super) fn stall(&self, stalled: bool) {
         self.wired.tap.stalled.store(stalled, Ordering::Relaxed);
     }
 
-    /// The unit will refuse the next IOTLB descriptor.
+    /// Makes the unit refuse the next IOTLB descriptor.
     pub(super) fn spoil_next(&self) {
         self.wired.tap.spoils_next.store(true, Ordering::Relaxed);
     }
 
-    /// Time passes for the protection layer.
+    /// Advances the clock of the protection layer.
     pub(super) fn pass_us(&self, us: u64) {
         self.wired.tap.skipped_us.fetch_add(us, Ordering::Relaxed);
     }
@@ -140,30 +140,30 @@ impl Driven {
         &*self.wired.rig
     }
 
-    /// What the driver says of faults.
+    /// The faults that the driver reports.
     pub(super) fn faults(&self) -> Faults {
         let mut faults = Faults::default();
         faults.lost = self.unit.faults(&mut |record| faults.records.push(record));
         faults
     }
 
-    /// A device writes at `iova`, which should lead to `phys`.
+    /// Makes a device write at `iova`, which should lead to `phys`.
     pub(super) fn write(&self, device: SourceId, iova: Iova, phys: PhysAddr) -> Result<Seen, Trouble> {
         self.write_len(device, iova, phys, DMA_BYTES)
     }
 
-    /// The same, of so many bytes.
+    /// Makes a device write `len` bytes at `iova`, which should lead to `phys`.
     pub(super) fn write_len(&self, device: SourceId, iova: Iova, phys: PhysAddr, len: usize) -> Result<Seen, Trouble> {
         dma::write(self.rig(), Target { device, iova, phys, len }, &mut || self.faults())
     }
 
-    /// A device writes at `iova`, wherever that leads. Its faults stay in their registers.
+    /// Makes a device write at `iova`, wherever that leads. Its faults stay in their registers.
     pub(super) fn attempt(&self, device: SourceId, iova: Iova) -> Checked {
         self.rig().device_writes(device, iova, 0, DMA_BYTES)
     }
 }
 
-/// A domain, with a page in which its devices show what they have read.
+/// A domain, with a page to which its devices write what they have read.
 pub(super) struct Space<'d, D: Design<Wired, WiredUnit>> {
     driven: &'d Driven,
     pub(super) domain: Domain<D, Wired, WiredUnit>,
@@ -176,19 +176,19 @@ impl<D: Design<Wired, WiredUnit>> Space<'_, D> {
         Ok(self.try_map(phys, len, self.driven.wired.wiring.access(access))?)
     }
 
-    /// What comes of a map.
+    /// Maps memory, and returns the result of the domain.
     pub(super) fn try_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
-        // SAFETY: nothing of Rust lies in the memory of a rig.
+        // SAFETY: the memory of a rig holds no Rust objects.
         unsafe { self.domain.map_raw(phys, len, access) }
     }
 
-    /// Maps the pieces of a request.
+    /// Maps the segments of a request.
     pub(super) fn map_request(&self, request: &Request<'_>) -> Result<IovaRange, Trouble> {
         // SAFETY: as above.
         Ok(unsafe { self.domain.map_request(request) }?)
     }
 
-    /// A device reads at `iova`, which should lead to `phys`.
+    /// Makes a device read at `iova`, which should lead to `phys`.
     pub(super) fn read(&self, device: SourceId, iova: Iova, phys: PhysAddr) -> Result<Seen, Trouble> {
         let from = Target { device, iova, phys, len: DMA_BYTES };
         dma::read(self.driven.rig(), from, (self.window, WINDOW), &mut || self.driven.faults())

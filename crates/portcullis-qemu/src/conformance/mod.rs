@@ -1,9 +1,10 @@
-//! One suite of checks for the model and for QEMU: each must see the same outcome of every DMA.
+//! One suite of checks for the model and for QEMU: both must show the same outcome of every DMA.
 //!
-//! A [`Check`] is a function over a [`Stage`]: a fresh unit with memory and three devices, on the model or on QEMU. Raw checks
-//! write tables and descriptors by hand and test the two units against the specification and so against each other; driven
-//! checks go through the driver and through domains, and test those. Where QEMU cannot show what is specified, a check says so
-//! by name and has a second function for what QEMU shows instead; should QEMU begin to agree, that is a failure too.
+//! A [`Check`] is a function over a [`Stage`]: a fresh unit with memory and three devices, on the model or on QEMU.
+//! Raw checks write tables and descriptors by hand. They test both units against the specification and so against
+//! each other. Driven checks use the driver and domains, and test these. If QEMU cannot show what is specified, the
+//! check names that difference and has a second function for what QEMU shows instead. If QEMU then behaves as
+//! specified, that is also a failure.
 
 mod checks;
 mod dma;
@@ -31,7 +32,7 @@ use thiserror::Error;
 /// Why a check did not pass.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Trouble {
-    /// Something else was seen than specified.
+    /// The outcome differs from the specified one.
     #[error("{0}")]
     Mismatch(String),
     /// The check could not be made.
@@ -39,7 +40,7 @@ pub enum Trouble {
     Broken(String),
 }
 
-/// What a check comes to.
+/// The result of a check.
 pub type Checked = Result<(), Trouble>;
 
 macro_rules! broken {
@@ -68,7 +69,7 @@ broken!(
     portcullis_vtd::RegisterTimeout,
 );
 
-/// Leaves the check where what was seen is not what is expected.
+/// Returns from the check with an error if the observed value is not the expected one.
 macro_rules! agree {
     ($seen:expr, $expected:expr, $($what:tt)+) => {{
         let (seen, expected) = ($seen, $expected);
@@ -82,7 +83,7 @@ macro_rules! agree {
 }
 use agree;
 
-/// Where a check is made.
+/// The unit on which a check runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The model.
@@ -92,10 +93,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// A fresh rig.
+    /// Makes a fresh rig.
     ///
     /// # Errors
-    /// [`Trouble::Broken`] where there is no QEMU.
+    /// [`Trouble::Broken`] if there is no QEMU.
     pub fn rig(self, hardware: Hardware) -> Result<Arc<dyn Rig>, Trouble> {
         Ok(match self {
             Self::Model => Arc::new(ModelRig::new(hardware)),
@@ -113,22 +114,22 @@ impl fmt::Display for Side {
     }
 }
 
-/// What a check is about.
+/// The subject of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
-    /// The units: tables and descriptors are written by hand.
+    /// The units: the check writes tables and descriptors by hand.
     Unit,
-    /// The driver, and domains.
+    /// The driver and domains.
     Driver,
 }
 
-/// What a check is made on.
+/// The surroundings of a check.
 pub struct Stage {
     rig: Arc<dyn Rig>,
     wiring: Arc<dyn Wiring>,
 }
 
-/// Why QEMU shows something else, and what.
+/// A known difference of QEMU: why it differs, and a check of what it shows.
 #[derive(Clone, Copy)]
 struct Difference {
     why: &'static str,
@@ -138,23 +139,23 @@ struct Difference {
 /// A check.
 #[derive(Clone, Copy)]
 pub struct Check {
-    /// Its name, which stays.
+    /// Its name, which must not change.
     pub name: &'static str,
-    /// What it is about.
+    /// Its subject.
     pub subject: Subject,
     hardware: Hardware,
     run: fn(&Stage) -> Checked,
     difference: Option<Difference>,
 }
 
-/// What a check came to on one side.
+/// The verdict on a check on one side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// As specified.
+    /// The outcome is as specified.
     Pass,
-    /// As it is known that QEMU differs.
+    /// QEMU differs in the known way.
     Differs(&'static str),
-    /// Anything else.
+    /// Any other outcome.
     Fail(String),
 }
 
@@ -183,19 +184,19 @@ impl Check {
         Self::new(name, Subject::Driver, run)
     }
 
-    /// Needs such a unit.
+    /// Sets the kind of unit that the check needs.
     const fn on(mut self, hardware: Hardware) -> Self {
         self.hardware = hardware;
         self
     }
 
-    /// QEMU fails it, and shows something else.
+    /// Declares that QEMU fails this check, and passes `shows` instead.
     const fn differs(mut self, why: &'static str, shows: fn(&Stage) -> Checked) -> Self {
         self.difference = Some(Difference { why, shows });
         self
     }
 
-    /// Makes the check on one side, with the driver wired as `wiring` says.
+    /// Runs the check on one side, with the driver wired by `wiring`.
     pub fn run(&self, side: Side, wiring: &Arc<dyn Wiring>) -> Verdict {
         let once = |run: fn(&Stage) -> Checked| -> Checked {
             let rig = side.rig(self.hardware)?;
@@ -215,9 +216,9 @@ impl Check {
         match self.difference.filter(|_| side == Side::Qemu) {
             None => verdict(guarded(self.run), Verdict::Pass),
             Some(Difference { why, shows }) => match guarded(self.run) {
-                // The differences are those of one series; another may have mended some.
+                // The differences are those of one QEMU series. Another series may have fixed some.
                 Ok(()) if !crate::process::is_known_version() => Verdict::Pass,
-                Ok(()) => Verdict::Fail(format!("QEMU agrees, though it is said to differ: {why}")),
+                Ok(()) => Verdict::Fail(format!("QEMU agrees, although a difference is declared: {why}")),
                 Err(Trouble::Broken(why)) => Verdict::Fail(format!("the check could not be made: {why}")),
                 Err(Trouble::Mismatch(_)) => verdict(guarded(shows), Verdict::Differs(why)),
             },
@@ -225,7 +226,7 @@ impl Check {
     }
 }
 
-/// Every check, in the order of its subject.
+/// Every check, sorted by subject.
 pub fn checks() -> Vec<Check> {
     checks::all()
 }

@@ -11,13 +11,13 @@ use portcullis_vtd::Mmio;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A device with a buffer, as QEMU's `edu`.
+/// A device with a buffer, like QEMU's `edu`.
 struct Buffered {
     device: Device,
     buffer: Mutex<Vec<u8>>,
 }
 
-/// The model: a unit with QEMU's parameters, but for what a check needs otherwise.
+/// The model as a rig: a unit with QEMU's parameters, except for what a check needs otherwise.
 pub struct ModelRig {
     host: Host,
     vtd: Arc<Vtd>,
@@ -44,7 +44,7 @@ fn parameters(hardware: Hardware) -> Parameters {
 }
 
 impl ModelRig {
-    /// A model of its own.
+    /// A new model for this kind of unit.
     pub fn new(hardware: Hardware) -> Self {
         Self::with(parameters(hardware))
     }
@@ -65,8 +65,8 @@ impl ModelRig {
         Self { host, vtd, devices: devices.into() }
     }
 
-    /// Page by page, as QEMU's devices go on behind a page that is refused. Afterwards every walk is over, and so is whatever
-    /// else was under way.
+    /// Transfers page by page, and continues after a refused page as QEMU's devices do. Afterwards, it waits until
+    /// all walks and all other work of the unit are done.
     fn transfer(
         &self,
         source: SourceId,
@@ -81,7 +81,8 @@ impl ModelRig {
         while !rest.is_empty() {
             let bytes = rest.len().min((PAGE_SIZE - iova.page_offset()) as usize);
             let (now, later) = rest.split_at_mut(bytes);
-            // Refusals are in the fault registers, and where no memory is nothing happens: the device does not learn of either.
+            // The device does not learn of errors: refusals are in the fault registers, and an access to an address
+            // without memory does nothing.
             let _: Result<(), DmaError> = piece(&device.device, iova, now);
             iova = Iova::new(iova.as_u64().wrapping_add(bytes as u64));
             rest = later;
@@ -93,7 +94,8 @@ impl ModelRig {
     }
 }
 
-// SAFETY: they are those of one unit, at every call; its devices reach the memory of the rig only, in which nothing of Rust lies.
+// SAFETY: these are the registers of one unit, at every call. The unit's devices reach only the memory of the rig,
+// which holds no Rust objects.
 unsafe impl Mmio for ModelRig {
     fn read32(&self, offset: u32) -> u32 {
         self.vtd.read_register(self.host.now_ps(), offset, 4) as u32

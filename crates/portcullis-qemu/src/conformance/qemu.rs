@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
-/// A QEMU of its own.
+/// A rig with a separate QEMU process.
 pub struct QemuRig {
-    // Before the machine: they hold it, and it ends with the last of them.
+    // The devices come before the registers, so that they are dropped first. Each holds the machine, which ends with
+    // the last holder.
     devices: BTreeMap<SourceId, Edu>,
     registers: VtdMmio,
     memory: Arc<GuestMemory>,
@@ -23,7 +24,7 @@ pub struct QemuRig {
 }
 
 impl QemuRig {
-    /// Starts one.
+    /// Starts a QEMU.
     ///
     /// # Errors
     /// [`Trouble::Broken`].
@@ -45,7 +46,7 @@ impl QemuRig {
             let bytes: Vec<u8> = (0..FETCHED).map(|index| pattern(source, index)).collect();
             let at = PhysAddr::new(DATA_BASE);
             memory.write(at, &bytes);
-            // Nothing translates yet.
+            // Translation is not on yet.
             edu.fetch(Iova::new(at.as_u64()), bytes.len())?;
             devices.insert(source, edu);
         }
@@ -57,7 +58,8 @@ impl QemuRig {
     }
 }
 
-// SAFETY: they are those of one unit, at every call; its devices reach the memory of the rig only, in which nothing of Rust lies.
+// SAFETY: these are the registers of one unit, at every call. The unit's devices reach only the memory of the rig,
+// which holds no Rust objects.
 unsafe impl Mmio for QemuRig {
     fn read32(&self, offset: u32) -> u32 {
         self.registers.read32(offset)
@@ -124,7 +126,7 @@ impl Rig for QemuRig {
     }
 
     fn health(&self) -> Result<(), Trouble> {
-        // Answered only by a QEMU that lives; a dead one panics, and that is a failure.
+        // Only a running QEMU answers. If QEMU has ended, this panics, which counts as a failure.
         let _ = self.registers.read32(portcullis_vtd::spec::registers::VER);
         Ok(())
     }

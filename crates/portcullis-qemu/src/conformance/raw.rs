@@ -1,5 +1,5 @@
-//! A unit driven by hand: tables, context entries and descriptors as the specification's types write them. Here the rig is
-//! under test.
+//! A unit driven by hand, with tables, context entries and descriptors encoded by the types of the specification.
+//! These checks test the rig.
 
 use super::dma::{self, DMA_BYTES, Faults, Seen, Target};
 use super::rig::{A, MEMORY_END, Rig};
@@ -15,22 +15,22 @@ use portcullis_vtd::spec::registers::{CAP, Capability, FSTS, GCMD, GSTS, IQA, IQ
 use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, context_index};
 use std::cell::Cell;
 
-/// An address that 3 and 4 levels translate: page 0x40 of a range of 1 GiB.
+/// An address that 3-level and 4-level tables can translate: page 0x40 of a 1 GiB range.
 pub(super) const IOVA: u64 = GIB + 0x4_0000;
 /// The first address of that range.
 pub(super) const GIB: u64 = 0x30_8000_0000;
-/// The first address of 2 MiB elsewhere in that range.
+/// The first address of another 2 MiB range in that 1 GiB range.
 pub(super) const MIB2: u64 = GIB + 0x0800_0000;
-/// An address that only 4 levels translate.
+/// An address that only 4-level tables can translate.
 pub(super) const HIGH: u64 = 0x7f12_0004_0000;
-/// Memory for what devices write and read: 2 MiB and more, aligned to them.
+/// Memory that devices write and read: more than 2 MiB, aligned to 2 MiB.
 pub(super) const PHYS: u64 = 0x0800_0000;
-/// Where devices show what they have read: the same address for the device and in memory.
+/// Where devices write what they have read. IOVA and physical address are equal.
 pub(super) const WINDOW: u64 = MEMORY_END - PAGE_SIZE;
-/// Looks at a register before it is taken for stuck.
+/// The number of polls before a register counts as stuck.
 const LOOKS_MAX: u32 = 100_000;
 
-/// The table of a domain.
+/// The second-level table of a domain.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     pub(super) root: PhysAddr,
@@ -38,7 +38,7 @@ pub(super) struct Table {
     pub(super) id: u16,
 }
 
-/// The unit, translating.
+/// A unit that translates.
 pub(super) struct Raw<'s> {
     pub(super) rig: &'s dyn Rig,
     pub(super) root: PhysAddr,
@@ -58,7 +58,7 @@ impl Stage {
         Ok(raw)
     }
 
-    /// The same, with translation off.
+    /// Like [`raw`](Self::raw), but with translation off.
     pub(super) fn raw_halted(&self) -> Result<Raw<'_>, Trouble> {
         let rig = &*self.rig;
         let [root, contexts, queue, statuses] = [rig.allocate()?, rig.allocate()?, rig.allocate()?, rig.allocate()?];
@@ -75,14 +75,14 @@ impl Stage {
 }
 
 impl Raw<'_> {
-    /// Gives a command, or takes it back, and sees it done.
+    /// Sets or clears a command bit, and waits for its status.
     pub(super) fn command(&self, bit: u32, on: bool) -> Checked {
         let others = self.rig.read32(GSTS) & !global::ONE_SHOT & !bit;
         self.rig.poke32(GCMD, others | if on { bit } else { 0 });
         self.until("the global status", || (self.rig.read32(GSTS) & bit != 0) == on)
     }
 
-    /// Waits for something that the unit does by itself.
+    /// Waits for an action that the unit performs on its own.
     pub(super) fn until(&self, what: &str, mut done: impl FnMut() -> bool) -> Checked {
         for _ in 0..LOOKS_MAX {
             if done() {
@@ -93,13 +93,13 @@ impl Raw<'_> {
         Err(Trouble::Mismatch(format!("{what} does not come")))
     }
 
-    /// Writes a word of a table, and makes it visible.
+    /// Writes a word of a table and makes it visible.
     pub(super) fn poke(&self, at: PhysAddr, bits: u64) {
         let entry = self.hide(at, bits);
         self.rig.flush(core::slice::from_ref(entry));
     }
 
-    /// Writes a word of a table, and leaves it in the CPU's cache.
+    /// Writes a word of a table and leaves it in the CPU's cache.
     pub(super) fn hide(&self, at: PhysAddr, bits: u64) -> &portcullis::table::Entry {
         let entry = &self.rig.frame(PhysAddr::from_pfn(at.pfn()))[at.page_offset() as usize / 8];
         entry.store_bits(bits);
@@ -113,12 +113,12 @@ impl Raw<'_> {
         self.poke(at(0), low);
     }
 
-    /// Writes the context entry of a device. What is cached stays.
+    /// Writes the context entry of a device. Cached contexts stay.
     pub(super) fn context(&self, device: SourceId, entry: [u64; 2]) {
         self.poke128(self.contexts, context_index(device), entry);
     }
 
-    /// An empty table, but for the window.
+    /// A table that is empty except for the window.
     pub(super) fn table(&self, id: u16, levels: u8) -> Result<Table, Trouble> {
         let table = Table { root: self.rig.allocate()?, levels, id };
         self.map(table, WINDOW, WINDOW, Rights::READ_WRITE)?;
@@ -130,7 +130,7 @@ impl Raw<'_> {
         self.context(device, through(table).encode());
     }
 
-    /// A table with device [`A`] behind it, and one page of 4 KiB from [`IOVA`] to [`PHYS`].
+    /// A table with device [`A`] behind it, and a 4 KiB page mapped from [`IOVA`] to [`PHYS`].
     pub(super) fn one_page(&self) -> Result<Table, Trouble> {
         let table = self.table(1, 4)?;
         self.attach(A, table);
@@ -138,7 +138,7 @@ impl Raw<'_> {
         Ok(table)
     }
 
-    /// Where the entry for `iova` is in the table at `level`; tables on the way are made.
+    /// The address of the entry for `iova` in the table at `level`. Missing tables on the path are allocated.
     pub(super) fn entry(&self, table: Table, iova: u64, level: u8) -> Result<PhysAddr, Trouble> {
         let mut page = table.root;
         for at in (level..=table.levels).rev() {
@@ -159,7 +159,7 @@ impl Raw<'_> {
         Err(Trouble::Broken(format!("a table of {} levels has no level {level}", table.levels)))
     }
 
-    /// Maps a page of 4 KiB.
+    /// Maps a 4 KiB page.
     pub(super) fn map(&self, table: Table, iova: u64, phys: u64, rights: Rights) -> Checked {
         self.map_at(table, iova, phys, rights, 1)
     }
@@ -178,7 +178,7 @@ impl Raw<'_> {
         Ok(())
     }
 
-    /// Puts two words into the queue without handing them over.
+    /// Writes two words into the queue without handing them over.
     pub(super) fn push(&self, [low, high]: [u64; 2]) {
         let at = PhysAddr::new(self.queue.as_u64() + DESCRIPTOR_BYTES * self.tail.get());
         self.hide(PhysAddr::new(at.as_u64() + 8), high);
@@ -186,17 +186,17 @@ impl Raw<'_> {
         self.tail.set((self.tail.get() + 1) % self.slots);
     }
 
-    /// Hands over what was put into the queue.
+    /// Hands over the descriptors that were written into the queue.
     pub(super) fn ring(&self) {
         self.rig.poke64(IQT, self.tail.get() * DESCRIPTOR_BYTES);
     }
 
-    /// The slot of the descriptor that the unit is at.
+    /// The slot of the descriptor at which the unit is.
     pub(super) fn head(&self) -> u64 {
         self.rig.read64(IQH) / DESCRIPTOR_BYTES
     }
 
-    /// Executes descriptors, all to their end.
+    /// Executes descriptors and waits until all are done.
     pub(super) fn run(&self, descriptors: &[InvalidationDescriptor]) -> Checked {
         descriptors.iter().for_each(|descriptor| self.push(descriptor.encode()));
         self.ring();
@@ -204,7 +204,7 @@ impl Raw<'_> {
         self.expect_no_queue_error()
     }
 
-    /// The queue runs.
+    /// Checks that the queue has no error.
     pub(super) fn expect_no_queue_error(&self) -> Checked {
         match self.rig.read32(FSTS) & status::QUEUE_ERRORS {
             0 => Ok(()),
@@ -212,7 +212,7 @@ impl Raw<'_> {
         }
     }
 
-    /// A wait that writes a number not used before, and that number, to the word `index` of the statuses.
+    /// A wait that writes a new number to the word `index` of the statuses, and that number.
     pub(super) fn wait(&self, index: u64) -> (InvalidationDescriptor, u32) {
         self.serial.set(self.serial.get() + 1);
         let data = 0xa000_0000 | self.serial.get();
@@ -248,30 +248,30 @@ impl Raw<'_> {
         faults
     }
 
-    /// A device writes at `iova`, which should lead to `phys`.
+    /// Makes a device write at `iova`, which should lead to `phys`.
     pub(super) fn write(&self, device: SourceId, iova: u64, phys: u64) -> Result<Seen, Trouble> {
         self.write_len(device, iova, phys, DMA_BYTES)
     }
 
-    /// The same, of so many bytes.
+    /// Makes a device write `len` bytes at `iova`, which should lead to `phys`.
     pub(super) fn write_len(&self, device: SourceId, iova: u64, phys: u64, len: usize) -> Result<Seen, Trouble> {
         let to = Target { device, iova: Iova::new(iova), phys: PhysAddr::new(phys), len };
         dma::write(self.rig, to, &mut || self.faults())
     }
 
-    /// A device reads at `iova`, which should lead to `phys`.
+    /// Makes a device read at `iova`, which should lead to `phys`.
     pub(super) fn read(&self, device: SourceId, iova: u64, phys: u64) -> Result<Seen, Trouble> {
         let from = Target { device, iova: Iova::new(iova), phys: PhysAddr::new(phys), len: DMA_BYTES };
         dma::read(self.rig, from, (Iova::new(WINDOW), PhysAddr::new(WINDOW)), &mut || self.faults())
     }
 
-    /// A device writes at `iova`, wherever that leads. Its faults stay in their registers.
+    /// Makes a device write at `iova`, wherever that leads. Its faults stay in their registers.
     pub(super) fn attempt(&self, device: SourceId, iova: u64) -> Checked {
         self.rig.device_writes(device, Iova::new(iova), 0, DMA_BYTES)
     }
 }
 
-/// A context entry that leads through a table.
+/// A context entry that leads to a table.
 pub(super) fn through(table: Table) -> ContextEntry {
     ContextEntry {
         faults_disabled: false,
@@ -282,27 +282,27 @@ pub(super) fn through(table: Table) -> ContextEntry {
     }
 }
 
-/// An IOTLB invalidation.
+/// An IOTLB invalidation of `scope`.
 pub(super) fn iotlb(scope: IotlbScope) -> InvalidationDescriptor {
     InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
-/// One of 2^`mask` pages of a domain, at all levels.
+/// An IOTLB invalidation of 2^`mask` pages of a domain, at all levels.
 pub(super) fn pages(id: u16, iova: u64, mask: u8) -> InvalidationDescriptor {
     iotlb(IotlbScope::Pages { domain: DomainId(id), first: Iova::new(iova), mask, leaf_only: false })
 }
 
-/// The same, of leaves only.
+/// An IOTLB invalidation of 2^`mask` pages of a domain, leaves only.
 pub(super) fn leaves(id: u16, iova: u64, mask: u8) -> InvalidationDescriptor {
     iotlb(IotlbScope::Pages { domain: DomainId(id), first: Iova::new(iova), mask, leaf_only: true })
 }
 
-/// One of a domain.
+/// An IOTLB invalidation of a domain.
 pub(super) fn domain(id: u16) -> InvalidationDescriptor {
     iotlb(IotlbScope::Domain(DomainId(id)))
 }
 
-/// One of everything.
+/// An IOTLB invalidation of everything.
 pub(super) fn global_flush() -> InvalidationDescriptor {
     iotlb(IotlbScope::Global)
 }

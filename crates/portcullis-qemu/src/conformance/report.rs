@@ -1,35 +1,35 @@
-//! The suite on both sides, as a list.
+//! Runs the suite on both sides and reports the verdicts as a list.
 
 use super::{Check, Side, Straight, Verdict, Wiring, checks};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a check came to on both sides.
+/// The verdicts on a check on both sides.
 pub struct Line {
     /// The check.
     pub check: Check,
-    /// On the model.
+    /// The verdict on the model.
     pub model: Verdict,
-    /// On QEMU.
+    /// The verdict on QEMU.
     pub qemu: Verdict,
 }
 
 impl Line {
-    /// Whether it failed on either side.
+    /// Whether the check failed on either side.
     pub fn failed(&self) -> bool {
         [&self.model, &self.qemu].iter().any(|verdict| matches!(verdict, Verdict::Fail(_)))
     }
 }
 
-/// What the suite came to.
+/// The result of the suite.
 pub struct Report {
-    /// A line for each check, in their order.
+    /// One line for each check, in the order of the checks.
     pub lines: Vec<Line>,
 }
 
 impl Report {
-    /// Makes every check on both sides, some at a time.
+    /// Runs every check on both sides, several at a time.
     pub fn make() -> Self {
         let checks = checks();
         let next = AtomicUsize::new(0);
@@ -39,7 +39,7 @@ impl Report {
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    // Relaxed: only that each check is taken once matters.
+                    // Relaxed: it only matters that each check is taken once.
                     while let Some(check) = checks.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let [model, qemu] = [Side::Model, Side::Qemu].map(|side| check.run(side, &wiring));
                         let line = Line { check: *check, model, qemu };
@@ -53,12 +53,12 @@ impl Report {
         Self { lines }
     }
 
-    /// Checks that failed on either side.
+    /// The number of checks that failed on either side.
     pub fn failures(&self) -> usize {
         self.lines.iter().filter(|line| line.failed()).count()
     }
 
-    /// How many checks came to what: `3 pass, 1 differs, 0 fail`.
+    /// The number of checks by verdict: `3 pass, 1 differs, 0 fail`.
     fn counts(&self, side: fn(&Line) -> &Verdict) -> String {
         let count = |kind: fn(&Verdict) -> bool| self.lines.iter().filter(|line| kind(side(line))).count();
         let pass = count(|verdict| matches!(verdict, Verdict::Pass));
@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// A line for each check: its name, what it came to on the model, and on QEMU. Then the counts.
+/// One line for each check: its name, and its verdicts on the model and on QEMU. Then the counts.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.lines.iter().map(|line| line.check.name.len()).max().unwrap_or(0);

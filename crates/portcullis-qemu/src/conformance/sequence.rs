@@ -1,11 +1,13 @@
-//! The same steps on two rigs: what must come to the same is compared, step by step.
+//! Runs the same steps on two rigs and compares the outcomes, step by step.
 //!
-//! Only what QEMU and the specification define alike is among the steps:
-//! * Pages of one region are never equal, modulo 256, to those of another, for QEMU 7.2 compares only 8 bits of page numbers.
-//! * A domain has one device at a time, for QEMU tags what it caches by device too.
-//! * Contexts are invalidated together with the pages behind them, for QEMU looks at the IOTLB before the context.
+//! The steps contain only what QEMU and the specification define alike:
+//! * Pages of one region are never equal, modulo 256, to pages of another region, because QEMU 7.2 compares only 8
+//!   bits of page numbers.
+//! * A domain has one device at a time, because QEMU also tags cached entries by device.
+//! * Contexts are invalidated together with the pages behind them, because QEMU looks up the IOTLB before the
+//!   context.
 //!
-//! And one documented difference is predicted: a refusal by an IOTLB hit is recorded by the model, and not by QEMU.
+//! One documented difference is predicted: the model records a refusal by an IOTLB hit, and QEMU does not.
 
 use super::dma::{DMA_BYTES, Seen};
 use super::raw::{GIB, PHYS, Raw, Table, WINDOW, device_context, domain, global_flush, iotlb, through};
@@ -19,153 +21,154 @@ use portcullis_vtd::spec::descriptors::{ContextScope, InvalidationDescriptor, Io
 use portcullis_vtd::spec::faults::FaultReason;
 use std::sync::Arc;
 
-/// Domains that steps can name.
+/// The number of domains that steps can name.
 pub const DOMAINS: usize = 3;
-/// Ranges of 2 MiB that steps can name.
+/// The number of 2 MiB regions that steps can name.
 pub const REGIONS: usize = 3;
-/// Pages of a region that steps can name.
+/// The number of pages of a region that steps can name.
 pub const PAGES: u8 = 32;
-/// The largest mask that stays among them.
+/// The largest mask that stays within these pages.
 pub const MASK_MAX: u8 = 5;
-/// Physical places that leaves of each size can lead to.
+/// The number of physical places to which leaves of each size can lead.
 pub const PLACES: u8 = 4;
 
-/// What an entry that can be a leaf holds.
+/// The contents of an entry that can be a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaf {
-    /// Nothing.
+    /// No leaf.
     Absent,
-    /// A leaf with some rights to one of [`PLACES`].
+    /// A leaf with some rights that leads to one of [`PLACES`].
     To(u8, Rights),
-    /// A leaf with a reserved bit.
+    /// A leaf with a reserved bit set.
     Reserved,
 }
 
-/// Where a device points, or an invalidation.
+/// The target of a DMA or an invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// A page, of [`PAGES`], of a region.
+    /// A page of a region, one of [`PAGES`].
     Page(usize, u8),
-    /// A page, of [`PAGES`], of the 1 GiB that only a leaf of that size can serve.
+    /// A page, one of [`PAGES`], of the 1 GiB that only a 1 GiB leaf can map.
     Huge(u8),
 }
 
 /// A step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SequenceStep {
-    /// Writes an entry of 4 KiB of a region; it counts while the region has its table.
+    /// Writes the 4 KiB entry of a page. It takes effect while the region has its table.
     Page {
-        /// Which domain.
+        /// The domain.
         domain: usize,
-        /// Which region.
+        /// The region.
         region: usize,
-        /// Which page.
+        /// The page.
         page: u8,
-        /// What.
+        /// The new contents.
         leaf: Leaf,
     },
-    /// Makes a region one leaf of 2 MiB; `None` gives it its table back.
+    /// Replaces the table of a region by one leaf of 2 MiB; `None` restores the table.
     Region {
-        /// Which domain.
+        /// The domain.
         domain: usize,
-        /// Which region.
+        /// The region.
         region: usize,
-        /// What.
+        /// The new contents.
         leaf: Option<Leaf>,
     },
     /// Writes the entry of 1 GiB.
     Huge {
-        /// Which domain.
+        /// The domain.
         domain: usize,
-        /// What.
+        /// The new contents.
         leaf: Leaf,
     },
-    /// A device writes.
+    /// Makes a device write.
     Write {
-        /// Which, of [`DEVICES`].
+        /// Index of the device in [`DEVICES`].
         device: usize,
-        /// Where.
+        /// The target.
         place: Place,
     },
-    /// A device reads.
+    /// Makes a device read.
     Read {
-        /// Which, of [`DEVICES`].
+        /// Index of the device in [`DEVICES`].
         device: usize,
-        /// Where.
+        /// The target.
         place: Place,
     },
     /// Invalidates 2^mask pages around a place.
     Pages {
-        /// Of which domain.
+        /// The domain.
         domain: usize,
-        /// Where.
+        /// The place.
         place: Place,
-        /// How many, at most [`MASK_MAX`].
+        /// log2 of the number of pages, at most [`MASK_MAX`].
         mask: u8,
-        /// The hint.
+        /// The invalidation hint.
         leaf_only: bool,
     },
     /// Invalidates a domain.
     Domain(usize),
-    /// Invalidates everything but contexts.
+    /// Invalidates all pages of all domains, but not the contexts.
     Global,
-    /// Invalidates all contexts, and everything else.
+    /// Invalidates all contexts and all pages.
     Contexts,
-    /// Puts a device into a domain that no other device has, or into none, and invalidates.
+    /// Moves a device into a domain without other devices, or into none, and invalidates.
     Move {
-        /// Which, of [`DEVICES`].
+        /// Index of the device in [`DEVICES`].
         device: usize,
-        /// Where to.
+        /// The new domain.
         to: Option<usize>,
     },
-    /// The same without the invalidation: what is cached of its old context still counts.
+    /// Moves a device without the invalidation, so that what is cached under its old context still counts.
     Slip {
-        /// Which, of [`DEVICES`].
+        /// Index of the device in [`DEVICES`].
         device: usize,
-        /// Where to.
+        /// The new domain.
         to: Option<usize>,
     },
 }
 
-/// What came of a step that is a DMA.
+/// The outcome of a step that is a DMA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Observed {
-    /// What was seen.
+    /// The outcome of the DMA.
     pub seen: Seen,
-    /// Where in memory it went, of the places to which a leaf may lead.
+    /// The place in memory that it reached, among the places to which a leaf may lead.
     pub at: Option<PhysAddr>,
-    /// Whether the IOTLB served it, where the rig can tell.
+    /// Whether the IOTLB served it, if the rig can tell.
     pub hit: Option<bool>,
 }
 
-/// Whether `model` and `qemu` saw the same.
+/// Whether `model` and `qemu` have the same outcome.
 pub fn same(model: &Option<Observed>, qemu: &Option<Observed>) -> bool {
     let (Some(model), Some(qemu)) = (model, qemu) else { return model == qemu };
     let refused_by_rights = matches!(
         &model.seen,
         Seen::Refused(fault) if matches!(fault.reason, FaultReason::NoWrite | FaultReason::NoRead)
     );
-    // A cached refusal: QEMU records none, and what QEMU walks for it records.
+    // A refusal by a cached entry: QEMU does not record it, but records one that it walks for.
     let seen = if model.hit == Some(true) && refused_by_rights { &Seen::Silent } else { &model.seen };
     *seen == qemu.seen && model.at == qemu.at
 }
 
-/// A rig on which steps are made.
+/// A rig on which steps are run.
 struct Player<'s> {
     raw: Raw<'s>,
     tables: [Table; DOMAINS],
     /// The leaf tables of each domain's regions.
     pages: [[PhysAddr; REGIONS]; DOMAINS],
-    /// The domains whose translations each device may use: those that may be cached, and last that of its entry.
+    /// For each device, the domains whose translations it may use: those that may still be cached, and last the one
+    /// of its entry.
     held: [Vec<Option<usize>>; DEVICES.len()],
     tamper: fn(InvalidationDescriptor) -> InvalidationDescriptor,
 }
 
-/// Makes the steps on a fresh rig, and says what came of each; `None` for a step that is no DMA. Each descriptor is what
-/// `tamper` makes of it.
+/// Runs the steps on a fresh rig and returns the outcome of each; `None` for a step that is not a DMA. `tamper` can
+/// change each descriptor.
 ///
 /// # Errors
-/// A [`Trouble`], where the rig does not do as told.
+/// A [`Trouble`] if the rig does not follow its commands.
 pub fn play(
     rig: Arc<dyn Rig>,
     steps: &[SequenceStep],
@@ -177,7 +180,7 @@ pub fn play(
     let mut pages = [[PhysAddr::new(0); REGIONS]; DOMAINS];
     for (table, pages) in tables.iter().zip(&mut pages) {
         for (region, page) in pages.iter_mut().enumerate() {
-            // Made with the table, so that every step finds it at the same address.
+            // Allocated together with the table, so that every step finds it at the same address.
             let first = raw.entry(*table, region_base(region), 1)?;
             *page = PhysAddr::from_pfn(first.pfn());
         }
@@ -190,7 +193,8 @@ fn region_base(region: usize) -> u64 {
     GIB + ((region as u64) << 21)
 }
 
-/// The address of a place. The pages of regions and of the 1 GiB lie in ranges of 32 that never meet, modulo 256.
+/// The address of a place. The pages of regions and of the 1 GiB lie in ranges of 32 pages that never meet, modulo
+/// 256.
 fn address(place: Place) -> u64 {
     match place {
         Place::Page(region, page) => region_base(region) + (0x40 + 0x20 * region as u64 + u64::from(page)) * PAGE_SIZE,
@@ -198,7 +202,7 @@ fn address(place: Place) -> u64 {
     }
 }
 
-/// Where leaves of 4 KiB and 2 MiB lead.
+/// Where leaves of 4 KiB lead.
 fn small(place: u8) -> u64 {
     PHYS + (64 << 20) + u64::from(place) * PAGE_SIZE
 }
@@ -243,7 +247,7 @@ impl Player<'_> {
             SequenceStep::Global => self.run(&[global_flush()])?,
             SequenceStep::Contexts => {
                 self.run(&[InvalidationDescriptor::ContextCache(ContextScope::Global), global_flush()])?;
-                // Of what a device may use only that of its entry is left.
+                // Each device may now use only the domain of its entry.
                 self.held.iter_mut().for_each(|held| drop(held.drain(..held.len() - 1)));
             }
             SequenceStep::Move { device, to } if self.is_free(device, to) => {
@@ -280,7 +284,7 @@ impl Player<'_> {
         self.raw.run(&descriptors)
     }
 
-    /// The device reads or writes, wherever that leads.
+    /// Makes the device read or write, and finds out which place it reached.
     fn dma(&self, device: usize, place: Place, read: bool) -> Result<Observed, Trouble> {
         let (rig, source, iova) = (self.raw.rig, DEVICES[device], Iova::new(address(place)));
         let offset = match place {
@@ -292,7 +296,7 @@ impl Player<'_> {
         if let Place::Huge(_) = place {
             candidates.push(iova.as_u64() & 0x3fff_ffff);
         }
-        // Before a read each place holds something of its own, before a write none holds what a device has.
+        // Before a read, each place holds different contents. Before a write, no place holds the bytes of a device.
         let contents = |place: usize| [0x80 | place as u8; DMA_BYTES];
         for (place, at) in candidates.iter().enumerate() {
             rig.store(PhysAddr::new(*at), &contents(place));

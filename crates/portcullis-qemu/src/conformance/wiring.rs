@@ -1,5 +1,5 @@
-//! What connects the driver to a rig: its platform, its registers, its IOMMU. Straight, unless a test crosses some wires to
-//! see that the suite notices.
+//! The connection between the driver and a rig: platform, registers, IOMMU. It changes nothing, unless a test alters
+//! it to see that the suite notices.
 
 use super::rig::{MEMORY_END, Rig};
 use portcullis::iommu::{AttachError, Capabilities, Invalidation, Iommu, SourceId, Translation};
@@ -13,60 +13,60 @@ use portcullis_vtd::{Mmio, Ticket, Unit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where the driver can be broken. What does nothing leaves it whole.
+/// Points at which a test can break the driver. The default methods change nothing.
 pub trait Wiring: Send + Sync {
-    /// A descriptor that the driver hands to the hardware, and what becomes of it.
+    /// Receives a descriptor that the driver hands to the hardware, and returns the one that the hardware gets.
     fn descriptor(&self, descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
         descriptor
     }
 
-    /// What the driver says of a submission, and what its caller hears.
+    /// Receives the driver's answer about a submission, and returns the answer that its caller gets.
     fn is_done(&self, done: bool) -> bool {
         done
     }
 
-    /// Whether entries reach a walker that does not snoop.
+    /// Whether a flush makes these entries visible to a walker that does not snoop.
     fn reaches_walker(&self, _entries: &[Entry]) -> bool {
         true
     }
 
-    /// What a map asks for, and what the domain hears.
+    /// Receives the access that a map requests, and returns the access that the domain gets.
     fn access(&self, access: Access) -> Access {
         access
     }
 }
 
-/// The unbroken driver.
+/// Wiring that leaves the driver unchanged.
 pub struct Straight;
 
 impl Wiring for Straight {}
 
-/// What a check can do to the queue, and what it can learn of it.
+/// What a check can do to the queue, and what it can observe.
 #[derive(Default)]
 pub(super) struct QueueTap {
-    /// New tails do not reach the unit, and time flies.
+    /// New tails do not reach the unit, and the clock runs fast.
     pub(super) stalled: AtomicBool,
-    /// The next IOTLB descriptor gets a bit that is reserved.
+    /// A reserved bit is set in the next IOTLB descriptor.
     pub(super) spoils_next: AtomicBool,
-    /// What was handed over, as the driver wrote it.
+    /// The descriptors that were handed over, as the driver wrote them.
     log: Mutex<Vec<InvalidationDescriptor>>,
     base: AtomicU64,
     tail: AtomicU64,
-    /// How often a tail was written.
+    /// The number of writes to the tail register.
     pub(super) tails: AtomicU64,
-    /// How far the clock is ahead of the rig's, in microseconds.
+    /// How far the clock is ahead of the rig's clock, in microseconds.
     pub(super) skipped_us: AtomicU64,
 }
 
 impl QueueTap {
-    /// The descriptors handed over since the last time, waits left out.
+    /// The descriptors handed over since the last call, without waits.
     pub(super) fn commands(&self) -> Vec<InvalidationDescriptor> {
         let log = core::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
         log.into_iter().filter(|descriptor| !matches!(descriptor, InvalidationDescriptor::Wait { .. })).collect()
     }
 }
 
-/// A rig, and the wires to it.
+/// A rig with its wiring.
 #[derive(Clone)]
 pub(super) struct Wired {
     pub(super) rig: Arc<dyn Rig>,
@@ -79,7 +79,7 @@ impl Wired {
         Self { rig, wiring, tap: Arc::default() }
     }
 
-    /// What lies in the queue from the old tail to the new one passes by. The driver's queue has one page.
+    /// Passes the descriptors from the old tail to the new one through the wiring. The driver's queue has one page.
     fn hand_over(&self, tail: u64) {
         let slots = TABLE_ENTRIES as u64;
         let begin = self.tap.tail.swap(tail, Ordering::Relaxed) >> QUEUE_INDEX_SHIFT;
@@ -102,7 +102,8 @@ impl Wired {
     }
 }
 
-// SAFETY: they are those of one unit, at every call; its devices reach the memory of the rig only, in which nothing of Rust lies.
+// SAFETY: these are the registers of one unit, at every call. The unit's devices reach only the memory of the rig,
+// which holds no Rust objects.
 unsafe impl Mmio for Wired {
     fn read32(&self, offset: u32) -> u32 {
         self.rig.read32(offset)
@@ -147,7 +148,7 @@ impl<T: Send> Lock<T> for RigLock<T> {
 }
 
 #[allow(unsafe_code, reason = "the contract of table pages")]
-// SAFETY: rigs hand out a page to one caller at a time, zeroed, and keep their memory for as long as they live.
+// SAFETY: rigs hand a page out to one caller at a time, zeroed, and keep their memory for as long as they live.
 unsafe impl Platform for Wired {
     type Lock<T: Send> = RigLock<T>;
     type CpuWords = WordLines;
@@ -203,21 +204,21 @@ unsafe impl Platform for Wired {
 
     fn pause(&self, _wait: Wait) {
         if self.tap.stalled.load(Ordering::Relaxed) {
-            // Nothing will come; a second need not be waited for in earnest.
+            // The unit will not answer. Advancing the clock ends the wait without waiting a full second.
             self.tap.skipped_us.fetch_add(10_000, Ordering::Relaxed);
         }
         self.rig.pause();
     }
 }
 
-/// The driver, as domains see it.
+/// The driver as domains see it.
 #[derive(Clone)]
 pub(super) struct WiredUnit {
     pub(super) unit: Arc<Unit<Wired, Wired>>,
     pub(super) wiring: Arc<dyn Wiring>,
 }
 
-// SAFETY: a unit of the driver; what a test crosses reaches the memory of the rig only.
+// SAFETY: this is a unit of the driver. What a test alters reaches only the memory of the rig.
 unsafe impl Iommu for WiredUnit {
     type Ticket = Ticket;
 

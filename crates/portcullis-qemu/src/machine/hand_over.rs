@@ -1,5 +1,5 @@
-//! A machine that goes from one process to another, as from a kernel that has crashed to the one that is started then: QEMU, its devices
-//! and its memory stay as they are.
+//! Hands a machine over to another process, as a crashed kernel leaves it to the kernel that is started next. QEMU,
+//! its devices and its memory stay as they are.
 
 use super::{MEMORY_BYTES, MachineError, QemuMachine};
 use crate::GuestMemory;
@@ -11,13 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// The environment variable that says where the machine's memory is.
+/// The environment variable that names the file with the machine's memory.
 const MEMORY_VARIABLE: &str = "PORTCULLIS_MACHINE_MEMORY";
 
 impl QemuMachine {
-    /// Has `command` start a process to which the machine [was handed over](Self::handed_over): its standard input is QEMU's socket. Give
-    /// no command here until that process has ended, for each would get the other's answers. Memory may be looked at. QEMU still ends with
-    /// the thread that has started it.
+    /// Makes `command` start a process to which the machine [is handed over](Self::handed_over): its standard input
+    /// becomes QEMU's socket. Send no commands from here until that process has ended, because each process would
+    /// receive answers meant for the other. Memory may be read. QEMU still ends with the thread that started it.
     ///
     /// # Errors
     /// [`QtestError::Start`].
@@ -28,10 +28,11 @@ impl QemuMachine {
         Ok(())
     }
 
-    /// The machine that another process has [handed over](Self::hand_over) to this one. Memory is allocated where that process never does.
+    /// The machine that another process has [handed over](Self::hand_over) to this one. Its memory is allocated from
+    /// a range that the other process never uses.
     ///
     /// # Errors
-    /// [`QtestError::Start`] where there is none.
+    /// [`QtestError::Start`] if no machine was handed over.
     pub fn handed_over() -> Result<Arc<Self>, MachineError> {
         let path = std::env::var_os(MEMORY_VARIABLE).ok_or(QtestError::Start(std::io::ErrorKind::NotFound.into()))?;
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(QtestError::Start)?;

@@ -17,28 +17,29 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where the registers of the unit are.
+/// The base address of the unit's registers.
 pub const VTD_BASE: u64 = 0xfed9_0000;
 const MEMORY_BYTES: u64 = 256 << 20;
 /// The firmware: 64 KiB that end below 4 GiB.
 const FIRMWARE_BYTES: u64 = 64 << 10;
-/// Where the processor begins: `cli`, `hlt`, and back to the `hlt`.
+/// Code at the reset vector: `cli`, `hlt`, and a jump back to the `hlt`.
 const RESET: (u64, [u8; 4]) = (0xfff0, [0xfa, 0xf4, 0xeb, 0xfd]);
 
-/// What goes wrong with a machine.
+/// An error of a machine.
 pub type MachineError = QtestError;
 
 /// How time passes in the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Accelerator {
-    /// A processor that sleeps, and a clock that jumps to the next timer at once: for devices with timers, like `edu`.
+    /// The processor sleeps, and the clock jumps to the next timer at once. For devices with timers, such as `edu`.
     #[default]
     Jumping,
-    /// No processor, and a clock that stands still: for devices that do all their work at once, like NVMe and e1000e.
+    /// There is no processor, and the clock stands still. For devices that do all work at once, such as NVMe and
+    /// e1000e.
     Stopped,
 }
 
-/// What a machine consists of.
+/// The configuration of a machine.
 #[derive(Debug, Default)]
 pub struct QemuSetup {
     accelerator: Accelerator,
@@ -50,46 +51,46 @@ pub struct QemuSetup {
 }
 
 impl QemuSetup {
-    /// A unit with 48-bit addresses, and no device.
+    /// A unit with 48-bit addresses, and no devices.
     pub fn new(accelerator: Accelerator) -> Self {
         Self { accelerator, ..Self::default() }
     }
 
-    /// The unit translates addresses of this many bits: 39 or 48.
+    /// Sets the width of the addresses that the unit translates: 39 or 48 bits.
     #[must_use]
     pub fn address_bits(mut self, bits: u8) -> Self {
         self.address_bits = Some(bits);
         self
     }
 
-    /// The unit says that it caches absent entries.
+    /// Makes the unit report caching mode: absent entries may be cached.
     #[must_use]
     pub fn caching_mode(mut self) -> Self {
         self.caching_mode = true;
         self
     }
 
-    /// The machine's clock stands still until it is [let go](QemuMachine::let_go).
+    /// Stops the machine's clock until [`let_go`](QemuMachine::let_go) is called.
     #[must_use]
     pub fn paused(mut self) -> Self {
         self.is_paused = true;
         self
     }
 
-    /// Adds a device, as behind QEMU's `-device`.
+    /// Adds a device, given as for QEMU's `-device`.
     #[must_use]
     pub fn device(self, device: &str) -> Self {
         self.arguments(["-device", device])
     }
 
-    /// Adds arguments of QEMU's command line.
+    /// Adds arguments to QEMU's command line.
     #[must_use]
     pub fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// Adds a file of so many zero bytes, which QEMU finds at the path that `arguments` gets.
+    /// Adds a file of `bytes` zero bytes. `arguments` receives the path under which QEMU opens it.
     ///
     /// # Errors
     /// [`QtestError::Start`].
@@ -106,22 +107,23 @@ impl QemuSetup {
     }
 }
 
-/// A QEMU, its memory and its socket. Dropping it ends QEMU.
+/// A QEMU process, its memory and its socket. Dropping it ends QEMU.
 pub struct QemuMachine {
     protocol: Mutex<Protocol>,
     memory: Arc<GuestMemory>,
-    /// None where another process has started it.
+    /// None if another process started it.
     process: Option<Process>,
-    /// Where its commands go by which the clock is let go.
+    /// The socket for the command that starts a paused clock.
     monitor: Option<UnixStream>,
 }
 
 impl QemuMachine {
-    /// Starts it. QEMU ends with the machine, or with the thread that calls this: a machine that is to outlive the thread must be
-    /// started elsewhere.
+    /// Starts QEMU. It ends with the machine, or with the thread that calls this. To outlive that thread, a machine
+    /// must be started on another thread.
     ///
     /// # Errors
-    /// [`QtestError::NoQemu`], [`QtestError::Start`]; [`QtestError::Silent`] where QEMU does not take the arguments.
+    /// [`QtestError::NoQemu`]; [`QtestError::Start`]; [`QtestError::Silent`] or [`QtestError::Refused`] if QEMU does
+    /// not accept the arguments.
     pub fn start(setup: QemuSetup) -> Result<Arc<Self>, MachineError> {
         let memory = Arc::new(GuestMemory::new(MEMORY_BYTES)?);
         let firmware = firmware()?;
@@ -168,7 +170,8 @@ impl QemuMachine {
         inherited.extend(&files);
         let (process, protocol) = Process::start(&arguments, &inherited)?;
         let machine = Self { protocol: Mutex::new(protocol), memory, process: Some(process), monitor };
-        // Answered only by a QEMU that has taken its arguments. What it says otherwise is more use than a closed socket.
+        // QEMU answers only if it has accepted its arguments. Its own message is more useful than the error of a
+        // closed socket.
         let alive = machine.protocol().read('l', VTD_BASE).map(drop);
         match alive {
             Err(QtestError::Silent { command, .. }) if !machine.messages().is_empty() => {
@@ -178,42 +181,42 @@ impl QemuMachine {
         }
     }
 
-    /// The socket, for commands of one's own.
+    /// The socket, for other commands.
     pub fn protocol(&self) -> MutexGuard<'_, Protocol> {
         self.protocol.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The memory.
+    /// The memory of the machine.
     pub fn memory(&self) -> &Arc<GuestMemory> {
         &self.memory
     }
 
-    /// A platform over the memory.
+    /// A platform over the memory of the machine.
     pub fn host(&self) -> QemuHost {
         QemuHost::new(self.memory.clone())
     }
 
-    /// The function at `source` on the bus.
+    /// The PCI function with the id `source`.
     pub fn function(self: &Arc<Self>, source: SourceId) -> Function {
         Function::new(self.clone(), source)
     }
 
-    /// Lets the clock of a machine go that was [paused](QemuSetup::paused). What waits for it, as a DMA of `edu` does, happens soon after
-    /// this has returned.
+    /// Starts the clock of a machine that was [paused](QemuSetup::paused). Work that waits for the clock, such as a
+    /// DMA of `edu`, happens soon after this has returned.
     ///
     /// # Errors
-    /// [`QtestError::Start`] where it was not, or QEMU has gone.
+    /// [`QtestError::Start`] if the machine was not paused, or QEMU has ended.
     pub fn let_go(&self) -> Result<(), MachineError> {
         let mut monitor = self.monitor.as_ref().ok_or(QtestError::Start(io::ErrorKind::NotConnected.into()))?;
         monitor.write_all(b"cont\n").map_err(QtestError::Start)
     }
 
-    /// What QEMU has written to standard error so far. Only the process that has started it knows.
+    /// What QEMU has written to standard error so far. Empty in a process that did not start it.
     pub fn messages(&self) -> String {
         self.process.as_ref().map(Process::messages).unwrap_or_default()
     }
 
-    /// The id of its process. `None` in another than has started it.
+    /// The process id of QEMU. `None` in a process that did not start it.
     pub fn process_id(&self) -> Option<u32> {
         self.process.as_ref().map(Process::id)
     }
@@ -221,7 +224,8 @@ impl QemuMachine {
     /// Reads 4 bytes of a register.
     ///
     /// # Panics
-    /// If QEMU has gone, with what it last said; so do the others. A machine without its QEMU cannot go on.
+    /// If QEMU has ended, with QEMU's last messages; so do the other accesses. A machine without its QEMU cannot
+    /// continue.
     pub fn read32(&self, address: u64) -> u32 {
         self.answered(|protocol| protocol.read('l', address)) as u32
     }
@@ -241,10 +245,10 @@ impl QemuMachine {
         self.answered(|protocol| protocol.write('q', address, value));
     }
 
-    /// Does something with the socket that QEMU answers.
+    /// Runs a command on the socket and returns QEMU's answer.
     ///
     /// # Panics
-    /// If it does not.
+    /// If QEMU does not answer.
     pub fn answered<T>(&self, ask: impl FnOnce(&mut Protocol) -> Result<T, QtestError>) -> T {
         let answer = ask(&mut self.protocol());
         answer.unwrap_or_else(|error| panic!("{error}; QEMU said:\n{}", self.messages()))
@@ -263,8 +267,8 @@ fn firmware() -> Result<OwnedFd, MachineError> {
 #[derive(Clone)]
 pub struct VtdMmio(pub Arc<QemuMachine>);
 
-// SAFETY: they are those of the machine's unit, at every call. Others may write them too, by the machine itself; but devices reach the
-// memory of the machine only, in which nothing of Rust lies.
+// SAFETY: these are the registers of the machine's unit, at every call. Other code may also write them through the
+// machine. But devices reach only the memory of the machine, which holds no Rust objects.
 unsafe impl Mmio for VtdMmio {
     fn read32(&self, offset: u32) -> u32 {
         self.0.read32(VTD_BASE + u64::from(offset))

@@ -1,4 +1,4 @@
-//! Configuration space, through ports 0xcf8 and 0xcfc, and the registers behind a base address.
+//! Configuration space, through ports 0xcf8 and 0xcfc, and the register block behind a base address register (BAR).
 
 use super::QemuMachine;
 use portcullis::iommu::SourceId;
@@ -11,11 +11,11 @@ const ENABLE: u64 = 1 << 31;
 const COMMAND: u8 = 0x04;
 const BAR0: u8 = 0x10;
 const BAR1: u8 = 0x14;
-/// The BAR is 64 bits wide, and takes the next one's place too.
+/// The BAR is 64 bits wide and also occupies the next one.
 const BAR_WIDE: u32 = 1 << 2;
-/// Answers to its memory addresses, and may do DMA.
+/// Enables memory accesses to the function, and its DMA.
 const MEMORY_AND_MASTER: u32 = 0x6;
-/// Where register blocks are placed, by device and function number.
+/// Register blocks are placed from here on, by device and function number.
 const BARS_BASE: u64 = 0xe000_0000;
 const BAR_STRIDE: u64 = 1 << 20;
 
@@ -31,7 +31,7 @@ impl Function {
         Self { machine, source }
     }
 
-    /// Who it is on the bus.
+    /// The source id of the function.
     pub fn source(&self) -> SourceId {
         self.source
     }
@@ -39,7 +39,7 @@ impl Function {
     /// Reads 4 bytes of its configuration space.
     ///
     /// # Panics
-    /// If QEMU has gone, as [`QemuMachine::read32`].
+    /// If QEMU has ended, as [`QemuMachine::read32`].
     pub fn read(&self, offset: u8) -> u32 {
         let address = self.address(offset);
         self.machine.answered(|protocol| {
@@ -65,7 +65,7 @@ impl Function {
         self.read(0)
     }
 
-    /// Gives its first register block an address, and lets it answer and do DMA.
+    /// Assigns an address to the first register block, and enables accesses to it and DMA.
     pub fn enable(&self) -> Bar {
         let base = BARS_BASE + u64::from(self.source.0 & 0xff) * BAR_STRIDE;
         let wide = self.read(BAR0) & BAR_WIDE != 0;
@@ -90,7 +90,7 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// The machine that it is in.
+    /// The machine of this function.
     pub fn machine(&self) -> &Arc<QemuMachine> {
         &self.machine
     }
@@ -105,10 +105,10 @@ impl Bar {
         self.machine.read64(self.base + offset)
     }
 
-    /// Writes 8 bytes at each of some offsets, in order, and then reads 8: all in one turn.
+    /// Writes 8 bytes at each of several offsets, in order, and then reads 8 bytes, all in one exchange with QEMU.
     ///
     /// # Panics
-    /// If QEMU has gone, as [`QemuMachine::read32`].
+    /// If QEMU has ended, as [`QemuMachine::read32`].
     pub fn write_and_read64(&self, writes: &[(u64, u64)], read: u64) -> u64 {
         let mut commands = String::new();
         for (offset, value) in writes {

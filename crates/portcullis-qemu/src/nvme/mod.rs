@@ -1,14 +1,16 @@
-//! A small NVMe driver: reads and writes, many in flight.
+//! A small NVMe driver: reads and writes, with many commands in flight.
 //!
 //! It shows how a driver uses a [`Domain`]:
-//! * queues and PRP lists live as long as the driver, and both sides use them at once: one mapping, by [`Domain::map_shared`];
-//! * a data buffer is mapped just before its command is written and unmapped when it has completed, with rights for the one
-//!   direction that the command needs;
-//! * all commands that one look finds completed are unmapped in one batch: one wait for the hardware, and no buffer goes back
-//!   before it;
-//! * to stop, first the device is quiesced, then its mappings go.
+//! * Queues and PRP lists live as long as the driver, and driver and device use them at the same time: they are one
+//!   mapping, made by [`Domain::map_shared`].
+//! * A data buffer is mapped just before its command is written, and unmapped after the command has completed. The
+//!   mapping has the rights for the one direction that the command needs.
+//! * All commands that one poll finds completed are unmapped in one batch, with one wait for the hardware. No buffer
+//!   is returned before that.
+//! * To stop, the driver first stops the device and then removes its mappings.
 //!
-//! Buffers are the driver's while they are mapped, and come back with the command. The typed face needs strict protection.
+//! The driver owns buffers while they are mapped, and returns them with their commands. The typed interface needs
+//! strict protection.
 //!
 //! ```no_run
 //! use portcullis::designs::Magazine;
@@ -56,7 +58,7 @@ use queue::{ENTRIES, IDENTITY, Queue, SHARED_PAGES, data_pointers};
 const CLASS: u32 = 0x01_0802;
 const CAPABILITIES: u64 = 0x00;
 const CONFIGURATION: u64 = 0x14;
-/// Enable, entries of 2^6 and 2^4 bytes, pages of 4 KiB.
+/// Enabled; entries of 2^6 and 2^4 bytes; pages of 4 KiB.
 const ENABLE: u32 = 4 << 20 | 6 << 16 | 1;
 const STATUS: u64 = 0x1c;
 const READY: u32 = 1 << 0;
@@ -68,18 +70,18 @@ const DOORBELLS: u64 = 0x1000;
 const CREATE_SUBMISSION: u64 = 0x01;
 const CREATE_COMPLETION: u64 = 0x05;
 const IDENTIFY: u64 = 0x06;
-/// Of the drive's settings: it keeps what protects a block beside it.
+/// Bits of the drive's settings: each block has protection information.
 const PROTECTION_TYPE: u64 = 0x7;
-/// The controller makes that and takes it off again (PRACT), so it never reaches memory.
+/// The controller generates and removes that information (PRACT), so it never reaches memory.
 const PROTECTION_BY_DEVICE: u64 = 1 << 29;
 /// The only namespace.
 const NAMESPACE: u64 = 1;
 
 const _: () = assert!(DEPTH <= BATCH_MAX, "one batch unmaps all data");
-/// Pages of the longest data, which may begin anywhere in the first.
+/// The most pages that a buffer spans; it may begin anywhere in its first page.
 const DATA_PAGES_MAX: u64 = DATA_BYTES_MAX / PAGE_SIZE + 1;
 
-/// What a command does.
+/// The operation of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// From the drive to memory: the device writes the buffer.
@@ -88,28 +90,29 @@ pub enum Operation {
     Write,
 }
 
-/// A command in flight. The number is free for the next one once it has been reaped.
+/// The number of a command in flight. It is free again once the command has been reaped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId(pub u16);
 
 /// A command that has completed.
 #[derive(Debug)]
 pub struct Done {
-    /// Which.
+    /// The number of the command.
     pub command: CommandId,
     /// The controller's status, zero for success.
     ///
-    /// What the IOMMU refused does not show here on QEMU: the drive gets zeros, or memory nothing, and the command succeeds.
-    /// Look at the unit's fault records.
+    /// On QEMU, the status does not show that the IOMMU refused the DMA: the drive gets zeros, or memory gets
+    /// nothing, and the command succeeds. Read the unit's fault records.
     pub status: u16,
-    /// Its buffer, unless it was [`submit_mapped`](Nvme::submit_mapped). The device has lost it.
+    /// The buffer of the command, unless it was submitted by [`submit_mapped`](Nvme::submit_mapped). The device can
+    /// no longer reach it.
     pub data: Option<GuestBuffer>,
 }
 
-/// The controller, with one I/O queue.
+/// The driver of a controller with one I/O queue.
 ///
-/// Dropping it leaves the controller running and everything mapped, which only the end of the domain then takes away; the buffers
-/// are lost for good. Use [`stop`](Nvme::stop).
+/// Dropping it leaves the controller running and everything mapped, until the domain ends. The buffers are lost for
+/// good. Use [`stop`](Nvme::stop).
 pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     registers: Bar,
     domain: &'d Domain<D, P, I>,
@@ -118,11 +121,11 @@ pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     io: Queue,
     reads: Ring<&'d Domain<D, P, I>>,
     writes: Ring<&'d Domain<D, P, I>>,
-    /// By number: `None` for a free one; a command in flight has a buffer, or none.
+    /// Indexed by command number. `None` is a free number. A command in flight may or may not have a buffer.
     commands: [Option<Option<Mapping<GuestBuffer>>>; DEPTH],
     blocks: u64,
     block_bytes: u64,
-    /// What every read and write says besides where it goes.
+    /// Flags that every read and write carries.
     flags: u64,
 }
 
@@ -156,7 +159,8 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         self.registers.write32(CONFIGURATION, ENABLE);
         within("get ready", || (self.registers.read32(STATUS) & READY != 0).then_some(()))?;
         let queue = u64::from(ENTRIES - 1) << 16 | u64::from(self.io.id);
-        // Physically contiguous, no interrupts; the submission queue completes into the completion queue of the same id.
+        // Physically contiguous, without interrupts. The submission queue completes into the completion queue with
+        // the same id.
         self.administer(CREATE_COMPLETION, 0, self.io.completions, queue | 1 << 32)?;
         self.administer(CREATE_SUBMISSION, 0, self.io.submissions, queue | (u64::from(self.io.id) << 16 | 1) << 32)?;
         self.administer(IDENTIFY, NAMESPACE, IDENTITY, 0)?;
@@ -173,7 +177,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         Ok(())
     }
 
-    /// An admin command, with its buffer at `offset` of the shared pages, from its beginning to its end.
+    /// Runs an admin command and waits for it. Its buffer is at `offset` in the shared pages.
     fn administer(&mut self, opcode: u64, namespace: u64, offset: u64, arguments: u64) -> Result<(), DriverError> {
         let entry = [opcode | namespace << 32, 0, 0, self.shared.iova(offset), 0, arguments, 0, 0];
         self.admin.put(&self.shared, entry);
@@ -183,21 +187,21 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         if status == 0 { Ok(()) } else { Err(DriverError::Refused(status)) }
     }
 
-    /// How many blocks the drive has.
+    /// The number of blocks of the drive.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// How many bytes a block has.
+    /// The number of bytes in a block.
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    /// Maps `data`, whole blocks that begin at a multiple of 4, and writes the command that moves it to or from the blocks
-    /// from `block` on. The device begins at the next [`ring`](Nvme::ring).
+    /// Maps `data`, which has whole blocks and begins at a multiple of 4, and writes a command that moves it to or
+    /// from the blocks that start at `block`. The device begins at the next [`ring`](Nvme::ring).
     ///
     /// # Errors
-    /// [`NotTaken`] gives the buffer back, unless it is lost, with [`DriverError::Full`], [`DriverError::Buffer`],
+    /// [`NotTaken`] returns the buffer, unless it is lost, with [`DriverError::Full`], [`DriverError::Buffer`],
     /// [`DriverError::Descriptor`] or [`DriverError::Map`].
     pub fn submit(&mut self, operation: Operation, block: u64, data: GuestBuffer) -> Result<CommandId, NotTaken> {
         let part = data.lent();
@@ -213,7 +217,8 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         Ok(self.program(id, operation, block, mapping.iova(), part.len, Some(mapping)))
     }
 
-    /// As [`submit`](Nvme::submit), for bytes at an address that the caller has mapped, and unmaps.
+    /// Does what [`submit`](Nvme::submit) does for bytes at an address that the caller has mapped. The caller unmaps
+    /// it.
     ///
     /// # Errors
     /// [`DriverError::Full`], [`DriverError::Buffer`]; nothing has changed then.
@@ -228,7 +233,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         Ok(self.program(id, operation, block, iova, len, None))
     }
 
-    /// A free number for a command with such a buffer.
+    /// Checks the buffer and returns a free command number.
     fn number_for(&self, at: u64, len: u64) -> Result<usize, DriverError> {
         if len == 0 || len > DATA_BYTES_MAX || !len.is_multiple_of(self.block_bytes) || !at.is_multiple_of(4) {
             let expected = "whole blocks, at most 64 KiB, at a multiple of 4";
@@ -258,18 +263,18 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         CommandId(id as u16)
     }
 
-    /// Where the device sees the data of a command in flight.
+    /// The IOVA of the data of a command in flight.
     pub fn iova(&self, command: CommandId) -> Option<Iova> {
         self.commands.get(usize::from(command.0))?.as_ref()?.as_ref().map(Mapping::iova)
     }
 
-    /// Tells the device of all commands submitted so far.
+    /// Tells the device about all commands submitted so far.
     pub fn ring(&self) {
         self.io.ring(&self.registers);
     }
 
-    /// Waits for at least one command to complete and takes all that have: their buffers are unmapped, in one batch, before
-    /// this returns. Nothing where none is in flight.
+    /// Waits for at least one command to complete, and takes all that have completed. Their buffers are unmapped in
+    /// one batch before this returns. Returns nothing if no command is in flight.
     ///
     /// # Errors
     /// [`DriverError::Silent`]; [`DriverError::Unmap`]: the buffers are lost.
@@ -280,7 +285,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         let mut found = Some(within("complete a command", || self.io.take(&self.shared))?);
         let (mut done, mut mappings) = (Vec::new(), Vec::new());
         while let Some((id, status)) = found {
-            // The device wrote the number, and may lie: about what it was not given there is nothing to be done.
+            // The device wrote the number, and it may be wrong. A number that is not in flight is ignored.
             if let Some(data) = self.commands.get_mut(usize::from(id)).and_then(Option::take) {
                 done.push((CommandId(id), status, data.is_some()));
                 mappings.extend(data);
@@ -297,11 +302,12 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
         Ok(done.collect())
     }
 
-    /// Stops the controller, which ends what is in flight, unmaps everything, and gives back the buffers of what had not
-    /// completed.
+    /// Stops the controller, which ends the commands in flight, unmaps everything, and returns the buffers of
+    /// commands that had not completed.
     ///
     /// # Errors
-    /// [`DriverError::Silent`]: it may still do DMA, so everything stays mapped, for good. [`DriverError::Unmap`].
+    /// [`DriverError::Silent`]: the controller may still do DMA, so everything stays mapped for good.
+    /// [`DriverError::Unmap`].
     pub fn stop(self) -> Result<Vec<GuestBuffer>, DriverError> {
         disable(&self.registers)?;
         let unfinished = take_back(self.domain, self.commands.into_iter().flatten().flatten())?;
@@ -310,15 +316,16 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
     }
 }
 
-/// Stops a controller that another driver may have started: what is in flight ends, and the controller does no more DMA.
+/// Stops a controller that another driver may have started. The commands in flight end, and the controller does no
+/// more DMA.
 ///
 /// # Errors
-/// [`DriverError::Identity`]. [`DriverError::Silent`]: it may still do DMA.
+/// [`DriverError::Identity`]. [`DriverError::Silent`]: the controller may still do DMA.
 pub fn reset(function: &Function) -> Result<(), DriverError> {
     disable(&enable(function)?)
 }
 
-/// The registers, if it is a controller.
+/// The registers, if the function is an NVMe controller.
 fn enable(function: &Function) -> Result<Bar, DriverError> {
     let found = function.read(0x08) >> 8;
     if found != CLASS {

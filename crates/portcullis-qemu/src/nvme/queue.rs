@@ -1,22 +1,23 @@
-//! What is in the pages that driver and controller share: queues, the lists of data pages, what the drive says of itself.
+//! The pages that driver and controller share: queues, the lists of data pages, and the drive's description of
+//! itself.
 
 use crate::Bar;
 use crate::dma::Shared;
 use portcullis::{Iova, PAGE_SIZE, pages_spanned};
 
-/// Entries of each queue: a page of submissions.
+/// The number of entries of each queue: one page of submissions.
 pub(super) const ENTRIES: u16 = 64;
-/// Commands in flight at most, below what a queue holds.
+/// The most commands in flight, fewer than a queue holds.
 pub const DEPTH: usize = 32;
 const _: () = assert!(DEPTH < ENTRIES as usize, "a full queue would look empty");
-/// Pages beyond the first that a command's PRP list can name.
+/// The number of pages after the first that a command's PRP list can name.
 const LIST_ENTRIES: u64 = 16;
 const LIST_BYTES: u64 = LIST_ENTRIES * 8;
 const _: () = assert!(DEPTH as u64 * LIST_BYTES == PAGE_SIZE, "the lists of all commands fill a page");
-/// The most bytes that a command moves, wherever in its first page the buffer begins.
+/// The most bytes that one command moves, wherever the buffer begins in its first page.
 pub const DATA_BYTES_MAX: u64 = LIST_ENTRIES * PAGE_SIZE;
 
-/// Two queues of two pages, the lists, and a page for what the drive says of itself.
+/// Two pairs of queues of two pages each, the lists, and a page for the drive's description of itself.
 const LISTS: u64 = 4 * PAGE_SIZE;
 pub(super) const IDENTITY: u64 = 5 * PAGE_SIZE;
 pub(super) const SHARED_PAGES: u64 = 6;
@@ -24,20 +25,20 @@ pub(super) const SHARED_PAGES: u64 = 6;
 /// A submission queue and its completion queue, a page each.
 pub(super) struct Queue {
     pub(super) id: u16,
-    /// Where they are in the shared pages.
+    /// Offsets of the queues in the shared pages.
     pub(super) submissions: u64,
     pub(super) completions: u64,
-    /// The registers that tell the controller of `tail` and `head`.
+    /// The registers that tell the controller the values of `tail` and `head`.
     tail_doorbell: u64,
     head_doorbell: u64,
     tail: u16,
     head: u16,
-    /// The phase bit of completions not yet seen. The controller turns it with each round.
+    /// The phase bit of new completions. The controller inverts it in each round.
     phase: u64,
 }
 
 impl Queue {
-    /// The queues number `id`, empty, with doorbells from `doorbells` on, each `doorbell_bytes` after the one before.
+    /// Empty queues with the number `id`. The doorbells begin at `doorbells`, and are `doorbell_bytes` apart.
     pub(super) fn new(id: u16, doorbells: u64, doorbell_bytes: u64) -> Self {
         let submissions = u64::from(id) * 2 * PAGE_SIZE;
         let tail_doorbell = doorbells + u64::from(id) * 2 * doorbell_bytes;
@@ -45,21 +46,21 @@ impl Queue {
         Self { id, submissions, completions, tail_doorbell, head_doorbell, tail: 0, head: 0, phase: 1 }
     }
 
-    /// Writes a submission. The controller looks at it after [`Queue::ring`].
+    /// Writes a submission. The controller reads it after [`Queue::ring`].
     pub(super) fn put(&mut self, shared: &Shared, entry: [u64; 8]) {
         let at = self.submissions + u64::from(self.tail) * 64;
         (0..).zip(entry).for_each(|(word, value)| shared.write(at + word * 8, value));
         self.tail = (self.tail + 1) % ENTRIES;
     }
 
-    /// Tells the controller of all submissions so far.
+    /// Tells the controller about all submissions so far.
     pub(super) fn ring(&self, registers: &Bar) {
         registers.write32(self.tail_doorbell, self.tail.into());
     }
 
-    /// The next completion: the command's number, and its status.
+    /// Takes the next completion: the number of the command, and its status.
     pub(super) fn take(&mut self, shared: &Shared) -> Option<(u16, u16)> {
-        // The half with the phase bit comes last from the controller.
+        // The controller writes the half with the phase bit last.
         let word = shared.read(self.completions + u64::from(self.head) * 16 + 8);
         if word >> 48 & 1 != self.phase {
             return None;
@@ -71,14 +72,14 @@ impl Queue {
         Some(((word >> 32) as u16, (word >> 49) as u16))
     }
 
-    /// Gives the controller the room of all completions taken so far.
+    /// Returns the slots of all completions taken so far to the controller.
     pub(super) fn acknowledge(&self, registers: &Bar) {
         registers.write32(self.head_doorbell, self.head.into());
     }
 }
 
-/// The two pointers (PRP 1 and 2) to `len` bytes at `iova` for command number `id`: the first page by its first byte; then
-/// nothing, the second page, or the command's list of all the others.
+/// The two pointers (PRP 1 and 2) to `len` bytes at `iova` for command number `id`. The first is the address of the
+/// first byte. The second is zero, the second page, or the command's list of all pages after the first.
 pub(super) fn data_pointers(shared: &Shared, id: usize, iova: Iova, len: u64) -> [u64; 2] {
     let second_page = iova.as_u64() - iova.page_offset() + PAGE_SIZE;
     let others = match pages_spanned(iova.page_offset(), len) - 1 {

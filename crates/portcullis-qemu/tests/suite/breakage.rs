@@ -1,5 +1,5 @@
-//! The driver is broken on purpose, one wire at a time: the suite must notice, by the right check; and the same check passes
-//! on the whole driver.
+//! Breaks the driver on purpose, one wire at a time. The suite must detect each flaw by the right checks, and these
+//! checks must pass with the intact driver.
 
 use portcullis::Access;
 use portcullis::table::Entry;
@@ -7,7 +7,7 @@ use portcullis_qemu::conformance::{Check, DATA_BASE, Side, Straight, Subject, Ve
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use std::sync::Arc;
 
-/// Executed by every unit, and without effect.
+/// A descriptor that every unit executes and that has no effect.
 const HARMLESS: InvalidationDescriptor = InvalidationDescriptor::InterruptEntryCache { entries: None };
 
 /// IOTLB invalidations are not sent.
@@ -47,7 +47,7 @@ impl Wiring for HalvesMask {
     }
 }
 
-/// Every page-selective invalidation says that tables stay.
+/// Every page-selective invalidation has the hint that tables stay.
 struct AlwaysHints;
 
 impl Wiring for AlwaysHints {
@@ -66,7 +66,7 @@ impl Wiring for AlwaysHints {
     }
 }
 
-/// Reads and writes are mistaken for one another.
+/// Reads and writes are swapped.
 struct SwapsRights;
 
 impl Wiring for SwapsRights {
@@ -79,7 +79,7 @@ impl Wiring for SwapsRights {
     }
 }
 
-/// Every right is given, whatever was asked for.
+/// Every map gets all rights.
 struct WidensRights;
 
 impl Wiring for WidensRights {
@@ -88,7 +88,7 @@ impl Wiring for WidensRights {
     }
 }
 
-/// Nobody waits for the hardware.
+/// The driver does not wait for the hardware.
 struct IgnoresWait;
 
 impl Wiring for IgnoresWait {
@@ -102,12 +102,12 @@ struct LateMaps;
 
 impl Wiring for LateMaps {
     fn reaches_walker(&self, entries: &[Entry]) -> bool {
-        // Leaves lead to data; directories, contexts and descriptors do not.
+        // Leaves lead to data. Directory entries, contexts and descriptors do not.
         !entries.iter().any(|entry| entry.load().is_present() && entry.load().phys().as_u64() >= DATA_BASE)
     }
 }
 
-/// Cleared entries do.
+/// Cleared entries stay in the CPU's cache.
 struct LateUnmaps;
 
 impl Wiring for LateUnmaps {
@@ -119,13 +119,14 @@ impl Wiring for LateUnmaps {
 /// Where a flaw can be seen.
 #[derive(Clone, Copy, PartialEq)]
 enum Seen {
-    /// On both.
+    /// On the model and on QEMU.
     Everywhere,
-    /// On the model only: QEMU completes invalidations at once, sees what is not flushed, and caches no pointers.
+    /// On the model only, because QEMU completes invalidations at once, sees entries that are not flushed, and caches
+    /// no pointers.
     OnTheModel,
 }
 
-/// The named checks fail under the flaw, and pass without it.
+/// Checks that the named checks fail under the flaw and pass without it.
 fn notices(flaw: impl Wiring + 'static, named: &[&str], seen: Seen) {
     let (flaw, straight): (Arc<dyn Wiring>, Arc<dyn Wiring>) = (Arc::new(flaw), Arc::new(Straight));
     let checks = checks();
@@ -140,7 +141,7 @@ fn notices(flaw: impl Wiring + 'static, named: &[&str], seen: Seen) {
             assert!(fails || broken == Verdict::Pass, "{name} on the {side}, broken: {broken}");
         }
     }
-    // Whoever looks at the whole list sees it too, and sees that the units are not to blame.
+    // The list of all checks shows the flaw too, and shows that the units are not the cause.
     let failed = failures(&checks, &flaw);
     let unit = failed.iter().filter(|check| check.subject == Subject::Unit).map(|check| check.name);
     assert_eq!(unit.collect::<Vec<_>>(), Vec::<&str>::new(), "checks of the unit do not use the driver");

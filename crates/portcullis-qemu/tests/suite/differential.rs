@@ -1,4 +1,4 @@
-//! The same random steps on the model and on QEMU: every DMA must come to the same.
+//! The same random steps on the model and on QEMU: every DMA must have the same outcome.
 
 use portcullis::PhysAddr;
 use portcullis::table::Rights;
@@ -11,9 +11,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::cell::Cell;
 
-/// One seed for everything here.
+/// The seed of all runs here.
 const SEED: [u8; 32] = *b"the same steps on both machines.";
-/// Steps of a sequence, at most; half of them on average.
+/// The most steps of a sequence; on average it has half of them.
 const STEPS_MAX: usize = 260;
 const SEQUENCES: u32 = 100;
 
@@ -34,7 +34,7 @@ fn leaf() -> impl Strategy<Value = Leaf> {
     ]
 }
 
-/// Few pages, so that steps meet.
+/// Few pages, so that steps affect each other.
 fn page() -> impl Strategy<Value = u8> {
     prop_oneof![5 => 0..4u8, 1 => 0..PAGES]
 }
@@ -74,7 +74,7 @@ fn steps() -> impl Strategy<Value = Vec<SequenceStep>> {
     prop::collection::vec(step(), 1..=STEPS_MAX)
 }
 
-/// Before the random steps every device is in a domain of its own, in which the pages that are used most are mapped.
+/// Before the random steps, every device is in a separate domain, in which the most frequent pages are mapped.
 fn beginning() -> Vec<SequenceStep> {
     let mut all: Vec<_> = (0..DEVICES.len()).map(|device| SequenceStep::Move { device, to: Some(device) }).collect();
     for (region, page) in (0..REGIONS).flat_map(|region| (0..4).map(move |page| (region, page))) {
@@ -86,7 +86,8 @@ fn beginning() -> Vec<SequenceStep> {
 
 type Tamper = fn(InvalidationDescriptor) -> InvalidationDescriptor;
 
-/// Plays the steps on both, the second side with its descriptors changed; the first step that differs is an error.
+/// Plays the steps on both sides; the descriptors of the second side are changed by `tamper`. The first step that
+/// differs is an error.
 fn compare(steps: &[SequenceStep], other: Side, tamper: Tamper, tally: &Tally) -> Result<(), TestCaseError> {
     let rig = |side: Side| side.rig(Hardware::Standard).map_err(|trouble| TestCaseError::fail(trouble.to_string()));
     let broken = |trouble: portcullis_qemu::conformance::Trouble| TestCaseError::fail(trouble.to_string());
@@ -106,12 +107,12 @@ fn compare(steps: &[SequenceStep], other: Side, tamper: Tamper, tally: &Tally) -
     Ok(())
 }
 
-/// What counts, whether it was cached or not.
+/// The outcome that must be equal, whether or not it was cached.
 fn outcome(observed: &Option<Observed>) -> Option<(&Seen, Option<PhysAddr>)> {
     observed.as_ref().map(|observed| (&observed.seen, observed.at))
 }
 
-/// What the steps were, so that a run that proves nothing fails.
+/// Counts of steps, so that a run that proves nothing fails.
 #[derive(Default)]
 struct Tally {
     steps: Cell<usize>,
@@ -145,11 +146,11 @@ fn model_and_qemu_agree_on_random_steps() {
     assert!(landed >= 2_000 && refused >= 1_000 && hits >= 1_000, "{landed} landed, {refused} refused, {hits} hits");
 }
 
-/// One side's invalidations are not what they should be.
+/// Runs with one side's invalidations tampered with, and returns the difference that was found.
 fn found(tamper: Tamper, other: Side, shrinks: u32) -> (String, Vec<SequenceStep>) {
     let outcome = runner(SEQUENCES, shrinks).run(&steps(), |steps| compare(&steps, other, tamper, &Tally::default()));
     match outcome {
-        // A comparison that could not be made has found nothing.
+        // A comparison that could not be made counts as no difference.
         Err(TestError::Fail(reason, steps)) if reason.to_string().contains("step ") => (reason.to_string(), steps),
         other => panic!("the flaw was not found: {other:?}"),
     }
@@ -157,7 +158,7 @@ fn found(tamper: Tamper, other: Side, shrinks: u32) -> (String, Vec<SequenceStep
 
 const HARMLESS: InvalidationDescriptor = InvalidationDescriptor::InterruptEntryCache { entries: None };
 
-/// Page-selective invalidations of one page, whatever they say.
+/// Every page-selective invalidation covers one page.
 fn one_page_only(descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
     match descriptor {
         InvalidationDescriptor::Iotlb {
@@ -172,7 +173,7 @@ fn one_page_only(descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
     }
 }
 
-/// Twice as many pages as were named.
+/// Every page-selective invalidation covers twice as many pages as intended.
 fn mask_too_large(descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
     match descriptor {
         InvalidationDescriptor::Iotlb {
@@ -219,6 +220,6 @@ fn a_difference_is_shrunk() {
     let (reason, steps) = found(one_page_only, Side::Model, 4_000);
     println!("{reason}\n{steps:#?}");
     assert!(reason.contains("model"), "{reason}");
-    // A page cached, changed, invalidated in a range, and used.
+    // A page is cached, changed, invalidated in a range, and used.
     assert!(steps.len() <= 6, "{steps:#?}");
 }

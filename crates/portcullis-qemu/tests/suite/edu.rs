@@ -1,4 +1,4 @@
-//! The driver and a domain on QEMU's VT-d: a page is mapped, written by a device, unmapped, and out of reach.
+//! The driver and a domain on QEMU's VT-d: a page is mapped, written by a device, unmapped, and then out of reach.
 
 use portcullis::designs::Magazine;
 use portcullis::iommu::SourceId;
@@ -27,7 +27,7 @@ fn a_page_comes_and_goes() {
     edu.fetch(source.iova(), 16).unwrap();
     edu.store(target.iova(), 16).unwrap();
     let mut landed = [0; 16];
-    // While the device may still write it.
+    // Read while the device may still write to it.
     target.shared().read(0, &mut landed);
     assert_eq!(&landed, b"through the gate");
     let seen_at = target.iova();

@@ -1,5 +1,5 @@
-//! From the tables that QEMU hands out to a unit that works: what they say, whom the unit serves, and what reserved regions
-//! take.
+//! From the tables that QEMU provides to a working unit: their contents, the devices that the unit serves, and the
+//! effect of reserved regions.
 
 #[path = "../../examples/bring_up.rs"]
 mod bring_up;
@@ -94,10 +94,10 @@ fn a_device_behind_a_bridge_is_found_once_its_bus_has_a_number() {
     assert_eq!([port, behind, SourceId(9 << 8), SourceId(10 << 8)].map(served), [true, true, true, false]);
 }
 
-/// The last 64 KiB of memory, which no buffer of these tests takes.
+/// The last 64 KiB of memory, which these tests do not use for buffers.
 const REGION: Segment = Segment { phys: PhysAddr::new(0x0fff_0000), len: 0x1_0000 };
 
-/// The machine's table and a region that is reserved for the edu device, as the firmware of a real machine has them.
+/// The machine's table with a region reserved for the edu device, as firmware of real machines has them.
 fn with_region(machine: &QemuMachine) -> Vec<u8> {
     let tables = acpi_tables(machine).unwrap();
     let mut table = find_table(&tables, *b"DMAR").unwrap().to_vec();
@@ -131,14 +131,14 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
         assert_eq!(faults.is_empty(), landed == [0; 4], "{domain_is}: {faults:?}");
         faults.pop()
     };
-    // Nobody has attached the device yet.
+    // The device is not attached yet.
     assert_eq!(reaches("no domain"), Some((at.pfn(), FaultReason::RootNotPresent)));
 
-    // Waiting for its driver, it reaches the region and nothing else.
+    // While it waits for its driver, the device reaches the region and nothing else.
     let segments = [Segment { phys: region.base(), len: region.bytes() }];
     assert_eq!(segments, [REGION]);
     let config = DomainConfig { memory: &segments, ..DomainConfig::new(Protection::None) };
-    // SAFETY: nothing of Rust lies in the memory of a machine.
+    // SAFETY: the memory of a machine holds no Rust objects.
     let waiting = unsafe { Domain::<Static, _, _>::unprotected(&unit, machine.host(), &config) }.unwrap();
     waiting.attach(EDU).unwrap();
     assert_eq!(reaches("the region alone"), None);
@@ -148,7 +148,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     assert_eq!(faults, 1, "beside the region");
     waiting.detach(EDU).unwrap();
 
-    // With its driver, in a domain so narrow that the region is where the first address would come from.
+    // With its driver. The domain is so narrow that the first address would come from the region.
     let reserved: [IovaRange; 1] = [region.range];
     let first = |reserved: &[IovaRange]| {
         let config = DomainConfig { address_bits: 28, reserved, ..DomainConfig::new(Protection::Strict) };
@@ -156,7 +156,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
         domain.attach(EDU).unwrap();
         let mapping = domain.map(GuestBuffer::new(&memory, 1).unwrap(), Access::DeviceWrites).unwrap();
         let pfn = mapping.iova().pfn();
-        // What firmware would still have the device do there is refused.
+        // DMA that firmware would still make the device do there is refused.
         let there = (pfn != at.pfn()).then(|| reaches("its driver's domain"));
         domain.unmap(mapping).unwrap();
         (region.range.contains(pfn), there)

@@ -1,4 +1,5 @@
-//! The driver and the designs on QEMU's VT-d, in one program: what it is built of is built once, and machines run side by side.
+//! The driver and the designs on QEMU's VT-d, in one program, so that shared code is built once and machines run in
+//! parallel.
 
 mod breakage;
 mod differential;

@@ -1,4 +1,5 @@
-//! The ACPI table DMAR (§8): which units there are, whom each of them serves, and what firmware keeps for itself.
+//! The ACPI table DMAR (§8): the remapping units, the devices behind each of them, and the memory that firmware
+//! reserves.
 //!
 //! ```text
 //!  0         4        8   9   10    36    37      38     48
@@ -7,39 +8,41 @@
 //! +---------+--------+---+---+-----+-----+-------+------+---------------------------
 //! ```
 //!
-//! All numbers are little-endian; `HAW` is the width of physical addresses less one; all bytes together add up to zero. Each
-//! remapping structure begins with its type and its length ([`Structure`]), and most end with the devices that they are
-//! about ([`DeviceScope`]). Structures of unknown types are passed over.
+//! All numbers are little-endian. `HAW` is the width of physical addresses less one. All bytes together add up to
+//! zero. Each remapping structure begins with its type and its length ([`Structure`]), and most structures end with a
+//! list of the devices that they apply to ([`DeviceScope`]). Structures of unknown types are skipped.
 //!
-//! [`Dmar::parse`] checks the whole table once, in time that grows with its length, without allocating; what it hands out
-//! borrows the table's bytes. Nothing here panics, whatever the bytes.
+//! [`Dmar::parse`] checks the whole table once, in time linear in its length and without allocating. Its results
+//! borrow the bytes of the table. No input makes this module panic.
 //!
 //! # From table to domain
 //!
-//! 1. Find the unit of the device ([`Dmar::unit_for`]), map its [`register_bytes`](Drhd::register_bytes) from
+//! 1. Find the unit of the device ([`Dmar::unit_for`]), map [`register_bytes`](Drhd::register_bytes) from its
 //!    [`register_base`](Drhd::register_base) on, and give them to [`Unit::bring_up`](crate::Unit::bring_up) as
-//!    [`Mmio`](crate::Mmio). [`Dmar::host_address_bits`] is its `physical_bits`. Devices behind several units can share a
-//!    domain through [`Units`](crate::Units); what it asks is the place of that unit among [`Dmar::units`].
-//! 2. Collect the [`range`](Rmrr::range)s of [`Dmar::reserved_for`] over all devices that will share a domain: they are the
-//!    `reserved` of its [`UnitConfig`](portcullis::DomainConfig), besides the windows of bridges.
+//!    [`Mmio`](crate::Mmio). [`Dmar::host_address_bits`] is its `physical_bits`. Devices behind several units can
+//!    share a domain through [`Units`](crate::Units), whose `unit_of` returns the index of a device's unit among the
+//!    joined units.
+//! 2. Collect the [`range`](Rmrr::range)s of [`Dmar::reserved_for`] over all devices that will share a domain. They
+//!    are the `reserved` ranges of its [`DomainConfig`](portcullis::DomainConfig), besides the windows of bridges.
 //! 3. Open the domain and attach the devices.
 //!
-//! The example `bring_up` of the crate `portcullis-qemu` does all of it.
+//! The example `bring_up` of the crate `portcullis-qemu` performs all of these steps.
 //!
 //! # Devices that firmware still uses
 //!
-//! A reserved region (RMRR, §8.4) belongs to a device that does DMA on firmware's behalf, such as a USB controller that
-//! emulates a keyboard. Unless its addresses lead to themselves, that DMA faults.
+//! A reserved region (RMRR, §8.4) belongs to a device that does DMA on firmware's behalf, such as a USB controller
+//! that emulates a keyboard. That DMA faults unless each address of the region is mapped to itself.
 //!
-//! - A [`Domain`](portcullis::Domain) of design [`Static`](portcullis::designs::Static) whose `memory` is the regions, and
-//!   whose `reserved` leaves them out, translates them to themselves and nothing else. The device can wait in it for its
-//!   driver.
+//! - A [`Domain`](portcullis::Domain) of design [`Static`](portcullis::designs::Static) whose `memory` is the
+//!   regions, and whose `reserved` leaves them out, maps the regions to themselves and nothing else. The device can
+//!   stay in this domain until its driver starts.
 //! - A domain of a strict or deferred design holds the regions beside all other mappings: map each with
-//!   [`Domain::map_raw_with`](portcullis::Domain::map_raw_with) and [`MapOptions::fixed`](portcullis::MapOptions::fixed) at its own address,
-//!   before the device is attached. `reserved` only keeps them from being handed out. When the driver has taken the device from firmware
-//!   (for USB, the hand-off of its host controller), unmap them.
-//! - `bring_up` turns translation on with every device shut out, and devices are attached afterwards. What firmware's
-//!   devices do in between faults. Where that matters, quiesce them first.
+//!   [`Domain::map_raw_with`](portcullis::Domain::map_raw_with) and
+//!   [`MapOptions::fixed`](portcullis::MapOptions::fixed) at its own address before the device is attached.
+//!   `reserved` alone only keeps the addresses from being handed out. When the driver has taken the device over from
+//!   firmware (for USB, the hand-off of its host controller), unmap the regions.
+//! - `bring_up` turns translation on with every device shut out, and devices are attached afterwards. DMA of
+//!   firmware's devices in between faults. If that matters, quiesce these devices first.
 
 mod scope;
 mod structure;
@@ -55,78 +58,78 @@ pub use structure::{Andd, Atsr, Drhd, Rhsa, Rmrr, Satc, Sidp, Structure};
 
 /// Bytes before the first remapping structure.
 const HEADER_BYTES: usize = 48;
-/// Where the fields that are used lie in it.
+/// Offsets of the header fields that are used.
 const LENGTH: usize = 4;
 const WIDTH: usize = 36;
-/// Bits of a physical address that a table entry holds at most.
+/// The widest physical address that a table entry holds, in bits.
 const PHYSICAL_BITS_MAX: u8 = 52;
 
 /// What is wrong with a table. Offsets are in bytes from its beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DmarError {
-    /// Something goes on behind the end of what it is in.
+    /// A part goes past the end of what contains it.
     #[error("DMAR byte {offset}: expected {expected} bytes of {part}, found {found}")]
     Truncated {
-        /// Where it begins.
+        /// Where the part begins.
         offset: usize,
-        /// What it is.
+        /// Name of the part.
         part: &'static str,
-        /// Bytes that it has.
+        /// Bytes that the part needs.
         expected: usize,
         /// Bytes that are left.
         found: usize,
     },
-    /// A length that leaves no room for the fields before what varies; zero among them.
+    /// A length, zero included, that leaves no room for the fixed fields of the part.
     #[error("DMAR byte {offset}: {part} of {found} bytes, expected at least {least}")]
     Length {
-        /// Where it begins.
+        /// Where the part begins.
         offset: usize,
-        /// What it is.
+        /// Name of the part.
         part: &'static str,
-        /// Bytes of its fields.
+        /// Bytes of its fixed fields.
         least: usize,
-        /// The length that it shows.
+        /// The length that the table states.
         found: usize,
     },
-    /// Another table.
+    /// The signature is not that of a DMAR table.
     #[error("DMAR byte 0: signature \"{}\", expected \"DMAR\"", .0.escape_ascii())]
     Signature([u8; 4]),
     /// The bytes do not add up to zero.
     #[error("the bytes of the DMAR table add up to {0:#04x}, expected 0x00")]
     Checksum(u8),
-    /// Physical addresses wider than a table entry holds.
+    /// Physical addresses are wider than a table entry holds.
     #[error("DMAR byte {WIDTH}: physical addresses of {0} bits, expected at most {PHYSICAL_BITS_MAX}")]
     AddressWidth(u16),
-    /// A register block that is not where one can be.
+    /// A register block has an invalid base.
     #[error("DMAR byte {offset}: registers at {base:#x}, expected a multiple of {PAGE_SIZE} other than zero")]
     RegisterBase {
-        /// Where the base stands.
+        /// Offset of the field with the base.
         offset: usize,
         /// The base.
         base: u64,
     },
-    /// A reserved region that does not begin with a page.
+    /// The base of a reserved region is not page-aligned.
     #[error("DMAR byte {offset}: a reserved region from {base:#x} on, expected a multiple of {PAGE_SIZE}")]
     RegionBase {
-        /// Where the base stands.
+        /// Offset of the field with the base.
         offset: usize,
         /// The base.
         base: u64,
     },
-    /// A reserved region that ends before it begins, or where no physical address is.
+    /// A reserved region ends before it begins, or beyond 52-bit physical addresses.
     #[error(
         "DMAR byte {offset}: a reserved region from {base:#x} to {limit:#x}, expected an end from there to 52 bits"
     )]
     RegionLimit {
-        /// Where the limit stands.
+        /// Offset of the field with the limit.
         offset: usize,
         /// The base.
         base: u64,
         /// The limit.
         limit: u64,
     },
-    /// A device scope with half a hop.
+    /// The path of a device scope ends in the middle of a hop.
     #[error("DMAR byte {offset}: a device scope of {found} bytes, expected an even number")]
     OddPath {
         /// Where the scope begins.
@@ -134,17 +137,17 @@ pub enum DmarError {
         /// Its length.
         found: usize,
     },
-    /// A hop that is no PCI function.
+    /// A hop of a path is not a PCI function.
     #[error("DMAR byte {offset}: device {device:#x} function {function:#x}, expected at most 0x1f and 7")]
     Hop {
-        /// Where the hop stands.
+        /// Where the hop begins.
         offset: usize,
         /// The device number.
         device: u8,
         /// The function number.
         function: u8,
     },
-    /// A name without an end.
+    /// The name of an ACPI device has no terminating zero byte.
     #[error("DMAR byte {offset}: the name of an ACPI device does not end with a zero byte")]
     Name {
         /// Where the name begins.
@@ -154,9 +157,10 @@ pub enum DmarError {
 
 /// A DMAR table that has been checked.
 ///
-/// Where a method takes `buses`, it is how configuration space is read: for a bridge of the segment in question, the buses
-/// behind it, from its secondary to its subordinate bus; `None` where no bridge is there. A bridge that nobody has numbered
-/// yet has nothing behind it, so ask after the buses have their numbers.
+/// Some methods take `buses`, a function that reads configuration space. For a bridge of the segment in question it
+/// returns the buses behind that bridge, from its secondary to its subordinate bus; it returns `None` if no bridge is
+/// there. Call these methods after the buses have their numbers, because a bridge without numbers has nothing behind
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct Dmar<'t> {
     width: u8,
@@ -165,7 +169,7 @@ pub struct Dmar<'t> {
 }
 
 impl<'t> Dmar<'t> {
-    /// Reads the table at the beginning of `bytes`; what follows it there is left alone.
+    /// Reads the table at the beginning of `bytes`, and ignores what follows it.
     ///
     /// # Errors
     /// A [`DmarError`].
@@ -214,16 +218,16 @@ impl<'t> Dmar<'t> {
         self.flags & 1 << 1 != 0
     }
 
-    /// `DMA_CTRL_PLATFORM_OPT_IN_FLAG`: firmware restricts DMA to its reserved regions until the system takes over, and asks
-    /// that devices which can be plugged in stay restricted.
+    /// `DMA_CTRL_PLATFORM_OPT_IN_FLAG`: firmware restricts DMA to its reserved regions until the system takes over,
+    /// and asks that devices which can be plugged in stay restricted.
     pub const fn dma_opt_in(&self) -> bool {
         self.flags & 1 << 2 != 0
     }
 
-    /// The remapping structures of known types, in the order of the table.
+    /// The remapping structures of known types, in table order.
     pub fn structures(&self) -> impl Iterator<Item = Structure<'t>> + use<'t> {
         let mut rest = self.structures;
-        // The whole table has been read before, so that an error can only be its end.
+        // `parse` has read the whole table, so an error can only be its end.
         iter::from_fn(move || Structure::read(&mut rest).ok()).flatten()
     }
 
@@ -235,7 +239,7 @@ impl<'t> Dmar<'t> {
         })
     }
 
-    /// The regions that firmware reserves, for whatever device.
+    /// The regions that firmware reserves, for all devices.
     pub fn reserved_regions(&self) -> impl Iterator<Item = Rmrr<'t>> + use<'t> {
         self.structures().filter_map(|structure| match structure {
             Structure::Rmrr(region) => Some(region),
@@ -243,11 +247,13 @@ impl<'t> Dmar<'t> {
         })
     }
 
-    /// The unit that serves `source`, a device on PCI segment `segment`: the first that names the device or a bridge above
-    /// it, else the one of the segment that serves all others (§8.3). `None` where the device's DMA is not remapped.
+    /// The unit that serves `source`, a device on PCI segment `segment`: the first unit that names the device or a
+    /// bridge above it, otherwise the unit of the segment that serves all other devices (§8.3). `None` if the
+    /// device's DMA is not remapped.
     ///
-    /// `source` is what stands in the device's requests. Behind a bridge to conventional PCI that is the bridge's own id or
-    /// function 0 of its secondary bus; for a virtual function ask for its physical function, which has the same unit.
+    /// `source` is the source id in the device's requests. Behind a bridge to conventional PCI that is the id of the
+    /// bridge, or function 0 of its secondary bus. For a virtual function, pass its physical function, which has the
+    /// same unit.
     pub fn unit_for(
         &self,
         segment: u16,
@@ -258,9 +264,9 @@ impl<'t> Dmar<'t> {
         units().find(|unit| unit.scopes.cover(source, &buses)).or_else(|| units().find(|unit| unit.include_all))
     }
 
-    /// The regions that firmware reserves for `source`, a device on PCI segment `segment` (§8.4). A domain with the device
-    /// must not hand out their addresses (S9), and what firmware still lets the device do there needs a translation of each
-    /// address to itself.
+    /// The regions that firmware reserves for `source`, a device on PCI segment `segment` (§8.4). A domain with the
+    /// device must not hand out addresses of these regions (S9). If firmware still lets the device do DMA there, each
+    /// of these addresses must be mapped to itself.
     pub fn reserved_for<B: Fn(SourceId) -> Option<RangeInclusive<u8>>>(
         &self,
         segment: u16,
@@ -271,11 +277,11 @@ impl<'t> Dmar<'t> {
     }
 }
 
-/// What of the table is still to be read.
+/// The part of the table that is still to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cursor<'t> {
     bytes: &'t [u8],
-    /// Of the first byte, in the table.
+    /// Offset of the first byte in the table.
     offset: usize,
 }
 
@@ -284,7 +290,7 @@ impl<'t> Cursor<'t> {
     fn take<const N: usize>(&mut self, part: &'static str) -> Result<[u8; N], DmarError> {
         let (taken, rest) = self.split(N, part)?;
         *self = rest;
-        // As many as were asked for, which the type cannot know.
+        // `split` has returned exactly `N` bytes, which the type does not show.
         taken.bytes.try_into().map_err(|_| taken.truncated(N, part))
     }
 
@@ -304,7 +310,7 @@ impl<'t> Cursor<'t> {
         self.take(part).map(u64::from_le_bytes)
     }
 
-    /// The next `length` bytes, and those behind them.
+    /// Splits off the next `length` bytes, and returns them and the rest.
     fn split(self, length: usize, part: &'static str) -> Result<(Self, Self), DmarError> {
         let (front, back) = self.bytes.split_at_checked(length).ok_or(self.truncated(length, part))?;
         let offset = self.offset + length;
@@ -316,7 +322,7 @@ impl<'t> Cursor<'t> {
     }
 }
 
-/// The physical address of a register block.
+/// Reads the physical address of a register block.
 fn register_base(cursor: &mut Cursor<'_>, part: &'static str) -> Result<PhysAddr, DmarError> {
     let offset = cursor.offset;
     match cursor.u64(part)? {

@@ -1,4 +1,4 @@
-//! Device scopes: whom a structure is about (§8.3.1).
+//! Device scopes: the devices that a structure applies to (§8.3.1).
 
 use super::{Cursor, DmarError};
 use core::iter;
@@ -6,21 +6,21 @@ use core::ops::RangeInclusive;
 use portcullis::iommu::SourceId;
 
 const PART: &str = "a device scope";
-/// Bytes before the path, which has one hop at least.
+/// Bytes before the path. The path has at least one hop.
 const FIELDS: usize = 6;
 const HOP: usize = 2;
 
-/// What a device scope names (§8.3.1).
+/// The kind of device that a device scope names (§8.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ScopeKind {
     /// 1: one PCI function.
     Endpoint,
-    /// 2: a PCI bridge, and all that is behind it.
+    /// 2: a PCI bridge and everything behind it.
     Bridge,
-    /// 3: an I/O APIC; its source id is that of its interrupts.
+    /// 3: an I/O APIC. Its source id is that of its interrupts.
     IoApic,
-    /// 4: an HPET that sends messages; likewise.
+    /// 4: an HPET that sends messages. Its source id is that of its interrupts.
     Hpet,
     /// 5: a device of the ACPI namespace, described by an [`Andd`](super::Andd).
     Namespace,
@@ -41,7 +41,7 @@ impl ScopeKind {
     }
 }
 
-/// A device scope (§8.3.1): a device, by the way to it from a bus that is known. Revisions before 4 reserve the flags.
+/// A device scope (§8.3.1): a device, named by the path to it from a known bus. Revisions before 4 reserve the flags.
 ///
 /// ```text
 ///  0      1        2       3      4             5           6
@@ -50,19 +50,19 @@ impl ScopeKind {
 /// +------+--------+-------+------+-------------+-----------+--------+----------+--- ...
 /// ```
 ///
-/// Each hop of the path is a function of the bus before it. All but the last are bridges, so only configuration space tells
-/// the bus of a device that is more than one hop away.
+/// Each hop of the path is a function on the bus behind the previous hop; the first is on the start bus. All but the
+/// last are bridges. So for a device that is more than one hop away, only configuration space tells its bus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceScope<'t> {
-    /// What it names.
+    /// The kind of device.
     pub kind: ScopeKind,
-    /// What the device can do without, in a [`Sidp`](super::Sidp).
+    /// In a [`Sidp`](super::Sidp), properties of the device.
     pub flags: u8,
-    /// The id of an I/O APIC, the number of an HPET or ACPI device; without meaning otherwise.
+    /// The id of an I/O APIC, or the number of an HPET or an ACPI device. Otherwise without meaning.
     pub enumeration_id: u8,
-    /// The bus that the path begins on.
+    /// The bus on which the path begins.
     pub start_bus: u8,
-    /// Device and function of each hop, one at least; of known kinds at most 31 and 7.
+    /// Device and function of each hop, at least one. For known kinds they are at most 31 and 7.
     pub path: &'t [[u8; HOP]],
 }
 
@@ -90,8 +90,8 @@ impl<'t> DeviceScope<'t> {
         Ok(Self { kind, flags, enumeration_id, start_bus, path })
     }
 
-    /// The source id of the device, or of the bridge. `buses` as in [`Dmar`](super::Dmar); asked once per hop but the last.
-    /// `None` where a bridge on the way has nothing behind it.
+    /// The source id of the device or bridge. `buses` is as in [`Dmar`](super::Dmar), and is called once for each hop
+    /// but the last. `None` if a bridge on the path has nothing behind it.
     pub fn source(&self, buses: impl Fn(SourceId) -> Option<RangeInclusive<u8>>) -> Option<SourceId> {
         let (last, bridges) = self.path.split_last()?;
         let mut bus = self.start_bus;
@@ -101,8 +101,8 @@ impl<'t> DeviceScope<'t> {
         Some(function(bus, *last))
     }
 
-    /// Whether the DMA of `source` is meant: the device named, or any behind the bridge named. Scopes of an I/O APIC or an
-    /// HPET are about interrupts alone.
+    /// Whether this scope covers the DMA of `source`: `source` is the device that it names, or is behind the bridge
+    /// that it names. Scopes of an I/O APIC or an HPET concern interrupts only, and cover no DMA.
     pub fn covers(&self, source: SourceId, buses: impl Fn(SourceId) -> Option<RangeInclusive<u8>>) -> bool {
         match (self.kind, self.source(&buses)) {
             (ScopeKind::Endpoint | ScopeKind::Namespace, named) => named == Some(source),
@@ -119,7 +119,7 @@ impl<'t> DeviceScope<'t> {
 pub struct Scopes<'t>(Cursor<'t>);
 
 impl<'t> Scopes<'t> {
-    /// Those in the rest of a structure, all of them checked.
+    /// Reads and checks all scopes in the rest of a structure.
     pub(super) fn read(cursor: Cursor<'t>) -> Result<Self, DmarError> {
         let mut rest = cursor;
         while !rest.bytes.is_empty() {
@@ -128,10 +128,10 @@ impl<'t> Scopes<'t> {
         Ok(Self(cursor))
     }
 
-    /// One after the other.
+    /// The scopes, in table order.
     pub fn iter(&self) -> impl Iterator<Item = DeviceScope<'t>> + use<'t> {
         let mut rest = self.0;
-        // All have been read before, so that an error can only be their end.
+        // `read` has read all scopes before, so an error can only be their end.
         iter::from_fn(move || DeviceScope::read(&mut rest).ok())
     }
 
@@ -149,7 +149,8 @@ const fn bus_of(source: SourceId) -> u8 {
     (source.0 >> 8) as u8
 }
 
-/// The buses behind a bridge. They come after its own; a bridge that nobody has numbered shows bus 0.
+/// The buses behind a bridge. Their numbers are higher than that of its own bus. A bridge without bus numbers shows
+/// bus 0.
 fn behind(bridge: SourceId, buses: impl Fn(SourceId) -> Option<RangeInclusive<u8>>) -> Option<RangeInclusive<u8>> {
     buses(bridge).filter(|buses| *buses.start() > bus_of(bridge))
 }

@@ -4,10 +4,10 @@ use super::{Cursor, DmarError, PHYSICAL_BITS_MAX, Scopes, register_base};
 use core::ffi::CStr;
 use portcullis::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
-/// One past the last page number of a physical address.
+/// One past the last page frame number of a physical address.
 const PFN_LIMIT: u64 = 1 << (PHYSICAL_BITS_MAX as u32 - PAGE_SHIFT);
 
-/// A remapping structure (§8.2). The number is that of its type.
+/// A remapping structure (§8.2). Each variant states the number of its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Structure<'t> {
@@ -39,13 +39,13 @@ pub enum Structure<'t> {
 pub struct Drhd<'t> {
     /// `INCLUDE_PCI_ALL`: the unit serves every device of its segment that no other unit names.
     pub include_all: bool,
-    /// The PCI segment that it is on.
+    /// The PCI segment that the unit serves.
     pub segment: u16,
-    /// Where its registers are, page-aligned.
+    /// Physical address of its registers, page-aligned.
     pub register_base: PhysAddr,
-    /// Bytes of registers: 2^size pages.
+    /// Size of its register block in bytes: 2^size pages.
     pub register_bytes: u64,
-    /// The devices that it serves; where it includes all, the I/O APICs and HPETs among them.
+    /// The devices that it serves. With `include_all`, these are I/O APICs and HPETs.
     pub scopes: Scopes<'t>,
 }
 
@@ -61,19 +61,20 @@ pub struct Drhd<'t> {
 pub struct Rmrr<'t> {
     /// The PCI segment of its devices.
     pub segment: u16,
-    /// The pages of the region, as I/O addresses; its physical addresses are the same. A limit inside a page takes all of it.
+    /// The pages of the region, as IOVAs; the physical addresses are equal to them. A limit inside a page includes
+    /// the whole page.
     pub range: IovaRange,
     /// The devices that use it.
     pub scopes: Scopes<'t>,
 }
 
 impl Rmrr<'_> {
-    /// Where the region is in memory.
+    /// Physical address of the region.
     pub const fn base(&self) -> PhysAddr {
         PhysAddr::from_pfn(self.range.first_pfn())
     }
 
-    /// Its length in bytes, whole pages.
+    /// Length of the region in bytes, a multiple of the page size.
     pub const fn bytes(&self) -> u64 {
         self.range.pages() << PAGE_SHIFT
     }
@@ -89,15 +90,15 @@ impl Rmrr<'_> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Atsr<'t> {
-    /// `ALL_PORTS`: every root port of the segment does.
+    /// `ALL_PORTS`: all root ports of the segment support it.
     pub all_ports: bool,
     /// The PCI segment.
     pub segment: u16,
-    /// The root ports, where not all.
+    /// The root ports, if not all.
     pub scopes: Scopes<'t>,
 }
 
-/// The proximity domain of a unit (RHSA, §8.6), as the table SRAT numbers them.
+/// The proximity domain of a unit (RHSA, §8.6), numbered as in the ACPI table SRAT.
 ///
 /// ```text
 ///  0          2        4      8               16                 20
@@ -107,9 +108,9 @@ pub struct Atsr<'t> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rhsa {
-    /// The unit, by its registers.
+    /// The unit, identified by the address of its registers.
     pub register_base: PhysAddr,
-    /// What it is near.
+    /// The proximity domain that the unit is in.
     pub proximity_domain: u32,
 }
 
@@ -123,7 +124,7 @@ pub struct Rhsa {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Andd<'t> {
-    /// Its number, which a scope of kind [`Namespace`](super::ScopeKind::Namespace) has as enumeration id.
+    /// Its number, which is the enumeration id of a scope of kind [`Namespace`](super::ScopeKind::Namespace).
     pub number: u8,
     /// Its path in the ACPI namespace.
     pub name: &'t CStr,
@@ -139,7 +140,7 @@ pub struct Andd<'t> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Satc<'t> {
-    /// `ATC_REQUIRED`: they do not work with it off.
+    /// `ATC_REQUIRED`: the devices do not work with their device-TLB off.
     pub required: bool,
     /// The PCI segment.
     pub segment: u16,
@@ -147,7 +148,7 @@ pub struct Satc<'t> {
     pub scopes: Scopes<'t>,
 }
 
-/// Properties of integrated devices (SIDP, §8.9), in the flags of their scopes.
+/// Properties of integrated devices (SIDP, §8.9), in the flags of the device scopes.
 ///
 /// ```text
 ///  0          2        4      6         8
@@ -164,13 +165,13 @@ pub struct Sidp<'t> {
 }
 
 impl<'t> Structure<'t> {
-    /// Reads the next structure; `None` where its type is unknown.
+    /// Reads the next structure; `None` if its type is unknown.
     pub(super) fn read(cursor: &mut Cursor<'t>) -> Result<Option<Self>, DmarError> {
         const HEADER: &str = "a remapping structure";
         let start = *cursor;
         let kind = cursor.u16(HEADER)?;
         let length = usize::from(cursor.u16(HEADER)?);
-        // Bytes up to what varies; ANDD has room for an empty name.
+        // Bytes of the fixed part. An ANDD also needs one byte for an empty name.
         let (part, least) = match kind {
             0 => ("a DRHD", 16),
             1 => ("an RMRR", 24),

@@ -1,7 +1,8 @@
-//! The invalidation queue: a ring of descriptors in one page, and in a second page a status for each of its slots (§6.5.2).
+//! The invalidation queue: a ring of descriptors in one page, and a second page with a status for each slot of the
+//! ring (§6.5.2).
 //!
-//! A submission is a run of descriptors closed by a wait of its own. The slot in which it begins, known before it is closed,
-//! names its status:
+//! A submission is a run of descriptors that ends with a wait descriptor. The slot in which the submission begins
+//! selects its status. That slot is known before the wait is written.
 //!
 //! ```text
 //!  byte 0                     4          8                                    16
@@ -11,12 +12,14 @@
 //! +--------------------------+----------+--------------------------------------+
 //! ```
 //!
-//! Sequences have 64 bits, hardware writes the low 32, and those are compared modulo 2^32. Three things make that sound:
-//! * A slot is taken again only when the wait of the submission that was in it has landed, so two live submissions never share
-//!   a status and statuses may land in any order.
-//! * Beginning there first writes `sequence - 1` there; what an old revolution left behind cannot pass for something newer.
-//! * A failure is kept in the slot, and stands for every earlier submission there too: a ticket asked about late is told of a
-//!   failure too many rather than of a completion that never was (S11).
+//! Sequences have 64 bits. Hardware writes the low 32 bits, and these are compared modulo 2^32. Three rules make that
+//! sound:
+//! * A slot is reused only after the wait of the submission that began there has landed. So two live submissions
+//!   never share a status, and statuses may land in any order.
+//! * A submission that begins in a slot first writes `sequence - 1` to its status. So a value from an earlier
+//!   revolution of the ring never looks newer than it is.
+//! * A failure is kept in the slot, and also counts for every earlier submission that began there. So a ticket that
+//!   is queried late may report a failure that was not its own, but never a completion that did not happen (S11).
 
 mod recovery;
 mod shared;
@@ -39,16 +42,17 @@ use portcullis::platform::{LockClass, Step, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform, QueueError};
 
-/// Descriptors that fit into the page.
+/// The number of descriptors that fit into the page.
 pub(crate) const SLOTS: usize = ENTRIES / 2;
-/// Descriptors of one submission, not counting its wait. They are written with interrupts masked, so there is a limit.
+/// The most descriptors in one submission, without its wait. They are written with interrupts masked, so there is a
+/// limit.
 pub(crate) const BURST_MAX: usize = 64;
 
-/// What was submitted, alone or with others, to be asked about with [`Iommu::is_done`](portcullis::Iommu::is_done).
+/// Identifies a submission, shared or not. Pass it to [`Iommu::is_done`](portcullis::Iommu::is_done).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     pub(crate) submission: Submission,
-    /// For a part of a submission that was not yet in the hardware.
+    /// Set if the submission was not yet handed to the hardware when it was joined.
     turn: Option<Turn>,
 }
 
@@ -58,8 +62,8 @@ impl From<Submission> for Ticket {
     }
 }
 
-/// A run of descriptors and the wait behind them: in the low byte the slot in which it begins, and its status lies; above that its
-/// sequence, which begins at one.
+/// A run of descriptors and the wait behind it. The low byte is the slot in which it begins, which also selects its
+/// status. The bits above are its sequence, which begins at one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Submission(NonZeroU64);
 
@@ -69,11 +73,11 @@ impl Submission {
     #[inline]
     fn new(slot: usize, sequence: u64) -> Self {
         debug_assert!(slot < SLOTS && sequence > 0);
-        // Sequences begin at one, so it is never zero. 2^56 of them are not used up.
+        // Sequences begin at one, so the value is never zero. 2^56 sequences are never used up.
         Self(NonZeroU64::new(sequence << SLOT_BITS | slot as u64).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// Where it begins, and its status lies.
+    /// The slot in which the submission begins, and in which its status lies.
     #[inline]
     pub(crate) const fn slot(self) -> usize {
         self.0.get() as usize % SLOTS
@@ -88,37 +92,39 @@ impl Submission {
 /// How often an invalidation queue was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueUse {
-    /// Times that commands were handed in, in pieces of at most 64.
+    /// The number of commits: batches of commands, of at most 64 each.
     pub commits: u64,
-    /// Waits written: fewer, where commits were [shared](portcullis::Iommu::submit_shared).
+    /// The number of wait descriptors. There are fewer waits than commits if commits were
+    /// [shared](portcullis::Iommu::submit_shared).
     pub waits: u64,
 }
 
-/// What the lock protects. Between `head` and `tail` lie the slots in use.
+/// The state that the lock protects. The slots from `head` up to `tail` are in use.
 pub(crate) struct Ring {
-    /// The oldest slot that is not known to be over. Behind the hardware's head, never before it.
+    /// The oldest slot that is not known to be done. It is never ahead of the hardware's head.
     head: usize,
-    /// The sequence of the submission that begins there, and of the last one: each has the number that follows the one before it.
+    /// The sequence of the submission that begins at `head`, and that of the last submission. Sequences are
+    /// consecutive.
     oldest: u64,
     sequence: u64,
-    /// The slot that is written next.
+    /// The next slot to write.
     tail: usize,
-    /// The submission that callers may still join: it ends at `tail`, and hardware does not know of it.
+    /// The submission that callers may still join. It ends at `tail`, and hardware does not know of it yet.
     boarding: Option<Ride>,
-    /// The last two that callers have shared, the older first, unless they are known to be over.
+    /// The last two shared submissions, the older one first, unless they are known to be done.
     departed: [Option<Submission>; 2],
     /// The queue stopped in a state that cannot be resumed.
     broken: bool,
-    /// Times that commands were handed in.
+    /// The number of commits.
     commits: u64,
-    /// For each slot in which a submission begins, the slot behind its wait once that is written.
+    /// For each slot in which a submission begins: the slot behind its wait. It is set when the wait is written.
     ends: Box<[u8; SLOTS]>,
 }
 
 const _: () = assert!(SLOTS <= 1 << u8::BITS, "a byte names a slot");
 
 impl Ring {
-    /// Goes on with another sequence. All that was submitted is over.
+    /// Skips a number of sequences. All submissions must be done.
     #[cfg(test)]
     pub(crate) fn skip(&mut self, sequences: u64) {
         self.head = self.tail;
@@ -126,12 +132,14 @@ impl Ring {
         self.oldest = self.sequence + 1;
     }
 
-    /// Slots that may be written. One always stays free, for a full ring would look empty, and one for a wait that is owed.
+    /// The number of slots that may be written. One slot always stays free, because a full ring would look empty. One
+    /// more is kept for the wait of a submission that is still open to others.
     fn room(&self) -> usize {
         SLOTS - 1 - distance(self.head, self.tail) - usize::from(self.boarding.is_some())
     }
 
-    /// The submissions that have a wait and are not known to be over, oldest first, each with the slot behind its wait.
+    /// The submissions that have a wait and are not known to be done, oldest first, each with the slot behind its
+    /// wait.
     fn submissions(&self) -> impl Iterator<Item = (Submission, usize)> + '_ {
         let end = self.boarding.map_or(self.tail, |ride| ride.first());
         let (mut first, mut sequence) = (self.head, self.oldest);
@@ -140,13 +148,14 @@ impl Ring {
                 return None;
             }
             let submission = Submission::new(first, sequence);
-            // The remainder of a slot is the slot: so that no index is checked.
+            // A slot is less than `SLOTS`, so the remainder changes nothing. It makes the compiler omit the bounds
+            // check.
             (first, sequence) = (usize::from(self.ends[first % SLOTS]), sequence + 1);
             Some((submission, first))
         })
     }
 
-    /// The slot that is written next, taken.
+    /// Takes the next slot to write.
     #[inline]
     fn take(&mut self) -> usize {
         let slot = self.tail;
@@ -155,7 +164,8 @@ impl Ring {
     }
 }
 
-/// Memory for [`Ring::ends`]: in the ring itself it would be in every frame through which a new unit goes.
+/// Memory for [`Ring::ends`]. An array in the ring itself would be in every stack frame through which a new unit
+/// passes.
 pub(crate) struct SlotEnds(Box<[u8; SLOTS]>);
 
 impl SlotEnds {
@@ -174,7 +184,7 @@ fn has_error<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> bool {
     hardware.read32(FSTS) & status::QUEUE_ERRORS != 0
 }
 
-/// Slots from `from` forward to `to`.
+/// The number of slots from `from` forward to `to`.
 fn distance(from: usize, to: usize) -> usize {
     (to + SLOTS - from) % SLOTS
 }
@@ -184,9 +194,9 @@ pub(crate) struct Queue<P: Platform> {
     descriptors: Page,
     statuses: Page,
     pub(crate) ring: Unbroken<P::Lock<Ring>>,
-    /// The sequence of [`Ring::boarding`], zero for none: written under the lock, read without.
+    /// The sequence of [`Ring::boarding`], zero for none. It is written with the lock held, and read without it.
     boarding: AtomicU64,
-    /// When one of those on board has seen that what they wait for has landed, in microseconds.
+    /// When one of the callers that wait in the ride first saw that its predecessor has landed, in microseconds.
     landing_seen_us: AtomicU64,
 }
 
@@ -208,13 +218,14 @@ impl<P: Platform> Queue<P> {
         Self { descriptors, statuses, ring, boarding: AtomicU64::new(0), landing_seen_us }
     }
 
-    /// Tells the hardware where the queue is, turns it on, and lets submissions in. It was off, from the beginning or since it was
-    /// [closed](Self::close). A CPU that had looked before that, and comes now, writes behind the beginning of the new ring; should its
-    /// doorbell be lost, the next one is for it as well, and one follows: the caller flushes.
+    /// Tells the hardware where the queue is, turns it on, and accepts submissions. The queue was off, from the
+    /// beginning or since it was [closed](Self::close). A CPU that found the lock open before the close may take it
+    /// only now. It then writes into the new ring. If its doorbell is lost, the next doorbell covers its descriptors
+    /// too, and one follows because the caller flushes.
     pub(crate) fn start<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), BringUpError> {
         self.begin_anew(hardware)?;
         hardware.write64(IQT, 0);
-        // Size 0: one page, of 128-bit descriptors.
+        // Size 0: one page of 128-bit descriptors.
         hardware.write64(IQA, self.descriptors.phys().as_u64());
         hardware.enable(global::QUEUED_INVALIDATION)?;
         self.ring.open();
@@ -226,9 +237,9 @@ impl<P: Platform> Queue<P> {
         self.ring.close();
     }
 
-    /// Waits until the hardware has fetched everything, as it must before the queue is turned off.
+    /// Waits until the hardware has fetched every descriptor, which must happen before the queue is turned off.
     pub(crate) fn drain<M: Mmio>(hardware: &Hardware<M, P>) {
-        // Where it does not, because the queue stopped on an error, turning it off is all that is left.
+        // If the queue has stopped on an error, this times out, and the caller can only turn the queue off.
         hardware.spin(Wait::QueueRoom, || (hardware.read64(IQH) == hardware.read64(IQT)).then_some(()));
     }
 
@@ -238,9 +249,9 @@ impl<P: Platform> Queue<P> {
         self.statuses.release(platform, stopped);
     }
 
-    /// How often it was used.
+    /// How often the queue was used.
     pub(crate) fn used(&self) -> QueueUse {
-        // Every submission has a wait, but the one that boards.
+        // Every submission has a wait, except the one that is still open to others.
         let used = |ring: &mut Ring| QueueUse {
             commits: ring.commits,
             waits: ring.sequence - u64::from(ring.boarding.is_some()),
@@ -250,20 +261,21 @@ impl<P: Platform> Queue<P> {
 
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.
     ///
-    /// The wait needs no fence: hardware completes a wait only after everything ahead of it in the queue (§6.5.2.11).
+    /// The wait needs no fence, because hardware completes a wait only after everything ahead of it in the queue
+    /// (§6.5.2.11).
     pub(crate) fn submit<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
         self.when_there_is_room(hardware, |ring| {
-            // Where it is: it may be large.
+            // The iterator is built in place, because it may be large.
             let mut descriptors = descriptors();
             self.push(ring, hardware, &mut descriptors).map(Ticket::from)
         })
     }
 
-    /// Tries, with the lock for each try, until there is room.
+    /// Repeats `attempt`, taking the lock each time, until there is room.
     #[inline]
     fn when_there_is_room<M: Mmio>(
         &self,
@@ -272,7 +284,7 @@ impl<P: Platform> Queue<P> {
     ) -> Result<Ticket, QueueError> {
         let (mut is_full, mut patience) = (false, Patience::new(hardware.wait_us_max));
         loop {
-            // What is over makes room, for this attempt and no other: the lock is held from one to the other.
+            // The lock is held from `reclaim` to the attempt, so no other CPU takes the reclaimed room in between.
             let tried = self.once(|ring| {
                 if is_full {
                     self.reclaim(ring, &hardware.platform);
@@ -288,14 +300,15 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Tries once. `None` where there is no room.
+    /// Makes one attempt. `None` if there is no room.
     #[inline]
     fn once(&self, attempt: impl Fn(&mut Ring) -> Option<Ticket>) -> Result<Option<Ticket>, QueueError> {
         self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
-    /// Waits a moment for room. False where that has taken too long.
-    // No more than a yes, so that `resume_alone` takes the place of this frame: the next attempt says why the ring is not to be taken.
+    /// Pauses before the next attempt. Returns false if the time limit has passed.
+    // Returns only a bool, so that `resume_alone` takes over this stack frame (a tail call). The next attempt reports
+    // why the ring cannot be used.
     #[cold]
     #[inline(never)]
     fn await_room<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> bool {
@@ -306,7 +319,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Takes the queue out of an error, and does the rest of [`await_room`](Self::await_room).
+    /// Resumes the queue after an error, and then pauses as [`await_room`](Self::await_room) does.
     #[inline(never)]
     fn resume_alone<M: Mmio>(&self, hardware: &Hardware<M, P>, patience: &mut Patience) -> bool {
         let _ = self.ring.with(
@@ -316,7 +329,7 @@ impl<P: Platform> Queue<P> {
         patience.pause(&hardware.platform, Wait::QueueRoom)
     }
 
-    /// Writes a submission where there is room for it.
+    /// Writes a submission if there is room for it.
     fn push<M: Mmio>(
         &self,
         ring: &mut Ring,
@@ -328,12 +341,12 @@ impl<P: Platform> Queue<P> {
         if ring.room() < needed {
             return None;
         }
-        // A submission is one run of slots, so those who wait for submissions go now. The doorbell is for both.
+        // A submission is one run of slots, so the open ride is closed first. One doorbell covers both.
         self.close_boarding(ring, &hardware.platform);
         Some(self.write_submission(ring, hardware, descriptors))
     }
 
-    /// Writes a submission, for which there is room while nobody boards, and tells the hardware.
+    /// Writes a submission and tells the hardware. There must be room, and no open ride.
     #[inline(always)]
     fn write_submission<M: Mmio>(
         &self,
@@ -351,18 +364,18 @@ impl<P: Platform> Queue<P> {
         submission
     }
 
-    /// Begins a submission in the slot that is written next.
+    /// Begins a submission in the next slot.
     #[inline(always)]
     fn begin(&self, ring: &mut Ring, platform: &P) -> Submission {
         ring.sequence += 1;
         let submission = Submission::new(ring.tail, ring.sequence);
-        // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
-        // here sees that it is over: that is what let the slot be taken.
+        // Hardware does not read this word, so no barrier is needed. A caller that still asks about the last
+        // submission that began here sees it as done, because the slot was reused only after that.
         self.status(platform, submission).store_bits(u64::from((ring.sequence as u32).wrapping_sub(1)));
         submission
     }
 
-    /// Writes the descriptors of a commit to their page.
+    /// Writes the descriptors of one commit into the ring.
     #[inline(always)]
     fn append(ring: &mut Ring, page: &Frame, descriptors: impl Iterator<Item = InvalidationDescriptor>) {
         for descriptor in descriptors {
@@ -371,7 +384,7 @@ impl<P: Platform> Queue<P> {
         ring.commits += 1;
     }
 
-    /// Writes the wait of a submission that ends here, and makes all of it visible.
+    /// Writes the wait of a submission, and makes the whole submission visible.
     #[inline(always)]
     fn end(&self, ring: &mut Ring, platform: &P, page: &Frame, submission: Submission) {
         write(page, ring.take(), self.wait(submission));
@@ -380,10 +393,11 @@ impl<P: Platform> Queue<P> {
         make_visible(platform, page, first, distance(first, ring.tail));
     }
 
-    /// Moves `head` past every submission that is over, in ring order.
+    /// Moves `head` past every submission that is done, in ring order.
     ///
-    /// A wait that has landed was fetched, and so was everything ahead of it: memory tells what the head register would,
-    /// without a read across the bus, and tells also that nothing more will be written to the slot's status.
+    /// A wait that has landed was fetched, and so was everything ahead of it. So memory shows what the head register
+    /// would show, without a read across the bus. It also shows that nothing more will be written to the status of
+    /// the slot.
     #[cold]
     #[inline(never)]
     fn reclaim(&self, ring: &mut Ring, platform: &P) {
@@ -392,7 +406,8 @@ impl<P: Platform> Queue<P> {
             (head, oldest) = (end, oldest + 1);
         }
         (ring.head, ring.oldest) = (head, oldest);
-        // Within a revolution, so that no later one can take its status out of the reach of comparison.
+        // Done within one revolution of the ring, so that a later submission cannot move the status out of the range
+        // of the comparison.
         ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
     }
 
@@ -405,7 +420,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Looks after a submission that has not landed.
+    /// Handles a submission that has not landed: closes its ride if it is time, and resumes the queue after an error.
     #[inline(never)]
     fn ask_again<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> Result<bool, QueueError> {
         let Ticket { submission, turn } = ticket;
@@ -418,7 +433,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Takes the queue out of an error, and looks what has become of `submission`.
+    /// Resumes the queue after an error, and checks `submission` again.
     #[cold]
     #[inline(never)]
     fn resume_and_look<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission) -> Result<bool, QueueError> {
@@ -440,11 +455,11 @@ impl<P: Platform> Queue<P> {
         Ok(())
     }
 
-    /// What memory tells of `submission`.
+    /// Reads from memory whether `submission` is done or has failed.
     #[inline]
     fn look(&self, platform: &P, submission: Submission) -> Result<bool, QueueError> {
-        // The status first: whatever makes it read as landed, a failure was written before that, and the acquiring load
-        // shows it.
+        // The status is read first. A failure is always written before the status reads as landed, and the acquire
+        // load makes it visible.
         let landed = self.has_landed(platform, submission);
         match Failure::decode(self.failure(platform, submission).load_bits()) {
             Some(failure) if failure.sequence >= submission.sequence() => Err(failure.error),
@@ -452,7 +467,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Whether hardware is through with the wait of `submission`, well or badly.
+    /// Whether the wait of `submission` has landed, with success or failure.
     #[inline]
     fn has_landed(&self, platform: &P, submission: Submission) -> bool {
         let status = self.status(platform, submission).load_bits() as u32;
@@ -469,7 +484,7 @@ impl<P: Platform> Queue<P> {
         &self.statuses.entries(platform)[submission.slot() * 2 + 1]
     }
 
-    /// The wait that lands `submission`.
+    /// The wait descriptor that lands `submission`.
     #[inline(always)]
     fn wait(&self, submission: Submission) -> InvalidationDescriptor {
         let address = PhysAddr::new(self.statuses.phys().as_u64() + submission.slot() as u64 * DESCRIPTOR_BYTES);
@@ -482,17 +497,18 @@ impl<P: Platform> Queue<P> {
     }
 }
 
-/// Writes a descriptor, the quadword with its type last.
+/// Writes a descriptor. The quadword with its type is written last.
 #[inline(always)]
 fn write(page: &Frame, slot: usize, descriptor: InvalidationDescriptor) {
     let [low, high] = descriptor.encode();
-    // The remainder of a slot is the slot: so that no index is checked.
+    // A slot is less than `SLOTS`, so the remainder changes nothing. It makes the compiler omit the bounds check.
     let slot = slot % SLOTS;
     page[slot * 2 + 1].store_bits(high);
     page[slot * 2].store_bits(low);
 }
 
-/// Makes `count` descriptors from `first` on visible to the hardware, which snoops the queue even where its walker does not snoop (§10.4.3).
+/// Makes `count` descriptors from slot `first` on visible to the hardware. It snoops the queue even if its walker
+/// does not snoop (§10.4.3).
 #[inline(always)]
 fn make_visible<P: Platform>(platform: &P, page: &Frame, first: usize, count: usize) {
     let to_end = &page[first % SLOTS * 2..];

@@ -1,4 +1,4 @@
-//! Errors of the queue: who pays, and how the others go on (§6.5.2.10).
+//! Errors of the queue: which submissions fail, and how the others continue (§6.5.2.10).
 
 use super::{Queue, Ring, SLOTS, Submission, distance, make_visible, ring_doorbell, write};
 use crate::Mmio;
@@ -7,7 +7,8 @@ use crate::spec::faults::status;
 use crate::spec::registers::{FSTS, IQH, QUEUE_INDEX_SHIFT, QUEUE_OFFSET_MASK};
 use portcullis::{Platform, QueueError};
 
-/// The last submission of a slot that failed, as one word: the sequence, and below it why. Zero: none.
+/// The last failed submission of a slot, as one word: the sequence, and below it the number of the error. Zero means
+/// none.
 #[derive(Clone, Copy)]
 pub(super) struct Failure {
     pub(super) sequence: u64,
@@ -15,7 +16,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Why, by number.
+    /// The errors, by number.
     const ERRORS: [QueueError; 3] = [QueueError::Descriptor, QueueError::Device, QueueError::Halted];
     const SHIFT: u32 = 2;
 
@@ -31,16 +32,17 @@ impl Failure {
 }
 
 impl<P: Platform> Queue<P> {
-    /// Fails the submissions that an error hit, and lets the queue go on with the others.
-    // In line, so that those who wait have no frame more below their own.
+    /// Fails the submissions that an error has hit, and lets the queue continue with the others.
+    // Inline, so that a waiting caller needs no further stack frame.
     #[inline(always)]
     pub(super) fn resume<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) {
-        // Another CPU may have been here since the error was seen.
+        // Another CPU may have resumed the queue since the error was seen.
         let errors = hardware.read32(FSTS) & status::QUEUE_ERRORS;
         if errors == 0 || ring.broken {
             return;
         }
-        // Every descriptor has a wait behind it then, and who boarded fails or goes on with the others.
+        // Closed first, so that every descriptor has a wait behind it. The callers in the ride then fail or continue
+        // with the others.
         self.close_boarding(ring, &hardware.platform);
         let raw_head = hardware.read64(IQH);
         let head = (raw_head >> QUEUE_INDEX_SHIFT) as usize;
@@ -48,18 +50,19 @@ impl<P: Platform> Queue<P> {
         let sane = raw_head & !QUEUE_OFFSET_MASK == 0
             && head < SLOTS
             && distance(ring.head, head) <= distance(ring.head, ring.tail);
-        // The submission that has the descriptor at the head: the first that ends behind it.
+        // The submission that contains the descriptor at the head: the first submission that ends behind it.
         let has_head = |&(_, end): &(Submission, usize)| distance(ring.head, head) < distance(ring.head, end);
         let owner = if sane { ring.submissions().find(has_head) } else { None };
         let refused = errors & status::QUEUE_ERROR != 0;
-        // Stopped at no descriptor of ours, or in front of a wait that has landed: hardware could not fetch, or is gone and
-        // reads as all ones.
+        // The hardware stopped at no descriptor of ours, or in front of a submission that has landed. Either it could
+        // not fetch, or the unit is gone and reads as all ones.
         let lost = owner.is_none_or(|(owner, _)| self.has_landed(&hardware.platform, owner));
         ring.broken = !sane || (refused && lost);
         let dropped = if ring.broken {
             Some((ring.tail, QueueError::Descriptor))
         } else if errors & status::TIMEOUT_ERROR != 0 {
-            // Hardware has dropped every wait that it had fetched and not finished; those from the head on it has not seen.
+            // Hardware has dropped every wait that it had fetched and not finished. It has not seen the waits from
+            // the head on.
             Some((head, QueueError::Device))
         } else {
             None
@@ -73,27 +76,31 @@ impl<P: Platform> Queue<P> {
         if let Some((owner, end)) = owner.filter(|_| refused) {
             self.replace_refused(hardware, head, (end + SLOTS - 1) % SLOTS, owner);
         }
-        // A completion that no invalidation of ours asked for, `COMPLETION_ERROR`, stops nothing and hits no submission.
+        // `COMPLETION_ERROR` reports a completion that no invalidation of ours requested. It stops nothing and
+        // affects no submission.
         hardware.write32(FSTS, errors);
-        // Some implementations look at the queue again only when told.
+        // Some implementations read the queue again only after a doorbell.
         ring_doorbell(ring, hardware);
     }
 
-    /// Fails `owner`, which has the refused descriptor at `head`, and puts a harmless one there: hardware has stopped in front
-    /// of it. The rest of the owner stays, its wait at `wait` too, which tells when the hardware is through: the failure is
-    /// written before the wait can land, and outweighs it.
+    /// Fails `owner`, which contains the refused descriptor at `head`, and replaces that descriptor with a harmless
+    /// one; hardware has stopped in front of it. The rest of `owner` stays, including its wait in slot `wait`, which
+    /// tells when the hardware has passed it. The failure is written before that wait can land, and takes precedence
+    /// over it.
     #[inline(always)]
     fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: usize, wait: usize, owner: Submission) {
         self.fail(hardware, owner, QueueError::Descriptor);
-        // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
-        // the owner's wait is in. Nobody unfinished has begun there, unless the owner is nothing but that wait.
+        // The harmless descriptor is not a wait without effect, because some implementations refuse that too. It is a
+        // wait that writes to the status of the slot in which the owner's wait lies. No unfinished submission has
+        // begun in that slot, unless the owner consists of that wait alone.
         let page = self.descriptors.entries(&hardware.platform);
         write(page, head, self.wait(Submission::new(wait, owner.sequence())));
         make_visible(&hardware.platform, page, head, 1);
     }
 
-    /// Fails every submission whose wait lies before `end` and has not landed, and lands it in the hardware's stead.
-    // In line, as `resume`.
+    /// Fails every submission whose wait lies before `end` and has not landed, and marks it as landed in place of the
+    /// hardware.
+    // Inline, as `resume`.
     #[inline(always)]
     fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, error: QueueError) {
         let is_before = |&(_, behind): &(Submission, usize)| distance(ring.head, behind) <= distance(ring.head, end);
@@ -110,7 +117,8 @@ impl<P: Platform> Queue<P> {
         self.failure(&hardware.platform, submission).store_bits(failure.encode());
     }
 
-    /// Begins anew, now that the hardware's queue is off and ours closed: what it has not done by now it never will.
+    /// Resets the ring. The hardware's queue is off and ours is closed, so descriptors that are not done now never
+    /// will be.
     ///
     /// # Errors
     /// [`QueueError::Panicked`].
@@ -118,7 +126,7 @@ impl<P: Platform> Queue<P> {
         self.ring.with_closed(|ring| {
             self.close_boarding(ring, &hardware.platform);
             self.drop_waits(ring, hardware, ring.tail, QueueError::Halted);
-            // The hardware's head begins at zero, and so does its tail.
+            // The hardware's head and tail both begin at zero.
             (ring.head, ring.tail, ring.oldest) = (0, 0, ring.sequence + 1);
             (ring.departed, ring.broken) = ([None; 2], false);
         })

@@ -1,19 +1,21 @@
-//! Submissions that several commits share: a *ride*, their descriptors in one run with one wait behind it.
+//! Submissions that several commits share. A *ride* is their descriptors in one run, with one wait behind it.
 //!
 //! ```text
 //!   head                              doorbell            tail
 //!    | departed ride, in flight, wait | boarding ride ...  |
 //! ```
 //!
-//! At most two rides are in flight, unless one was full: the hardware does one after the other, so that with two it is never
-//! idle, and a third would only wait there for what it can wait for here. Who finds fewer departs at once, alone. Who finds two
-//! writes descriptors behind them, where hardware does not look yet, and with that has boarded the next. When the older of the
-//! two has landed, one of those on board, whoever is first to ask, closes the next ride with a wait and rings the doorbell. A
-//! submission of somebody who does not share takes those on board along.
+//! At most two rides are in flight, unless one was full or had no room for the next commit. The hardware performs one
+//! ride after the other: with two it is never idle, and a third could only wait in the hardware instead of here. A
+//! commit that finds fewer than two in flight, and no open ride, departs at once, as a ride of its own. A commit that
+//! finds two writes its descriptors behind them, where the hardware does not look yet. It has then boarded the next
+//! ride. When the older of the two has landed, the first caller on board that polls after its waiting time closes the
+//! ride with a wait and rings the doorbell. The ride has then departed. A submission that is not shared closes the
+//! open ride first, and its doorbell covers both.
 //!
-//! All of it is done by those who ask, under the lock of the ring, which masks interrupts and is held for a few stores and
-//! the doorbell. So who stops asking, is interrupted or never asks holds nobody up, and an interrupt may board what it has
-//! interrupted.
+//! Only callers that submit or poll do this work, under the lock of the ring. The lock masks interrupts and is held
+//! for a few stores and the doorbell. So a caller that stops polling, is interrupted or never polls delays no other
+//! caller, and an interrupt handler may board the ride of the code that it has interrupted.
 
 use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, distance, ring_doorbell};
 use crate::Mmio;
@@ -23,47 +25,49 @@ use crate::sync::Ordering;
 use portcullis::platform::{CpuHint, Step};
 use portcullis::{Platform, QueueError};
 
-/// How long the others on board leave it to the leader to depart once it may, and then each to those who have boarded before,
-/// in microseconds. They would all want the lock at once, and those who come to board would wait behind them, find that the
-/// ride has gone, and depart alone, so that it would never end. So longer than it takes to see that a ride has landed, and no
-/// longer than one might be missed.
+/// How long each caller on board waits for each descriptor that was on board before its own, in microseconds, once
+/// the ride may depart. The leader does not wait. Without this time, all callers would contend for the lock at once.
+/// New callers would queue behind them, find that the ride has departed, and depart alone, and so on without end. The
+/// time is longer than it takes to see that a ride has landed, and short enough that a preempted leader delays the
+/// others little.
 const PATIENCE_US: u32 = if cfg!(loom) { 1 } else { 10 };
 
-/// Nobody has seen it.
+/// No caller has seen the landing.
 pub(super) const UNSEEN: u64 = u64::MAX;
 
 /// A ride that can still be joined.
 #[derive(Clone, Copy)]
 pub(super) struct Ride {
     submission: Submission,
-    /// Where the first on board runs, who is to depart.
+    /// The CPU of the first caller on board, which should close the ride.
     leader: CpuHint,
 }
 
-/// When a ride may depart, to one of those on board.
+/// When a caller on board may close the ride.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Turn {
-    /// When this has landed,
+    /// The submission that must have landed.
     behind: Submission,
-    /// and so long after that was seen, in microseconds.
+    /// How long to wait after a caller has first seen that, in microseconds. Zero for the leader.
     patience_us: u32,
 }
 
 impl<P: Platform> Queue<P> {
-    /// Submits `descriptors`, at most [`BURST_MAX`], behind one wait with those of others. Spins for room, without the lock.
+    /// Submits `descriptors`, at most [`BURST_MAX`], together with those of other callers, with one wait behind all
+    /// of them. Spins for room, without the lock.
     pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
         self.when_there_is_room(hardware, |ring| {
-            // Where it is: it may be large.
+            // The iterator is built in place, because it may be large.
             let mut descriptors = descriptors();
             self.board_next(ring, hardware, &mut descriptors)
         })
     }
 
-    /// The same where there is room; `None` where there is none.
+    /// Does what [`submit_shared`](Self::submit_shared) does if there is room; `None` if there is none.
     #[inline]
     pub(crate) fn try_submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
         &self,
@@ -73,7 +77,7 @@ impl<P: Platform> Queue<P> {
         self.once(|ring| self.board(ring, hardware, descriptors()))
     }
 
-    /// Writes a commit into the next ride, and has that depart where there is nothing to wait for.
+    /// Writes a commit into the next ride. Closes that ride at once if it has nothing to wait for.
     #[inline]
     fn board<M: Mmio>(
         &self,
@@ -86,13 +90,13 @@ impl<P: Platform> Queue<P> {
         let [older, last] = ring.departed;
         let in_flight = older.filter(|departed| !self.has_landed(platform, *departed));
         if ring.boarding.is_none() && in_flight.is_none() && ring.room() > count {
-            // Nothing to wait for, and nobody on board: a ride of its own.
+            // The hardware has at most one ride, and no ride is open: this commit departs as a ride of its own.
             let submission = self.write_submission(ring, hardware, descriptors);
             ring.departed = [last, Some(submission)];
             return Some(submission.into());
         }
         if ring.room() <= count {
-            // Here, not in `board_next`: the two frames must not add up.
+            // Called here and not in `board_next`, so that the two stack frames do not add up.
             self.reclaim(ring, platform);
         }
         self.board_next(ring, hardware, descriptors)
@@ -130,12 +134,13 @@ impl<P: Platform> Queue<P> {
             self.depart(ring, hardware);
             return Some(ride.submission.into());
         };
-        // Whoever boards on the leader's CPU has interrupted it, or it has moved: act in its stead.
+        // A caller on the leader's CPU has interrupted the leader, or the leader has moved to another CPU. So it may
+        // act in the leader's place.
         let patience_us = if ride.leader == cpu { 0 } else { PATIENCE_US * before as u32 };
         Some(Ticket { submission: ride.submission, turn: Some(Turn { behind, patience_us }) })
     }
 
-    /// Has `submission` depart if it has not and may.
+    /// Closes the ride of `submission` if it is still open and may depart.
     ///
     /// # Errors
     /// [`QueueError::Panicked`]: the ride will not depart.
@@ -146,8 +151,9 @@ impl<P: Platform> Queue<P> {
         submission: Submission,
         turn: Turn,
     ) -> Result<(), QueueError> {
-        // Relaxed: this was the submission's sequence when it was boarded, which comes before; what is read here is that or
-        // something later, and it is never set to that again. Who reads it too late looks again under the lock.
+        // Relaxed: the value was this sequence when the caller boarded, which happened before. This load returns that
+        // value or a later one, and the same sequence is never stored again. A caller that reads a stale value checks
+        // again under the lock.
         let is_boarding = || self.boarding.load(Ordering::Relaxed) == submission.sequence();
         let platform = &hardware.platform;
         if is_boarding() && self.has_landed(platform, turn.behind) && self.is_out_of_patience(platform, turn) {
@@ -160,12 +166,14 @@ impl<P: Platform> Queue<P> {
         Ok(())
     }
 
-    /// Whether those who may have it depart first have had their time. It begins when one of those on board sees the landing.
+    /// Whether the callers with precedence have had their time. The time begins when one of the callers on board sees
+    /// the landing.
     fn is_out_of_patience(&self, platform: &P, turn: Turn) -> bool {
         if turn.patience_us == 0 {
             return true;
         }
-        // Relaxed: a hint. Who is late may store what was seen for the ride before, and somebody asks for the lock too early.
+        // Relaxed: this is only a hint. A late caller may store a time that it read for the previous ride. Then
+        // another caller only takes the lock too early.
         let seen_us = self.landing_seen_us.load(Ordering::Relaxed);
         if seen_us == UNSEEN {
             self.landing_seen_us.store(platform.now_us(), Ordering::Relaxed);
@@ -174,14 +182,14 @@ impl<P: Platform> Queue<P> {
         platform.now_us() >= seen_us + u64::from(turn.patience_us)
     }
 
-    /// Tells the hardware of those on board.
+    /// Closes the open ride and rings the doorbell.
     #[inline(always)]
     fn depart<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) {
         self.close_boarding(ring, &hardware.platform);
         ring_doorbell(ring, hardware);
     }
 
-    /// Writes the wait behind those on board, if there are any. The doorbell has to follow.
+    /// Writes the wait of the open ride, if there is one. The caller must ring the doorbell afterwards.
     #[inline(always)]
     pub(super) fn close_boarding(&self, ring: &mut Ring, platform: &P) {
         if let Some(ride) = ring.boarding {
@@ -200,15 +208,15 @@ impl<P: Platform> Queue<P> {
 }
 
 impl Ride {
-    /// The slot in which it begins.
+    /// The slot in which the ride begins.
     pub(super) fn first(&self) -> usize {
         self.submission.slot()
     }
 
-    /// Descriptors on board.
+    /// The number of descriptors on board.
     fn descriptors(&self, ring: &Ring) -> usize {
         distance(self.submission.slot(), ring.tail)
     }
 }
 
-const _: () = assert!(2 * (BURST_MAX + 1) < SLOTS, "there comes room for a submission while a ride is boarding");
+const _: () = assert!(2 * (BURST_MAX + 1) < SLOTS, "room for a submission becomes free while a ride is boarding");

@@ -29,32 +29,32 @@ const DOMAIN_SHIFT: u32 = 16;
 const SOURCE_SHIFT: u32 = 32;
 const PAGE_MASK: u64 = !(PAGE_SIZE - 1);
 
-/// Which entries of the context cache go.
+/// The scope of a context-cache invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContextScope {
-    /// All.
+    /// All entries.
     Global,
-    /// Those of one domain.
+    /// The entries of one domain.
     Domain(DomainId),
-    /// That of one device, or of some of its functions.
+    /// The entry of one device, or of some of its functions.
     Device {
         /// The domain that the device was in.
         domain: DomainId,
         /// The device.
         source: SourceId,
-        /// `FM`: how many of the function bits are ignored, 0 to 3.
+        /// `FM`: the number of function bits that are ignored, 0 to 3.
         function_mask: u8,
     },
 }
 
-/// Which entries of the IOTLB and the paging-structure caches go.
+/// The scope of an invalidation of the IOTLB and the paging-structure caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IotlbScope {
-    /// All.
+    /// All entries.
     Global,
-    /// Those of one domain.
+    /// The entries of one domain.
     Domain(DomainId),
-    /// Those of one domain that serve some pages.
+    /// The entries of one domain that translate a run of pages.
     Pages {
         /// The domain.
         domain: DomainId,
@@ -62,24 +62,24 @@ pub enum IotlbScope {
         first: Iova,
         /// `AM`: log2 of the number of pages, 0 to 63.
         mask: u8,
-        /// `IH`: leaves only; paging-structure entries may stay.
+        /// `IH`, the invalidation hint: only leaves have changed, and paging-structure entries may stay.
         leaf_only: bool,
     },
 }
 
-/// Where and what a wait descriptor writes.
+/// The write that a wait descriptor makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatusWrite {
-    /// Where, a multiple of 4.
+    /// The physical address, a multiple of 4.
     pub address: PhysAddr,
-    /// What.
+    /// The value.
     pub data: u32,
 }
 
 /// An invalidation descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidationDescriptor {
-    /// §6.5.2.1.
+    /// Invalidates the context cache (§6.5.2.1).
     ///
     /// ```text
     ///  127     64 | 63  50 49 48 47  32 31   16 15  6 5 4 3 0
@@ -88,7 +88,7 @@ pub enum InvalidationDescriptor {
     /// +----------+|+------+-----+------+-------+-----+---+---+
     /// ```
     ContextCache(ContextScope),
-    /// §6.5.2.3.
+    /// Invalidates the IOTLB and the paging-structure caches (§6.5.2.3).
     ///
     /// ```text
     ///  127  76 75 71 70 69 64 | 63    32 31   16 15  8 7  6  5 4 3 0
@@ -97,14 +97,14 @@ pub enum InvalidationDescriptor {
     /// +-------+-----+--+-----+|+--------+-------+-----+--+--+---+---+
     /// ```
     Iotlb {
-        /// What goes.
+        /// The scope of the invalidation.
         scope: IotlbScope,
         /// `DW`: completes only after the writes in flight have landed.
         drain_writes: bool,
         /// `DR`: completes only after the reads in flight have been answered.
         drain_reads: bool,
     },
-    /// §6.5.2.5.
+    /// Invalidates a device-TLB (§6.5.2.5).
     ///
     /// ```text
     ///  127  76 75 65 64 | 63      52 51 48 47  32 31  21 20 16 15     12 11  4 3 0
@@ -115,16 +115,16 @@ pub enum InvalidationDescriptor {
     DeviceTlb {
         /// The device.
         source: SourceId,
-        /// `PFSID`: its physical function.
+        /// `PFSID`: the source id of its physical function.
         physical_function: SourceId,
-        /// `MIP`: how many such invalidations the device takes at once; 0 means 32.
+        /// `MIP`: the number of such invalidations that the device accepts at once; 0 means 32.
         pending_max: u8,
-        /// `ADDR`: the page or, under `sized`, the pages (their number lies in the lowest clear bit).
+        /// `ADDR`: the page or, with `sized`, the pages. The lowest clear bit then encodes their number.
         address: Iova,
         /// `S`: the address encodes more than one page.
         sized: bool,
     },
-    /// §6.5.2.7.
+    /// Invalidates the interrupt entry cache (§6.5.2.7).
     ///
     /// ```text
     ///  127     64 | 63  48 47  32 31  27 26   5 4 3 0
@@ -133,10 +133,10 @@ pub enum InvalidationDescriptor {
     /// +----------+|+------+------+------+------+-+---+
     /// ```
     InterruptEntryCache {
-        /// The first entry and log2 of how many; `None` for all.
+        /// The first entry and log2 of the number of entries; `None` for all entries.
         entries: Option<(u16, u8)>,
     },
-    /// §6.5.2.8.
+    /// Reports that everything ahead of it has completed (§6.5.2.8).
     ///
     /// ```text
     ///  127            66 65 64 | 63         32 31    8 7  6  5  4  3 0
@@ -145,11 +145,11 @@ pub enum InvalidationDescriptor {
     /// +-----------------+-----+|+-------------+-------+--+--+--+--+---+
     /// ```
     Wait {
-        /// `SW`: what is written once everything before it has completed.
+        /// `SW`: the write that is made once everything ahead has completed.
         status: Option<StatusWrite>,
-        /// `IF`: an interrupt is raised then.
+        /// `IF`: an interrupt is raised at that point.
         interrupt: bool,
-        /// `FN`: what follows is not started before.
+        /// `FN`: descriptors behind this one are not started before that point.
         fence: bool,
         /// `PD`: page requests in flight are drained too.
         drain_page_requests: bool,
@@ -160,7 +160,7 @@ pub enum InvalidationDescriptor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidationDescriptorError {
-    /// No such type.
+    /// The type is unknown.
     #[error("no invalidation descriptor has type {0:#x}")]
     Type(u16),
     /// The granularity has the reserved value.
@@ -185,8 +185,8 @@ const fn bit(word: u64, bit: u32) -> bool {
 }
 
 impl InvalidationDescriptor {
-    /// The two quadwords, low first. Fields wider than their place lose their high bits, addresses their low ones.
-    // Whoever calls it knows the type, and most of the fields.
+    /// The two quadwords, low first. Fields that are too wide lose their high bits; addresses lose their low bits.
+    // Callers know the type and most of the fields at compile time, so inlining folds most of this away.
     #[inline(always)]
     pub const fn encode(self) -> [u64; 2] {
         match self {
@@ -240,7 +240,7 @@ impl InvalidationDescriptor {
         }
     }
 
-    /// Reads two quadwords as hardware does.
+    /// Decodes two quadwords as hardware does.
     ///
     /// # Errors
     /// [`InvalidationDescriptorError`].

@@ -1,4 +1,4 @@
-//! Faults: the status register, the recording registers and the reasons (§7, §10.4.9, §10.4.14).
+//! Faults: the status register, the recording registers and the fault reasons (§7, §10.4.9, §10.4.14).
 
 use portcullis::iommu::SourceId;
 use portcullis::{Iova, PAGE_SIZE};
@@ -12,7 +12,7 @@ use portcullis::{Iova, PAGE_SIZE};
 /// +------+-----+---+---+---+---+---+---+---+---+
 /// ```
 pub mod status {
-    /// A fault found no recording register free, and was lost.
+    /// A fault found no free recording register and was lost.
     pub const OVERFLOW: u32 = 1 << 0;
     /// At least one recording register holds a fault. Read-only: follows their `F` bits.
     pub const PENDING: u32 = 1 << 1;
@@ -20,7 +20,7 @@ pub mod status {
     pub const QUEUE_ERROR: u32 = 1 << 4;
     /// A device answered an invalidation with an unexpected completion.
     pub const COMPLETION_ERROR: u32 = 1 << 5;
-    /// A device did not answer an invalidation in time; the waits of that moment were aborted.
+    /// A device did not answer an invalidation in time. The waits that were pending then were aborted.
     pub const TIMEOUT_ERROR: u32 = 1 << 6;
     /// All errors of the queue.
     pub const QUEUE_ERRORS: u32 = QUEUE_ERROR | COMPLETION_ERROR | TIMEOUT_ERROR;
@@ -31,7 +31,7 @@ pub mod status {
         (status >> RECORD_SHIFT) as u8
     }
 
-    /// The status with this `FRI`.
+    /// Returns the status with this `FRI`.
     pub const fn with_first_record(status: u32, index: u8) -> u32 {
         status & !(0xff << RECORD_SHIFT) | (index as u32) << RECORD_SHIFT
     }
@@ -45,9 +45,9 @@ pub enum FaultReason {
     RootNotPresent,
     /// 2: the context entry is not present.
     ContextNotPresent,
-    /// 3: the context entry asks for what the hardware cannot do.
+    /// 3: the context entry uses a feature that the hardware lacks.
     ContextInvalid,
-    /// 4: the address is wider than the tables or the hardware translate.
+    /// 4: the address is wider than the tables or the hardware can translate.
     AddressBeyondWidth,
     /// 5: a write, or a read that writes, without the right to write.
     NoWrite,
@@ -65,11 +65,11 @@ pub enum FaultReason {
     ContextReserved,
     /// 12: reserved bits are set in a second-level entry.
     EntryReserved,
-    /// 13: a translated or translation request that the context entry does not let through.
+    /// 13: the context entry does not allow translated requests or translation requests.
     TranslationBlocked,
     /// 14: the translation leads into the interrupt range.
     InterruptRange,
-    /// Any other number.
+    /// Any other code.
     Other(u8),
 }
 
@@ -91,7 +91,7 @@ impl FaultReason {
         Self::InterruptRange,
     ];
 
-    /// The reason with this number.
+    /// The reason with this code.
     pub const fn from_code(code: u8) -> Self {
         match code {
             1..=14 => Self::NUMBERED[code as usize - 1],
@@ -99,7 +99,7 @@ impl FaultReason {
         }
     }
 
-    /// Its number.
+    /// The code of the reason.
     pub const fn code(self) -> u8 {
         match self {
             Self::RootNotPresent => 1,
@@ -121,7 +121,7 @@ impl FaultReason {
     }
 }
 
-/// What kind of request was refused: `T1` and `T2` of the record.
+/// The kind of the refused request: `T1` and `T2` of the record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FaultRequest {
     /// A write.
@@ -134,8 +134,8 @@ pub enum FaultRequest {
     Atomic,
 }
 
-/// A fault recording register that holds a fault (§10.4.14). One that does not has `F`, bit 127, clear; writing one to `F`
-/// clears it.
+/// A fault recording register that holds a fault (§10.4.14). A register without a fault has `F`, bit 127, clear.
+/// Writing one to `F` clears it.
 ///
 /// ```text
 ///  127 126 125 124 123 104 103 96 95  93 92 91  80 79     64 | 63  12 11   0
@@ -145,13 +145,13 @@ pub enum FaultRequest {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultRecord {
-    /// Who asked.
+    /// The device that made the request.
     pub source: SourceId,
-    /// For which page.
+    /// The page that it accessed.
     pub page: Iova,
-    /// What it asked for.
+    /// The kind of request.
     pub request: FaultRequest,
-    /// Why it was refused.
+    /// Why the request was refused.
     pub reason: FaultReason,
 }
 
@@ -176,7 +176,7 @@ impl FaultRecord {
         [self.page.as_u64() & !(PAGE_SIZE - 1), high]
     }
 
-    /// Reads two quadwords. `None` where the register holds no fault.
+    /// Decodes two quadwords. `None` if the register holds no fault.
     pub const fn decode([low, high]: [u64; 2]) -> Option<Self> {
         if high & Self::FAULT == 0 {
             return None;

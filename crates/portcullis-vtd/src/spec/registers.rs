@@ -1,4 +1,4 @@
-//! Registers: where they are and what their bits mean (§10.4).
+//! Registers: their offsets, and the meaning of their bits (§10.4).
 
 /// Version register, 32 bits (§10.4.1): major in bits 7:4, minor in bits 3:0.
 pub const VER: u32 = 0x00;
@@ -30,10 +30,10 @@ pub const PMEN: u32 = 0x64;
 pub const IQH: u32 = 0x80;
 /// Invalidation queue tail register, 64 bits (§10.4.22): bytes from the base, bits 18:4.
 pub const IQT: u32 = 0x88;
-/// Invalidation queue address register, 64 bits (§10.4.23): base in bits 63:12, `DW` (256-bit descriptors) in bit 11, size in
-/// bits 2:0 (2^size pages).
+/// Invalidation queue address register, 64 bits (§10.4.23): base in bits 63:12, `DW` (256-bit descriptors) in bit 11,
+/// size in bits 2:0 (2^size pages).
 pub const IQA: u32 = 0x90;
-/// Invalidation completion status register, 32 bits (§10.4.24): a wait with an interrupt has completed in bit 0.
+/// Invalidation completion status register, 32 bits (§10.4.24). Bit 0: a wait with an interrupt has completed.
 pub const ICS: u32 = 0x9c;
 /// Invalidation event control register, 32 bits (§10.4.25). Bits: [`fault_event`], same layout.
 pub const IECTL: u32 = 0xa0;
@@ -44,9 +44,9 @@ pub const IEADDR: u32 = 0xa8;
 /// Invalidation event upper address register, 32 bits (§10.4.28).
 pub const IEUADDR: u32 = 0xac;
 
-/// Bytes of the register block that a unit decodes at least.
+/// The smallest register block that a unit decodes, in bytes.
 pub const BLOCK_BYTES: u32 = 0x1000;
-/// Shift from a byte offset in [`IQH`] and [`IQT`] to the number of a 128-bit descriptor.
+/// Shift from a byte offset in [`IQH`] and [`IQT`] to the index of a 128-bit descriptor.
 pub const QUEUE_INDEX_SHIFT: u32 = 4;
 /// Bits of [`IQH`] and [`IQT`] that hold the offset.
 pub const QUEUE_OFFSET_MASK: u64 = 0x7_fff0;
@@ -78,13 +78,13 @@ pub mod global {
     pub const INTERRUPT_TABLE: u32 = 1 << 24;
     /// Compatibility format interrupts.
     pub const COMPATIBILITY_INTERRUPTS: u32 = 1 << 23;
-    /// Commands that act once. Whoever writes the command register with the status it has read must leave these out.
+    /// Commands that act once. Software that builds a command from the status register must clear these bits.
     pub const ONE_SHOT: u32 = ROOT_TABLE | FAULT_LOG | WRITE_BUFFER_FLUSH | INTERRUPT_TABLE;
 }
 
 /// Bits of [`RTADDR`] (§10.4.6).
 pub mod root_table {
-    /// The table.
+    /// Physical address of the root table.
     pub const ADDRESS: u64 = !0xfff;
     /// Table mode. Zero is legacy mode.
     pub const MODE: u64 = 3 << 10;
@@ -100,9 +100,9 @@ pub mod fault_event {
 
 /// Bits of [`PMEN`] (§10.4.16).
 pub mod protected_memory {
-    /// Enable: requests to the protected regions are refused.
+    /// Enable: requests to the protected regions are blocked.
     pub const ENABLE: u32 = 1 << 31;
-    /// Status, read-only.
+    /// Status: the regions are protected. Read-only.
     pub const ENABLED: u32 = 1 << 0;
 }
 
@@ -122,7 +122,7 @@ pub mod widths {
     pub const LEVELS_4: u8 = 1 << 2;
 }
 
-/// A reader and a builder for every field of a register.
+/// Defines a reader and a builder for each field of a register.
 macro_rules! fields {
     ($($(#[$doc:meta])* $get:ident, $with:ident: $type:ty = $high:literal : $low:literal;)*) => {
         $(
@@ -133,7 +133,7 @@ macro_rules! fields {
                 ((self.0 >> $low) & (u64::MAX >> (63 - ($high - $low)))) as $type
             }
 
-            /// The same register with this field set; bits beyond its width are dropped.
+            /// Returns the register with this field replaced. Bits of `value` beyond the field's width are dropped.
             #[must_use]
             pub const fn $with(self, value: $type) -> Self {
                 let mask = u64::MAX >> (63 - ($high - $low));
@@ -143,7 +143,7 @@ macro_rules! fields {
     };
 }
 
-/// A reader and a builder for every flag of a register.
+/// Defines a reader and a builder for each flag of a register.
 macro_rules! flags {
     ($($(#[$doc:meta])* $get:ident, $with:ident = $bit:literal;)*) => {
         $(
@@ -153,7 +153,7 @@ macro_rules! flags {
                 self.0 & (1 << $bit) != 0
             }
 
-            /// The same register with this flag set or clear.
+            /// Returns the register with this flag set or cleared.
             #[must_use]
             pub const fn $with(self, value: bool) -> Self {
                 Self((self.0 & !(1 << $bit)) | ((value as u64) << $bit))
@@ -162,7 +162,7 @@ macro_rules! flags {
     };
 }
 
-/// The capability register (§10.4.2). Fields that legacy mode does not need are left out.
+/// The capability register (§10.4.2). Fields that legacy mode does not use are left out.
 ///
 /// ```text
 ///  55  54  53  48 47 40 39  38 37   34 33 24 23 22  21  16 15 13 12    8 7  6    5   4    3   2 0
@@ -176,17 +176,17 @@ pub struct Capability(pub u64);
 
 impl Capability {
     fields! {
-        /// `ND`: domain ids have 4 + 2·ND bits. 7 is reserved.
+        /// `ND`: domain ids have 4 + 2·ND bits. The value 7 is reserved.
         nd, with_nd: u8 = 2:0;
-        /// `SAGAW`: table depths understood. Bits: [`widths`].
+        /// `SAGAW`: the supported table depths. Bits: [`widths`].
         sagaw, with_sagaw: u8 = 12:8;
-        /// `MGAW`: the widest address that can be translated, in bits, less one.
+        /// `MGAW`: the width of the widest address that can be translated, in bits, less one.
         mgaw, with_mgaw: u8 = 21:16;
-        /// `FRO`: where the fault recording registers begin, in units of 16 bytes.
+        /// `FRO`: offset of the fault recording registers, in units of 16 bytes.
         fro, with_fro: u16 = 33:24;
-        /// `SLLPS`: large leaves understood. Bits: [`large_pages`].
+        /// `SLLPS`: the supported sizes of large leaves. Bits: [`large_pages`].
         sllps, with_sllps: u8 = 37:34;
-        /// `NFR`: fault recording registers, less one.
+        /// `NFR`: the number of fault recording registers, less one.
         nfr, with_nfr: u8 = 47:40;
         /// `MAMV`: the largest address mask of a page-selective invalidation.
         mamv, with_mamv: u8 = 53:48;
@@ -195,23 +195,24 @@ impl Capability {
     flags! {
         /// `RWBF`: software must flush the write buffer after it has changed a table in memory.
         rwbf, with_rwbf = 4;
-        /// `PLMR`: a protected memory region below 4 GiB.
+        /// `PLMR`: the unit has a protected memory region below 4 GiB.
         plmr, with_plmr = 5;
-        /// `PHMR`: a protected memory region above 4 GiB.
+        /// `PHMR`: the unit has a protected memory region above 4 GiB.
         phmr, with_phmr = 6;
-        /// `CM`: caching mode; absent and faulty entries may be cached, under domain id 0 where the context was not present.
+        /// `CM`: caching mode. Absent and faulty entries may be cached, under domain id 0 if the context entry was
+        /// not present.
         cm, with_cm = 7;
-        /// `ZLR`: zero-length reads of write-only pages are let through.
+        /// `ZLR`: zero-length reads of write-only pages are allowed.
         zlr, with_zlr = 22;
-        /// `PSI`: page-selective invalidation is understood.
+        /// `PSI`: page-selective invalidation is supported.
         psi, with_psi = 39;
-        /// `DWD`: an IOTLB invalidation can drain the writes that are in flight.
+        /// `DWD`: an IOTLB invalidation can drain writes in flight.
         dwd, with_dwd = 54;
-        /// `DRD`: an IOTLB invalidation can drain the reads that are in flight.
+        /// `DRD`: an IOTLB invalidation can drain reads in flight.
         drd, with_drd = 55;
     }
 
-    /// Width of a domain id, in bits: 4 to 16. `None` where the field holds the reserved value.
+    /// Width of a domain id, in bits: 4 to 16. `None` if the field holds the reserved value.
     pub const fn domain_id_bits(self) -> Option<u8> {
         match self.nd() {
             7 => None,
@@ -224,18 +225,18 @@ impl Capability {
         self.mgaw() + 1
     }
 
-    /// Fault recording registers, 1 to 256.
+    /// The number of fault recording registers, 1 to 256.
     pub const fn fault_records(self) -> u32 {
         self.nfr() as u32 + 1
     }
 
-    /// Offset of fault recording register `index`, which has 16 bytes.
+    /// Offset of fault recording register `index` in bytes. Each register has 16 bytes.
     pub const fn fault_record_offset(self, index: u32) -> u32 {
         (self.fro() as u32 + index) * 16
     }
 }
 
-/// The extended capability register (§10.4.3). Fields that legacy mode does not need are left out.
+/// The extended capability register (§10.4.3). Fields that legacy mode does not use are left out.
 ///
 /// ```text
 ///  23  20 19 18 17  8  7  6 5  4   3  2  1  0
@@ -249,7 +250,7 @@ pub struct ExtendedCapability(pub u64);
 
 impl ExtendedCapability {
     fields! {
-        /// `IRO`: where the IOTLB registers begin, in units of 16 bytes.
+        /// `IRO`: offset of the IOTLB registers, in units of 16 bytes.
         iro, with_iro: u16 = 17:8;
         /// `MHMV`: the largest handle mask of an interrupt-entry-cache invalidation.
         mhmv, with_mhmv: u8 = 23:20;
@@ -258,19 +259,20 @@ impl ExtendedCapability {
     flags! {
         /// `C`: the walker snoops the CPU's caches.
         coherent, with_coherent = 0;
-        /// `QI`: queued invalidation is understood.
+        /// `QI`: queued invalidation is supported.
         qi, with_qi = 1;
-        /// `DT`: device-TLBs are understood.
+        /// `DT`: device-TLBs are supported.
         dt, with_dt = 2;
-        /// `IR`: interrupt remapping is understood.
+        /// `IR`: interrupt remapping is supported.
         ir, with_ir = 3;
-        /// `EIM`: extended interrupt mode is understood.
+        /// `EIM`: extended interrupt mode is supported.
         eim, with_eim = 4;
-        /// `PT`: pass-through is understood.
+        /// `PT`: pass-through is supported.
         pt, with_pt = 6;
-        /// `SC`: snoop control in table entries is understood.
+        /// `SC`: snoop control in table entries is supported.
         sc, with_sc = 7;
-        /// Context entries may lead to rings (rIOMMU, ASPLOS'15). Reserved in the specification: no VT-d has it.
+        /// Context entries may lead to rings (rIOMMU, ASPLOS'15). The specification reserves this bit, and no VT-d
+        /// unit sets it.
         rings, with_rings = 63;
     }
 }

@@ -1,5 +1,5 @@
-//! Root and context tables of legacy mode (§9.1, §9.3), read by hardware from memory. A table of either kind is one page of
-//! 256 entries of 128 bits, the low quadword first. Second-level entries (§9.8) are those of [`portcullis::table`].
+//! Root and context tables of legacy mode (§9.1, §9.3), which hardware reads from memory. Each table is one page of
+//! 256 entries of 128 bits, the low quadword first. [`portcullis::table`] has the second-level entries (§9.8).
 
 use portcullis::iommu::{DomainId, SourceId};
 use portcullis::{PAGE_SIZE, PhysAddr};
@@ -10,13 +10,13 @@ pub use portcullis::table::{ADDRESS_MASK, ENTRIES, EntryValue, LEVEL_BITS, Right
 /// Entries in a root or context table.
 pub const TABLE_ENTRIES: usize = 256;
 
-/// The number of a device's root entry: its bus.
+/// The index of a device's root entry: its bus.
 #[inline]
 pub const fn root_index(source: SourceId) -> usize {
     (source.0 >> 8) as usize
 }
 
-/// The number of a device's context entry in the table of its bus: device and function.
+/// The index of a device's context entry in the table of its bus: device and function.
 #[inline]
 pub const fn context_index(source: SourceId) -> usize {
     (source.0 & 0xff) as usize
@@ -39,7 +39,7 @@ pub enum TableError {
     },
 }
 
-/// A present root entry (§9.1): where the context table of a bus is. An absent one has bit 0 clear.
+/// A present root entry (§9.1): the address of the context table of a bus. An absent entry has bit 0 clear.
 ///
 /// ```text
 ///  127       64 63           12 11       1 0
@@ -59,7 +59,7 @@ impl RootEntry {
         [(self.context_table.as_u64() & PAGE_MASK) | PRESENT, 0]
     }
 
-    /// Reads two quadwords. `None` where the entry is not present.
+    /// Decodes two quadwords. `None` if the entry is not present.
     ///
     /// # Errors
     /// [`TableError::Reserved`].
@@ -79,15 +79,16 @@ impl RootEntry {
 pub enum TranslationType {
     /// Untranslated requests go through the tables; translated and translation requests are faults.
     Untranslated = 0,
-    /// As above, and devices may translate for themselves (ATS).
+    /// As `Untranslated`, but devices may also translate addresses themselves (ATS).
     WithDeviceTlb = 1,
-    /// Untranslated requests are let through as they are; translated and translation requests are faults.
+    /// Untranslated requests pass unchanged; translated and translation requests are faults.
     PassThrough = 2,
-    /// Untranslated requests go through rings ([`portcullis::riommu`]). Reserved in the specification: no VT-d has it.
+    /// Untranslated requests go through rings ([`portcullis::riommu`]). The specification reserves this value, and no
+    /// VT-d unit supports it.
     Rings = 3,
 }
 
-/// A present context entry (§9.3): what a device's requests go through. An absent one has bit 0 clear.
+/// A present context entry (§9.3): how a device's requests are translated. An absent entry has bit 0 clear.
 ///
 /// ```text
 ///  127  88 87    72 71   70 67 66 64 | 63            12 11   4 3  2  1  0
@@ -103,11 +104,12 @@ pub struct ContextEntry {
     pub faults_disabled: bool,
     /// `TT`.
     pub translation_type: TranslationType,
-    /// `ASR`: the table nearest the root, or that of rings. Ignored under pass-through.
+    /// `ASR`: the root of the second-level table, or the table of rings. Ignored under pass-through.
     pub table: PhysAddr,
-    /// Levels of table, 2 to 9; hardware refuses those that its `SAGAW` lacks. Where there is no such table, the deepest it has.
+    /// Number of table levels, 2 to 9. Hardware refuses depths that its `SAGAW` lacks. Entries for pass-through and
+    /// rings state the deepest table that the hardware supports.
     pub levels: u8,
-    /// `DID`: the tag of what is cached.
+    /// `DID`: the domain id, which tags what hardware caches.
     pub domain: DomainId,
 }
 
@@ -128,7 +130,7 @@ impl ContextEntry {
         [low, high]
     }
 
-    /// Reads two quadwords. `None` where the entry is not present.
+    /// Decodes two quadwords. `None` if the entry is not present.
     ///
     /// # Errors
     /// [`TableError::Reserved`].
@@ -154,8 +156,8 @@ impl ContextEntry {
         }))
     }
 
-    /// Whether the low quadword of a context entry says that faults of the device are not recorded. Hardware honours the bit
-    /// in entries that are not present or not valid too.
+    /// Whether the low quadword of a context entry says that faults of the device are not recorded. Hardware also
+    /// honors the bit in entries that are not present or not valid.
     pub const fn is_fault_disabled(low: u64) -> bool {
         low & Self::FAULTS_DISABLED != 0
     }

@@ -1,4 +1,5 @@
-//! The constants against literal values, so that a driver and a model that share them cannot be wrong alike.
+//! Compares the constants with literal values. The driver and a model share the constants, so without this they could
+//! share an error.
 
 use super::descriptors::*;
 use super::faults::*;
@@ -23,7 +24,7 @@ fn registers_are_where_the_specification_puts_them() {
     assert_eq!(QUEUE_OFFSET_MASK, 0x7fff0);
 }
 
-/// QEMU's unit with 48-bit addresses.
+/// The registers of QEMU's unit with 48-bit addresses.
 const QEMU_CAP: Capability = Capability(0x00d2_008c_222f_0606);
 const QEMU_ECAP: ExtendedCapability = ExtendedCapability(0x00f0_0f4a);
 
@@ -71,7 +72,7 @@ fn capabilities_are_built_to_the_same_bits() {
     assert_eq!(Capability(0).with_fro(0x20).fault_record_offset(3), 0x230);
 }
 
-/// Every descriptor with its quadwords, low first.
+/// Every descriptor with its two quadwords, low first.
 const DESCRIPTORS: [(InvalidationDescriptor, [u64; 2]); 12] = [
     (InvalidationDescriptor::ContextCache(ContextScope::Global), [0x11, 0]),
     (InvalidationDescriptor::ContextCache(ContextScope::Domain(DomainId(7))), [0x7_0021, 0]),
@@ -84,12 +85,12 @@ const DESCRIPTORS: [(InvalidationDescriptor, [u64; 2]); 12] = [
         [0x2_0018_0007_0031, 0],
     ),
     (InvalidationDescriptor::Iotlb { scope: IotlbScope::Global, drain_writes: true, drain_reads: true }, [0xd2, 0]),
-    // As Linux flushes a domain under lazy invalidation.
+    // Linux flushes a domain with this descriptor under lazy invalidation.
     (
         InvalidationDescriptor::Iotlb { scope: IotlbScope::Domain(DomainId(4)), drain_writes: true, drain_reads: true },
         [0x4_00e2, 0],
     ),
-    // As Linux flushes one page under strict invalidation.
+    // Linux flushes one page with this descriptor under strict invalidation.
     (
         InvalidationDescriptor::Iotlb {
             scope: IotlbScope::Pages { domain: DomainId(4), first: Iova::new(0xffff_8000), mask: 0, leaf_only: true },
@@ -148,7 +149,7 @@ fn every_reserved_bit_of_a_descriptor_is_refused() {
             let mut flipped = words;
             flipped[bit / 64] ^= 1 << (bit % 64);
             match InvalidationDescriptor::decode(flipped) {
-                // A bit that is not reserved means something: it must survive, or be in a field that this scope ignores.
+                // A bit that is not reserved must survive, or be in a field that this scope ignores.
                 Ok(other) => {
                     let ignored = matches!(
                         other,
@@ -167,8 +168,8 @@ fn every_reserved_bit_of_a_descriptor_is_refused() {
             }
         }
     }
-    // Reserved bits, less the three that extend the type, of 3 context-cache, 4 IOTLB, 1 device-TLB, 2 interrupt-entry and 2
-    // wait descriptors.
+    // The number of reserved bits, without the three bits that extend the type, of 3 context-cache, 4 IOTLB, 1
+    // device-TLB, 2 interrupt-entry and 2 wait descriptors.
     let each = [3 * (21 + 64), 4 * (37 + 5), 16 + 11, 2 * (35 + 64), 2 * (21 + 2)];
     assert!(refused >= each.iter().sum::<usize>(), "{refused} bits refused");
     assert_eq!(InvalidationDescriptor::decode([0x4_0002, 0]), Err(InvalidationDescriptorError::Granularity(0x4_0002)));

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
-/// Takes a unit that must be refused, as it is, and checks that nothing of it stays behind.
+/// Takes over a unit that must be refused, checks that no page is left allocated, and returns the error.
 fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {
     let error = take_over(host, fake).err().expect("a unit that cannot be driven");
     assert_eq!(host.fake.frames_lent(), 0, "{error}");
@@ -18,7 +18,7 @@ fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {
 }
 
 fn take_over<'u>(host: &'u Host, fake: &'u FakeUnit<'u>) -> Result<Driver<'u>, BringUpError> {
-    // SAFETY: no test drives a unit that it takes over.
+    // SAFETY: no test drives a unit by other means after taking it over.
     unsafe { Unit::take_over(fake, host, CONFIG, TakeOver::Always, |_| Ok(())) }
 }
 
@@ -60,8 +60,8 @@ fn comes_up_in_order_and_leaves_nothing_behind() {
     }
 }
 
-/// Dropped, as by an early return, or forgotten: it goes on as it was, and what it reads is not given back. So it is in use, and only
-/// a take-over gets it, which at no moment turns translation off.
+/// Dropped, as by an early return, or forgotten: the unit goes on translating, and the pages that it reads are not
+/// freed. So it is in use, and only a take-over gets it. The take-over never turns translation off.
 #[test]
 fn what_is_dropped_keeps_translating() {
     for forget in [false, true] {
@@ -69,7 +69,7 @@ fn what_is_dropped_keeps_translating() {
         let fake = FakeUnit::new(&host);
         let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
         let in_use = |error| matches!(error, Some(BringUpError::InUse { .. }));
-        assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "it is driven by the first");
+        assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "the first driver has it");
         assert_eq!(running(&fake), [true; 2]);
         if forget {
             core::mem::forget(unit)
@@ -83,7 +83,7 @@ fn what_is_dropped_keeps_translating() {
         assert_ne!(fake.with(|state| state.root), root, "it translates by the new root");
         assert_eq!(fake.with(|state| state.opened), 0);
         shut_down(unit).expect("it stops");
-        assert_eq!((fake.with(|state| state.opened), host.fake.frames_lent()), (1, 3), "those of the first are lost");
+        assert_eq!((fake.with(|state| state.opened), host.fake.frames_lent()), (1, 3), "pages lost by the first");
     }
 }
 
@@ -138,7 +138,7 @@ fn refuses_what_it_cannot_drive() {
     let fake = FakeUnit::new(&host);
     fake.with(|state| state.status = global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING);
     assert_eq!(refusal(&host, &fake), BringUpError::RemapsInterrupts);
-    // On, and so in use, whichever it is.
+    // On and so in use, whichever of the two is on.
     for status in [global::TRANSLATION, global::QUEUED_INVALIDATION] {
         fake.with(|state| state.status = status);
         assert_eq!(Unit::bring_up(&fake, &host, CONFIG).err(), Some(BringUpError::InUse { status }));
@@ -161,7 +161,7 @@ fn takes_over_what_firmware_left_on() {
         assert_eq!(state.faults, 0);
         assert_eq!(state.protected, 0);
         assert_eq!(state.records[&0x220][1] >> 63, 0);
-        assert_ne!(state.status & global::COMPATIBILITY_INTERRUPTS, 0, "what is another's stays");
+        assert_ne!(state.status & global::COMPATIBILITY_INTERRUPTS, 0, "other commands stay set");
     });
     drop(unit);
 }
@@ -179,7 +179,8 @@ fn every_hand_shake_has_a_time_limit() {
         fake.with(|state| (state.stuck, state.status) = (stuck, status));
         assert_eq!(refusal(&host, &fake), timeout(GSTS));
     }
-    // Translation was asked for and may come on late: by a root that stays where it is. And where it was on, it is.
+    // Translation was requested and may come on late, so its root table must stay. If translation was on, it still
+    // is.
     for (stuck, status) in [(global::TRANSLATION, 0), (global::ROOT_TABLE, global::TRANSLATION)] {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);

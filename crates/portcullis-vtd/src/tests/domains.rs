@@ -60,7 +60,7 @@ fn a_device_reaches_its_domain_and_then_nothing() {
         let scope = ContextScope::Device { domain, source: DEVICE, function_mask: 0 };
         assert_eq!(executed[..2], [InvalidationDescriptor::ContextCache(scope), drained(IotlbScope::Domain(domain))]);
 
-        // Flushed before, it would have been read again by the next request.
+        // If it were flushed before it is cleared, the next request would cache it again.
         assert_eq!(fake.with(|state| state.flushed_contexts.clone()), [(DEVICE, None)], "cleared, then flushed");
 
         close(&unit, domain).expect("an open domain");
@@ -104,7 +104,7 @@ fn a_write_buffer_is_flushed_at_attach() {
     let domain = open(&unit, TABLES).expect("an id");
     let before = fake.with(|state| (state.write_buffer_flushes, state.commands.len()));
     unit.attach(domain, DEVICE).expect("a free device");
-    // By an invalidation: any flushes it.
+    // By an invalidation, because any invalidation flushes the write buffer.
     assert_eq!(fake.take_executed()[..1], [drained(IotlbScope::Domain(domain))]);
     assert_eq!(fake.with(|state| (state.write_buffer_flushes, state.commands.len())), before, "and not by a register");
 }
@@ -213,8 +213,9 @@ fn the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not() {
     }
 }
 
-/// The contexts go before the flush (S10), so a close whose flush fails has cut the devices off all the same. Until a flush
-/// succeeds the hardware may have cached them: the devices stay attached, the domain open and its id taken.
+/// A close clears the contexts before the flush (S10), so a close whose flush fails has still cut the devices off.
+/// Until a flush succeeds, the hardware may have cached the contexts. So the devices stay attached, the domain stays
+/// open and its id stays taken.
 #[test]
 fn a_close_that_fails_cuts_its_devices_off_and_keeps_them() {
     let (device, neighbour) = (DEVICE, SourceId(DEVICE.0 + 1));
@@ -267,7 +268,7 @@ fn after_a_failed_flush_the_device_counts_as_attached() {
     assert_eq!(unit.attach(domain, DEVICE), Err(AttachError::Attached(DEVICE)));
     assert_eq!(close(&unit, domain), Err(timeout));
     assert_ne!(open(&unit, TABLES), Ok(domain), "its id stays in use");
-    // The queue answers again; so can the caller.
+    // The queue answers again, so the caller can retry.
     fake.behave(Behaviour::Prompt);
     unit.detach(domain, DEVICE).expect("attached still");
     close(&unit, domain).expect("open still");

@@ -21,7 +21,7 @@ fn device(index: usize) -> SourceId {
     SourceId((index << 8 | 0x10) as u16)
 }
 
-/// Another one there.
+/// Another device behind unit `index`.
 fn neighbour(index: usize) -> SourceId {
     SourceId(device(index).0 + 1)
 }
@@ -32,7 +32,7 @@ fn join<'u, 'a>(units: &'u [Driver<'a>; UNITS], host: &'a Host) -> Joined<'u, 'a
     Units::new(units, host, by_bus as fn(SourceId) -> Option<usize>, 1000).expect("three units")
 }
 
-/// Unit `n` has handed out `n` ids before, so that a domain has another id on each: see [`local`].
+/// Unit `n` has handed out `n` ids before, so a domain has a different id on each unit: see [`local`].
 fn bring_up_all<'a>(fakes: &'a [FakeUnit<'a>; UNITS], host: &'a Host) -> [Driver<'a>; UNITS] {
     let units = fakes.each_ref().map(|fake| bring_up(fake, host));
     for (index, unit) in units.iter().enumerate() {
@@ -59,7 +59,7 @@ fn a_global_command_reaches_every_unit() {
     let units = bring_up_all(&fakes, &host);
     let joined = join(&units, &host);
     for shared in [false, true] {
-        // No domain is open: it is for none in particular.
+        // No domain is open, and the command names none.
         let ticket = submit(&joined, &[Invalidation::Global], shared);
         assert_eq!(joined.is_done(ticket), Ok(true));
         for fake in &fakes {
@@ -127,7 +127,7 @@ fn an_error_on_any_unit_is_told_whether_or_not_the_others_are_through() {
     }
 }
 
-/// How the flush of a close fails.
+/// Ways in which the flush of a close fails.
 #[derive(Clone, Copy, Debug)]
 enum Failing {
     Silent,
@@ -154,8 +154,8 @@ impl Failing {
     }
 }
 
-/// The units ahead of the one that fails have closed their part and may give its id to others. From that one on the domain is
-/// open: commands for it are executed, its devices count as attached, and it can be closed again.
+/// The units before the failing one have closed their part and may reuse its id. On the failing unit and those after
+/// it, the domain is open: commands for it are executed, its devices count as attached, and it can be closed again.
 #[test]
 fn a_domain_that_one_unit_does_not_close_stays_open_from_there_on() {
     for (failing, how) in (0..UNITS).flat_map(|index| [(index, Failing::Silent), (index, Failing::Refusing)]) {
@@ -174,7 +174,7 @@ fn a_domain_that_one_unit_does_not_close_stays_open_from_there_on() {
         Failing::end(&fakes[failing]);
         assert_ne!(open(&joined, TABLES), Ok(domain), "its id is taken");
 
-        // What the silent one was told is executed behind the next doorbell.
+        // The commands that the silent unit had received are executed at the next doorbell.
         let ticket = joined.submit(&[]).expect("room");
         assert_eq!(finish(&joined, &host, ticket), Ok(()));
         fakes.iter().for_each(|fake| drop(fake.take_executed()));
@@ -222,7 +222,7 @@ fn a_domain_that_one_unit_does_not_close_stays_open_from_there_on() {
 fn a_domain_that_one_unit_cannot_open_is_open_on_none() {
     for failing in 0..UNITS {
         let host = Host::new(true);
-        // All but one have as many ids as can be.
+        // All units but one have the most ids possible.
         let capability = |index| if index == failing { CAPABILITY.with_nd(0) } else { CAPABILITY };
         let fakes = [0, 1, 2].map(|index| FakeUnit::with_capabilities(&host, capability(index), EXTENDED));
         let units = fakes.each_ref().map(|fake| bring_up(fake, &host));

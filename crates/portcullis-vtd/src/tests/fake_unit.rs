@@ -1,4 +1,4 @@
-//! A unit for tests: registers with their hand-shakes and a queue that executes, keeps silent, refuses, or reorders.
+//! A unit for tests: registers with their handshakes, and a queue that can execute, stay silent, refuse or reorder.
 
 use super::host::Host;
 use crate::Mmio;
@@ -22,11 +22,11 @@ pub(super) enum Behaviour {
     Prompt,
     /// Fetches nothing.
     Silent,
-    /// Fetches nothing until the fault status has been read so many times, then is prompt.
+    /// Fetches nothing until the fault status has been read this many times, and is prompt afterwards.
     Slow(usize),
-    /// Fetches when the fault status is read, and not before.
+    /// Fetches only when the fault status is read.
     Lagging,
-    /// Fetches everything, and keeps the waits to itself.
+    /// Fetches everything and holds back the waits.
     Holding,
 }
 
@@ -45,31 +45,31 @@ pub(super) struct State {
     pub(super) behaviour: Behaviour,
     /// A descriptor with these quadwords raises a queue error.
     pub(super) refuse: Option<[u64; 2]>,
-    /// The queue gets no further than a descriptor with these quadwords, and raises nothing.
+    /// The queue stops in front of a descriptor with these quadwords, without an error.
     pub(super) stall: Option<[u64; 2]>,
-    /// Bits of the global status that never change again.
+    /// Bits of the global status that no longer change.
     pub(super) stuck: u32,
-    /// Reads as all ones, as when the unit is gone.
+    /// All registers read as all ones, as when the unit is gone.
     pub(super) gone: bool,
     pub(super) held: VecDeque<StatusWrite>,
     pub(super) executed: Vec<InvalidationDescriptor>,
-    /// For each device whose context was flushed, what a request would have met just then.
+    /// For each device whose context was flushed, the context entry that a request would have found at that time.
     pub(super) flushed_contexts: Vec<(SourceId, Option<ContextEntry>)>,
     pub(super) records: BTreeMap<u32, [u64; 2]>,
     pub(super) write_buffer_flushes: usize,
     pub(super) tail_writes: usize,
-    /// The order of commands: which bits of the global status changed.
+    /// The commands in order: which bits of the global status changed.
     pub(super) commands: Vec<u32>,
-    /// How often translation went off.
+    /// How often translation was turned off.
     pub(super) opened: usize,
-    /// Of the device that is watched, its context when the root table was set.
+    /// A watched device, and below its context entry each time the root table was set.
     pub(super) watched: Option<SourceId>,
     pub(super) seen_at_root: Vec<Option<ContextEntry>>,
 }
 
 pub(super) struct FakeUnit<'h> {
     host: &'h Host,
-    /// Whether its walker does.
+    /// Whether its walker snoops.
     snoops: bool,
     state: Mutex<State>,
 }
@@ -96,7 +96,7 @@ impl<'h> FakeUnit<'h> {
         self.with(|state| core::mem::take(&mut state.executed))
     }
 
-    /// Takes the power away, and gives it back: registers are as they come out of reset.
+    /// Simulates a loss of power: the registers get their reset values.
     pub(super) fn lose_power(&self) {
         self.with(|state| {
             let State { version, capability, extended, .. } = *state;
@@ -106,11 +106,11 @@ impl<'h> FakeUnit<'h> {
 
     /// Writes the status of the held wait number `index`.
     pub(super) fn land(&self, index: usize) {
-        let write = self.with(|state| state.held.remove(index)).expect("so many waits are held");
+        let write = self.with(|state| state.held.remove(index)).expect("a held wait with this number");
         self.write_status(write);
     }
 
-    /// Drops the held waits, as a device that does not answer makes the hardware do.
+    /// Drops the held waits, as hardware does if a device does not answer.
     pub(super) fn time_out(&self) {
         self.with(|state| {
             state.held.clear();
@@ -118,7 +118,7 @@ impl<'h> FakeUnit<'h> {
         });
     }
 
-    /// The context entry that a request of `device` would meet.
+    /// The context entry that a request of `device` would find.
     pub(super) fn context(&self, device: SourceId) -> Option<ContextEntry> {
         let root = self.with(|state| state.root);
         self.context_below(root, device)
@@ -134,7 +134,7 @@ impl<'h> FakeUnit<'h> {
         ContextEntry::decode(read(context)).expect("a valid context entry")
     }
 
-    /// Hardware writes 32 bits; the other half of the word stays.
+    /// Hardware writes 32 bits; the other half of the word is kept.
     fn write_status(&self, StatusWrite { address, data }: StatusWrite) {
         let page = PhysAddr::new(address.as_u64() & !(PAGE_SIZE - 1));
         assert_eq!(address.as_u64() % 8, 0, "statuses lie in the low half of a word");
@@ -144,9 +144,9 @@ impl<'h> FakeUnit<'h> {
     }
 
     fn run_queue(&self, state: &mut State) {
-        // The queue is snooped in any case (ECAP.C, §10.4.3).
+        // Hardware snoops the queue in any case (ECAP.C, §10.4.3).
         let word = |address: u64| {
-            self.host.fake.hardware_read(PhysAddr::new(address), true).expect("the queue lies in a page that is lent")
+            self.host.fake.hardware_read(PhysAddr::new(address), true).expect("the queue is in an allocated page")
         };
         while state.status & global::QUEUED_INVALIDATION != 0
             && state.faults & (status::QUEUE_ERROR | status::TIMEOUT_ERROR) == 0
@@ -172,7 +172,7 @@ impl<'h> FakeUnit<'h> {
                 }
                 (InvalidationDescriptor::Wait { status: Some(write), .. }, _) => self.write_status(write),
                 (InvalidationDescriptor::Wait { status: None, .. }, _) => {
-                    panic!("a wait without effect is refused by some")
+                    panic!("some hardware refuses a wait without effect")
                 }
                 (InvalidationDescriptor::ContextCache(ContextScope::Device { source, .. }), _) => {
                     let context = self.context_below(state.root, source);
@@ -193,7 +193,7 @@ impl<'h> FakeUnit<'h> {
         }
         if value & global::WRITE_BUFFER_FLUSH != 0 {
             state.write_buffer_flushes += 1;
-            // Takes for ever where the bit is stuck.
+            // The flush never ends if the bit is stuck.
             next |= state.stuck & global::WRITE_BUFFER_FLUSH;
         }
         let lasting_stuck = state.stuck & !global::WRITE_BUFFER_FLUSH;
@@ -207,7 +207,7 @@ impl<'h> FakeUnit<'h> {
     }
 }
 
-// SAFETY: no memory is behind these registers but a test's own.
+// SAFETY: the only memory behind these registers belongs to the test.
 unsafe impl Mmio for &FakeUnit<'_> {
     fn read32(&self, offset: u32) -> u32 {
         self.with(|state| match offset {

@@ -53,7 +53,7 @@ fn a_storm_takes_no_more_than_there_are_registers() {
     };
     refill();
     let mut seen = 0;
-    // The device faults again before each one is dealt with.
+    // The device faults again before each fault is handled.
     assert!(unit.faults(&mut |_| {
         seen += 1;
         refill();

@@ -1,5 +1,6 @@
-//! The ring filled to its last slot: what fits is taken, what does not fit is refused, and all that was taken is executed once,
-//! in order. A slot that is written before the hardware is through with it is an invalidation that never happens.
+//! The ring filled to its last slot: commits that fit are taken, commits that do not fit are refused, and all that
+//! were taken are executed once, in order. A slot that is overwritten before the hardware has executed it is an
+//! invalidation that never happens.
 
 use super::fake_unit::*;
 use super::host::Host;
@@ -12,7 +13,7 @@ use portcullis::iommu::{Invalidation, Iommu, QueueError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// How many commands are submitted, and how.
+/// The number of commands of a commit, and how they are submitted.
 #[derive(Clone, Copy, Debug)]
 enum Commit {
     Alone(usize),
@@ -22,7 +23,7 @@ enum Commit {
 use Commit::{Alone, Shared};
 
 impl Commit {
-    /// As many pages of domain 7, none of which another commit has.
+    /// Pages of domain 7 for the commands. No other commit has these pages.
     fn pages(self, index: usize) -> std::ops::Range<u64> {
         let (Alone(count) | Shared(count)) = self;
         let first = 100 * index as u64;
@@ -38,18 +39,18 @@ impl Commit {
     }
 }
 
-/// The slots of a ring of which the hardware fetches nothing.
+/// The slots of a ring from which the hardware fetches nothing.
 struct Slots {
-    /// Neither written nor owed to a wait.
+    /// Slots that are neither written nor reserved for a wait.
     free: usize,
     /// Shared submissions that the hardware knows of.
     departed: usize,
-    /// Descriptors of the one that can still be joined. Its wait is owed.
+    /// Descriptors of the submission that can still be joined. A slot is reserved for its wait.
     on_board: Option<usize>,
 }
 
 impl Slots {
-    /// One always stays free, or a full ring would look empty.
+    /// One slot always stays free, because a full ring would look empty.
     const EMPTY: Self = Self { free: SLOTS - 1, departed: 0, on_board: None };
 
     /// Takes the slots for a commit, if there are enough.
@@ -88,8 +89,8 @@ fn descriptors(pages: impl Iterator<Item = u64>) -> Vec<InvalidationDescriptor> 
     pages.map(|pfn| page_descriptor(7, pfn)).collect()
 }
 
-/// Submits `commits` to a ring that begins at slot `turned` and that nothing is fetched from. Gives up after three that find no
-/// room.
+/// Submits `commits` to a ring that begins at slot `turned` and from which nothing is fetched. Stops after three
+/// commits that find no room.
 fn fill(turned: usize, commits: &[Commit]) {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
@@ -129,10 +130,10 @@ fn fill(turned: usize, commits: &[Commit]) {
     assert_eq!(next.and_then(|ticket| finish(&unit, &host, ticket)), Ok(()), "the ring is free again");
 }
 
-/// Two in flight, and all but 56 slots taken.
+/// Two rides in flight, and all slots taken but 56.
 const NEARLY_FULL: [Commit; 5] = [Shared(1), Shared(1), Alone(BURST_MAX), Alone(BURST_MAX), Alone(BURST_MAX)];
 
-/// Where the ring begins: its first slots, the middle, and where the last commits wrap.
+/// First slots of the ring: at its beginning, in the middle, and where the last commits wrap around.
 const TURNED: [usize; 6] = [0, 1, 77, 190, 253, 256];
 
 #[test]
@@ -154,7 +155,7 @@ fn a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room() {
             let taken = [&NEARLY_FULL[..], &[Alone(55 - left)]].concat();
             for last in [Shared(left), Shared(left - 1), Alone(left), Alone(left - 1)] {
                 fill(turned, &[&taken[..], &[last, Shared(0), Alone(0), Shared(1)]].concat());
-                // None was shared before, so that the first that is has nothing to wait for.
+                // No commit was shared before, so the first shared one has nothing to wait for.
                 let unshared = [Alone(63), Alone(63), Alone(63), Alone(62 - left), last, Shared(0), Alone(0)];
                 fill(turned, &unshared);
             }
@@ -162,8 +163,8 @@ fn a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room() {
     }
 }
 
-/// The queue stops at its first descriptor, and this is seen only when there is no room left: then those on board still have
-/// a slot for their wait, and go on with the others.
+/// The queue stops at its first descriptor, which is noticed only when no room is left. The commits on board then
+/// still have a slot for their wait, and continue with the others.
 #[test]
 fn a_full_ring_that_has_stopped_goes_on_whole() {
     for turned in TURNED {
@@ -190,7 +191,7 @@ fn a_full_ring_that_has_stopped_goes_on_whole() {
     }
 }
 
-/// A unit whose ring has no room for as many commands, of which the hardware does as `behaviour` says.
+/// A unit whose ring has no room for another [`BURST_MAX`] commands. Its hardware behaves as `behaviour` says.
 fn full_unit(behaviour: Behaviour) -> (&'static Host, &'static FakeUnit<'static>, Driver<'static>) {
     let host: &'static Host = Box::leak(Box::new(Host::new(true)));
     let fake: &'static FakeUnit<'static> = Box::leak(Box::new(FakeUnit::new(host)));
@@ -210,7 +211,7 @@ fn an_error_that_comes_again_and_again_does_not_keep_a_commit() {
     assert_eq!(Alone(BURST_MAX).submit(&unit, 3).err(), Some(QueueError::Timeout(1000)));
 }
 
-/// A CPU that was kept from running past the time limit looks once more, and takes what has come over meanwhile.
+/// A CPU that was held up past the time limit polls once more, and takes the room that has become free.
 #[test]
 fn a_cpu_that_was_stopped_while_it_waited_for_room_looks_once_more() {
     let (host, fake, unit) = full_unit(Behaviour::Holding);

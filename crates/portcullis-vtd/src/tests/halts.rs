@@ -1,4 +1,4 @@
-//! Units that are taken over while devices work, and units that are halted and come back.
+//! Units that are taken over while devices work, and units that are halted and resumed.
 
 use super::domains::TABLES;
 use super::fake_unit::*;
@@ -15,7 +15,7 @@ const DEVICE: SourceId = SourceId(0x0118);
 const OTHER: SourceId = SourceId(0x0200);
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
-/// A unit for interrupts to refer to.
+/// A leaked unit, so that interrupt handlers can refer to it.
 fn leaked(capability: Capability) -> (&'static Host, &'static FakeUnit<'static>, &'static super::Driver<'static>) {
     let host: &Host = Box::leak(Box::new(Host::new(true)));
     let fake: &FakeUnit<'_> = Box::leak(Box::new(FakeUnit::with_capabilities(host, capability, EXTENDED)));
@@ -27,7 +27,7 @@ fn running(fake: &FakeUnit<'_>) -> [bool; 2] {
     [global::TRANSLATION, global::QUEUED_INVALIDATION].map(|bit| status & bit != 0)
 }
 
-/// An admitted device is in the tables before the hardware sees them, whether or not translation is on by then.
+/// An admitted device is in the tables before the hardware sees them, whether or not translation was on before.
 #[test]
 fn devices_are_admitted_before_translation() {
     for (status, caching) in [(0, false), (global::TRANSLATION, false), (0, true), (global::TRANSLATION, true)] {
@@ -36,7 +36,7 @@ fn devices_are_admitted_before_translation() {
         fake.with(|state| (state.status, state.watched) = (status, Some(DEVICE)));
         let mut domain = DomainId(0);
         let admit = |unit: &Unit<_, _>| {
-            // A device that was attached by mistake is detached, and an unneeded domain is closed.
+            // A device that was attached by mistake can be detached, and an unneeded domain can be closed.
             let needless = open(unit, TABLES)?;
             unit.attach(needless, DEVICE)?;
             unit.detach(needless, DEVICE)?;
@@ -56,7 +56,8 @@ fn devices_are_admitted_before_translation() {
     }
 }
 
-/// No command is given for a unit that cannot be admitted to, nothing stays behind, and commands fail before there is a queue.
+/// If a device cannot be admitted, the unit gets no command, nothing is left behind, and invalidations fail before
+/// there is a queue.
 #[test]
 fn a_refused_admission_leaves_the_unit_as_it_was() {
     let host = Host::new(true);
@@ -100,8 +101,8 @@ fn a_unit_is_taken_from_those_whom_the_policy_names() {
     }
 }
 
-/// A halt takes no lock, and leaves devices where they are; what is in flight, boards or comes later fails; and after a loss of power as
-/// without one all is as before.
+/// A halt takes no lock, and devices keep their access. Commits in flight, on board or made later fail. After the
+/// resume, with or without a loss of power, everything is as before.
 #[test]
 fn a_unit_comes_back_with_all_that_it_had() {
     for power_is_lost in [false, true] {
@@ -122,7 +123,7 @@ fn a_unit_comes_back_with_all_that_it_had() {
                 unit.halt().expect("it stops");
             }
             assert_eq!((running(&fake), fake.context(DEVICE)), ([true, false], context));
-            assert!(unit.queue_use().commits > 0, "what it was used for is known still");
+            assert!(unit.queue_use().commits > 0, "the counts of use are kept");
             for refused in [unit.submit(&[page(domain.0, 5)]), unit.submit_shared(&[page(domain.0, 5)])] {
                 assert_eq!(refused, Err(QueueError::Halted));
             }
@@ -140,7 +141,7 @@ fn a_unit_comes_back_with_all_that_it_had() {
             fake.with(|state| (state.watched, state.opened) = (Some(DEVICE), 0));
             unit.resume().expect("a sound unit");
             assert_eq!((running(&fake), fake.with(|state| state.opened)), ([true; 2], 0));
-            // The detach that failed has cleared the entry; a device that must reach nothing does not again.
+            // The detach that failed has cleared the entry, so the device still reaches nothing.
             assert_eq!(fake.with(|state| state.seen_at_root.clone()), [None]);
             assert_eq!(fake.take_executed()[0], InvalidationDescriptor::ContextCache(ContextScope::Global));
             assert_eq!(unit.is_done(done), Ok(true));
@@ -158,7 +159,8 @@ fn a_unit_comes_back_with_all_that_it_had() {
     }
 }
 
-/// Devices that were not touched meanwhile are where they were when the root is set, before translation comes on.
+/// Devices that were not changed in the meantime have their entries when the root table is set, before translation
+/// comes on.
 #[test]
 fn devices_are_back_before_translation() {
     let host = Host::new(false);
@@ -185,7 +187,7 @@ fn a_unit_that_does_not_come_back_stays_halted() {
     let unit = bring_up(&fake, &host);
     fake.with(|state| state.stuck = global::QUEUED_INVALIDATION);
     assert_eq!(unit.halt(), Err(RegisterTimeout { offset: GSTS, limit_us: 1000 }));
-    assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted), "it was halted as far as it could be");
+    assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted), "it is halted nevertheless");
     fake.with(|state| state.gone = true);
     assert!(matches!(unit.resume(), Err(BringUpError::NoUnit { .. })));
     fake.with(|state| (state.gone, state.stuck) = (false, 0));
@@ -197,7 +199,7 @@ fn a_unit_that_does_not_come_back_stays_halted() {
     unit.submit(&[page(1, 1)]).expect("room");
 }
 
-/// While an attach or a detach waits, other calls for the device are refused; no lock makes them wait.
+/// While an attach or a detach waits, other calls for the device are refused; they do not wait for a lock.
 #[test]
 fn a_device_that_is_being_moved_is_left_alone() {
     let (host, fake, unit) = leaked(CAPABILITY.with_cm(true));
@@ -205,7 +207,7 @@ fn a_device_that_is_being_moved_is_left_alone() {
     let interrupts = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&interrupts);
     host.on_pause(move || {
-        // Once for each wait: what is allowed waits as well.
+        // Act once per wait, because the allowed calls wait too.
         if count.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
             return;
         }
@@ -224,7 +226,7 @@ fn a_device_that_is_being_moved_is_left_alone() {
     close(unit, domain).expect("no device is in it");
 }
 
-/// While a close waits, nothing is attached to the domain, taken out of it, or closed once more.
+/// While a close waits, no device is attached to the domain or detached from it, and the domain is not closed again.
 #[test]
 fn a_domain_that_is_being_closed_is_left_alone() {
     let (host, fake, unit) = leaked(CAPABILITY);
@@ -247,11 +249,11 @@ fn a_domain_that_is_being_closed_is_left_alone() {
     assert_eq!([DEVICE, OTHER].map(|device| fake.context(device)), [None; 2]);
 }
 
-/// A halt that comes while the unit is brought back is not undone, one that does so at the same time is turned away, and translation is not
-/// turned off by a command that goes by a status which does not show it yet.
+/// A halt during a resume is not undone, and a second resume at the same time is refused. A command that is computed
+/// from the status does not turn translation off if the status does not show it yet.
 #[test]
 fn a_halt_in_the_middle_of_a_resume_holds() {
-    // In the flush at its end, in its last step, and before there is a queue.
+    // In the flush at the end of the resume, in its last step, and before there is a queue.
     for stuck in [0, global::TRANSLATION, global::WRITE_BUFFER_FLUSH] {
         let (host, fake, unit) = leaked(CAPABILITY.with_rwbf(stuck == global::WRITE_BUFFER_FLUSH));
         unit.halt().expect("it stops");
@@ -271,14 +273,14 @@ fn a_halt_in_the_middle_of_a_resume_holds() {
         assert!(interrupts.load(Ordering::Relaxed) > 0, "it has waited");
         assert!(resumed.is_err(), "{stuck:#x}");
         if stuck == global::WRITE_BUFFER_FLUSH {
-            assert_eq!(resumed, Err(BringUpError::Changing), "nothing else was in its way");
+            assert_eq!(resumed, Err(BringUpError::Changing), "only the halt prevented the resume");
         }
         assert_eq!(unit.submit(&[page(1, 1)]), Err(QueueError::Halted));
         assert!(!running(fake)[1], "the queue is off");
         if stuck == global::TRANSLATION {
             // The last command was that of the halt.
             let last = fake.with(|state| *state.commands.last().expect("commands"));
-            assert_eq!(last, global::TRANSLATION, "what was asked for and is not yet there is asked for still");
+            assert_eq!(last, global::TRANSLATION, "a requested translation that is not on yet stays requested");
         }
         fake.with(|state| state.stuck = 0);
         fake.behave(Behaviour::Prompt);

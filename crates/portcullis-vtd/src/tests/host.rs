@@ -1,4 +1,4 @@
-//! The fake host with a record of the steps it is told of, and a switch that breaks it.
+//! The fake host with a record of its steps, and a switch that suppresses barriers.
 
 use portcullis::platform::fake::{FakeHost, FakeLock};
 use portcullis::platform::{Context, CpuHint, LockClass, Step, Unreadable, Wait, WordLines};
@@ -10,15 +10,15 @@ use std::sync::{Mutex, OnceLock};
 
 pub(super) struct Host {
     pub(super) fake: FakeHost,
-    /// Whether the walkers of its units snoop, unless a test says otherwise.
+    /// Whether the walkers of its units snoop, unless a test sets otherwise.
     pub(super) coherent: bool,
     pub(super) forget_barriers: AtomicBool,
     steps: Mutex<Vec<Step>>,
-    /// Words of memory that belongs to another kernel, by address. Its page zero is there, and empty.
+    /// Words of memory that belongs to another kernel, by address. Its page zero exists and is empty.
     foreign: Mutex<BTreeMap<u64, u64>>,
     /// An interrupt that comes in every turn of every spin.
     on_pause: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// One that comes before every page that is lent.
+    /// An interrupt that comes before every page allocation.
     on_lend: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -35,17 +35,18 @@ impl Host {
         }
     }
 
-    /// Has `interrupt` come in every turn of every spin from now on.
+    /// Makes `interrupt` come in every turn of every spin from now on.
     pub(super) fn on_pause(&self, interrupt: impl Fn() + Send + Sync + 'static) {
         assert!(self.on_pause.set(Box::new(interrupt)).is_ok(), "one interrupt");
     }
 
-    /// Has `interrupt` come before every page that is lent from now on.
+    /// Makes `interrupt` come before every page allocation from now on.
     pub(super) fn on_lend(&self, interrupt: impl Fn() + Send + Sync + 'static) {
         assert!(self.on_lend.set(Box::new(interrupt)).is_ok(), "one interrupt");
     }
 
-    /// Writes an entry of two quadwords into memory of another kernel, in a page that is zero otherwise.
+    /// Writes an entry of two quadwords into memory of another kernel. The rest of its page is zero unless written
+    /// before.
     pub(super) fn write_foreign(&self, page: u64, index: usize, [low, high]: [u64; 2]) {
         let mut foreign = self.foreign.lock().expect("not poisoned");
         (0..PAGE_SIZE / 8).for_each(|word| _ = foreign.entry(page + word * 8).or_insert(0));
@@ -53,12 +54,12 @@ impl Host {
         foreign.extend([(at, low), (at + 8, high)]);
     }
 
-    /// All words of other kernels.
+    /// All words of the other kernel's memory.
     pub(super) fn foreign(&self) -> BTreeMap<u64, u64> {
         self.foreign.lock().expect("not poisoned").clone()
     }
 
-    /// The word at `phys` as hardware reads it that snoops, or does not, in memory of this host or of another kernel.
+    /// The word at `phys` in memory of this host or of another kernel, as hardware reads it with or without snooping.
     pub(super) fn hardware_read(&self, phys: PhysAddr, snoops: bool) -> Option<u64> {
         let foreign = self.foreign.lock().expect("not poisoned").get(&phys.as_u64()).copied();
         foreign.or_else(|| self.fake.hardware_read(phys, snoops))

@@ -1,4 +1,4 @@
-//! A unit that is taken over while it translates goes on with the devices of its previous owner, until each is released.
+//! A unit that is taken over while it translates keeps the devices of its previous owner, until each is released.
 
 use super::domains::{TABLES, drained};
 use super::fake_unit::*;
@@ -12,14 +12,14 @@ use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use portcullis::{NoMemory, PhysAddr};
 
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
-/// Where the previous owner has its tables.
+/// The tables of the previous owner.
 const ROOT: u64 = 0x12_3000;
 const CONTEXTS: u64 = 0x45_6000;
 /// Devices on two buses; the first two share a domain.
 const DEVICES: [SourceId; 3] = [SourceId(0x0018), SourceId(0x00ff), SourceId(0xff00)];
 const FREE: SourceId = SourceId(0x0019);
 
-/// What the previous owner has given `DEVICES[number]`.
+/// The context entry that the previous owner gave `DEVICES[number]`.
 pub(super) fn entry(number: usize) -> ContextEntry {
     ContextEntry {
         faults_disabled: number == 1,
@@ -37,7 +37,7 @@ fn put(host: &Host, device: SourceId, words: [u64; 2]) {
     host.write_foreign(contexts, context_index(device), words);
 }
 
-/// A unit that translates for another owner.
+/// Leaves the unit translating for another owner.
 pub(super) fn left_on(fake: &FakeUnit<'_>, host: &Host) {
     (0..).zip(DEVICES).for_each(|(number, device)| put(host, device, entry(number).encode()));
     fake.with(|state| {
@@ -71,11 +71,11 @@ fn devices_go_on_until_they_are_released() {
         left_on(&fake, &host);
         let before = host.foreign();
         let unit = take_over(&host, &fake).expect("a unit that was in use");
-        assert_ne!(fake.with(|state| state.root), ROOT, "it goes by our root");
+        assert_ne!(fake.with(|state| state.root), ROOT, "it uses our root table");
         assert_eq!(fake.with(|state| state.opened), 0, "translation was never off");
         assert_eq!(host.fake.frames_lent(), 5, "three, and a context table for each bus");
         (0..).zip(DEVICES).for_each(|(number, device)| assert_eq!(fake.context(device), Some(entry(number))));
-        assert_eq!(fake.context(FREE), None, "who had no domain has none");
+        assert_eq!(fake.context(FREE), None, "a device without a domain still has none");
         assert_eq!(inherited(&unit), DEVICES);
 
         let domain = open(&unit, TABLES).expect("an id");
@@ -83,7 +83,7 @@ fn devices_go_on_until_they_are_released() {
             assert_eq!(unit.attach(domain, device), Err(AttachError::Inherited(device)));
             assert_eq!(unit.detach(domain, device), Err(AttachError::NotAttached(device)));
         }
-        // Their domain is no domain of ours.
+        // Their domain does not belong to us.
         let old = entry(0).domain;
         assert_eq!(unit.attach(old, FREE), Err(AttachError::NoSuchDomain(old)));
         assert_eq!(unit.detach(old, DEVICES[0]), Err(AttachError::Inherited(DEVICES[0])));
@@ -104,7 +104,7 @@ fn devices_go_on_until_they_are_released() {
         assert_eq!(fake.context(DEVICES[0]).map(|context| context.domain), Some(domain));
         unit.detach(domain, DEVICES[0]).expect("attached");
 
-        // Nothing changes by a halt: all is in our own tables.
+        // A halt changes nothing, because everything is in our own tables.
         unit.halt().expect("it stops");
         fake.lose_power();
         unit.resume().expect("a sound unit");
@@ -112,11 +112,12 @@ fn devices_go_on_until_they_are_released() {
         // SAFETY: no memory is behind the fake unit.
         unsafe { unit.shut_down() }.expect("it stops");
         assert_eq!(host.fake.frames_lent(), 0);
-        assert_eq!(host.foreign(), before, "what is another's is as it was");
+        assert_eq!(host.foreign(), before, "the previous owner's tables are unchanged");
     }
 }
 
-/// Hardware must not find what it cached for the previous owner's domain in one of ours, even after all of its devices have gone.
+/// Hardware must not find what it cached for the previous owner's domain in one of our domains, even after all
+/// devices of that owner are gone.
 #[test]
 fn ids_of_the_previous_owner_are_never_used() {
     let host = Host::new(true);
@@ -136,7 +137,7 @@ fn ids_of_the_previous_owner_are_never_used() {
     }
 }
 
-/// `admit` may release an inherited device and attach it: hardware sees the old entry, and then the new one.
+/// `admit` may release an inherited device and attach it: hardware sees the old entry and then the new one.
 #[test]
 fn admission_waits_for_a_release() {
     let host = Host::new(true);
@@ -155,7 +156,7 @@ fn admission_waits_for_a_release() {
     assert_eq!(fake.context(device).map(|context| context.domain), Some(domain));
     assert_eq!(inherited(&unit), DEVICES[1..]);
 
-    // Where the device is refused, the previous owner's tables are still in force.
+    // If the device is refused, the previous owner's tables stay in use.
     let (host, other) = (Host::new(true), FakeUnit::new(&host));
     left_on(&other, &host);
     let refused = take_over_with(&host, &other, |unit| unit.attach(open(unit, TABLES)?, device)).err();
@@ -164,7 +165,8 @@ fn admission_waits_for_a_release() {
     assert_eq!(host.fake.frames_lent(), 0);
 }
 
-/// After a release that the hardware does not confirm, the device counts as inherited, and can be released again.
+/// After a release that the hardware does not confirm, the device still counts as inherited and can be released
+/// again.
 #[test]
 fn a_release_that_fails_can_be_made_again() {
     let host = Host::new(true);
@@ -185,7 +187,7 @@ fn a_release_that_fails_can_be_made_again() {
     assert_eq!(finish(&unit, &host, ticket), Ok(()));
 }
 
-/// What cannot be carried on is refused by name, before the unit is touched, and leaves nothing behind.
+/// State that cannot be carried on is refused by name, before the unit is touched, and nothing is left behind.
 #[test]
 fn what_cannot_be_carried_on_is_refused() {
     let refused = |root: u64, capability: Capability, extended, change: &dyn Fn(&Host)| {
@@ -214,7 +216,7 @@ fn what_cannot_be_carried_on_is_refused() {
 
     let root = InheritanceError::Root { bus: 7, low: 0x7003, high: 0 };
     assert_eq!(refused(ROOT, CAPABILITY, EXTENDED, &|host| host.write_foreign(ROOT, 7, [0x7003, 0])), root);
-    // Reserved bits; a depth and a type that the hardware lacks; a domain id that it cannot hold.
+    // Reserved bits; a depth and a type that the hardware lacks; a domain id that is too wide for it.
     let three_levels = ContextEntry { levels: 3, ..entry(2) }.encode();
     let rings = ContextEntry { translation_type: TranslationType::Rings, ..entry(0) }.encode();
     let wide = ContextEntry { domain: DomainId(16), ..entry(0) }.encode();
@@ -228,7 +230,7 @@ fn what_cannot_be_carried_on_is_refused() {
         (wide, CAPABILITY.with_nd(0), EXTENDED),
     ] {
         let alone = |host: &Host| {
-            // Only this one is there.
+            // Only this device has an entry.
             DEVICES.iter().for_each(|device| put(host, *device, [0; 2]));
             put(host, FREE, words);
         };
@@ -237,7 +239,7 @@ fn what_cannot_be_carried_on_is_refused() {
     }
 }
 
-/// Firmware that has left translation on is a previous owner as well. Nothing is inherited where translation is off.
+/// Firmware that has left translation on is also a previous owner. Nothing is inherited if translation is off.
 #[test]
 fn firmware_leaves_devices_too() {
     for (status, devices) in [(global::TRANSLATION, &DEVICES[..]), (0, &[]), (global::QUEUED_INVALIDATION, &[])] {
@@ -253,7 +255,7 @@ fn firmware_leaves_devices_too() {
     }
 }
 
-/// A unit that was taken over can be taken over again, with the devices of both owners.
+/// A unit that was taken over can be taken over again, with the devices of both previous owners.
 #[test]
 fn inheritance_is_inherited() {
     let host = Host::new(false);
@@ -271,10 +273,10 @@ fn inheritance_is_inherited() {
     assert!(![domain, entry(0).domain, entry(2).domain].contains(&id));
     // SAFETY: no memory is behind the fake unit.
     unsafe { second.shut_down() }.expect("it stops");
-    assert_eq!(host.fake.frames_lent(), pages, "the first's pages are its own");
+    assert_eq!(host.fake.frames_lent(), pages, "the pages of the first unit stay allocated");
 }
 
-/// Each page that a take-over needs may be refused: nothing stays behind, and the unit is as it was.
+/// Each page that a take-over needs may be refused. Then nothing is left behind, and the unit is as it was.
 #[test]
 fn no_memory_leaves_the_previous_owner_in_force() {
     for pages in 0..5 {

@@ -1,4 +1,5 @@
-//! Submissions of more commands than go in at once. They are cut into pieces, and what befalls one piece befalls the whole.
+//! Submissions of more commands than one piece holds. They are cut into pieces, and if one piece fails, the whole
+//! fails.
 
 use super::domains::TABLES;
 use super::fake_unit::*;
@@ -11,17 +12,17 @@ use portcullis::Iova;
 use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One piece, and two to four, the last of them short or full.
+/// The number of commands: one piece, and two to four, the last piece short or full.
 const LENGTHS: [u64; 5] = [64, 65, 128, 129, 200];
 
 const PIECE: u64 = BURST_MAX as u64;
 
-/// The places of a submission that begin a piece, stand in the middle of one, or end one.
+/// Indices of commands at the beginning, in the middle and at the end of a piece.
 fn places(length: u64) -> impl Iterator<Item = u64> {
     (0..length).filter(move |place| matches!(place % PIECE, 0 | 31 | 63) || *place == length - 1)
 }
 
-/// The end of the piece that a place is in.
+/// The index after the last command of the piece that contains `place`.
 fn piece_end(place: u64, length: u64) -> u64 {
     ((place / PIECE + 1) * PIECE).min(length)
 }
@@ -32,11 +33,11 @@ fn execute<I: Iommu>(iommu: &I, host: &Host, commands: &[Invalidation], shared: 
     finish(iommu, host, ticket?)
 }
 
-/// What a test sees of a unit, or of several that are joined.
+/// One unit, or several joined units, as a test sees them.
 struct Subject<'t, 'h> {
-    /// The units, and the id that the domain has on each.
+    /// The units, and the id of the domain on each.
     units: &'t [(&'t FakeUnit<'h>, u16)],
-    /// The id that the domain has for those who submit.
+    /// The id of the domain for the submitter.
     domain: u16,
     execute: &'t dyn Fn(&[Invalidation]) -> Result<(), QueueError>,
 }
@@ -46,18 +47,18 @@ impl Subject<'_, '_> {
         pages.map(|pfn| page(self.domain, pfn)).collect()
     }
 
-    /// The page-selective commands that unit `index` has executed since this was last asked.
+    /// The page-selective commands that unit `index` has executed since the last call.
     fn executed(&self, index: usize) -> Vec<InvalidationDescriptor> {
         without_waits(self.units[index].0.take_executed())
     }
 
-    /// What unit `index` is to execute for these pages.
+    /// The descriptors that unit `index` should execute for these pages.
     fn expected(&self, index: usize, pages: impl Iterator<Item = u64>) -> Vec<InvalidationDescriptor> {
         pages.map(|pfn| page_descriptor(self.units[index].1, pfn)).collect()
     }
 }
 
-/// Runs `test` with one unit and with two that are joined, submitting alone and shared.
+/// Runs `test` with one unit and with two joined units, unshared and shared.
 fn everywhere(test: impl Fn(&Subject<'_, '_>)) {
     for shared in [false, true] {
         let host = Host::new(false);
@@ -68,7 +69,7 @@ fn everywhere(test: impl Fn(&Subject<'_, '_>)) {
             domain: 7,
             execute: &|commands| execute(&units[0], &host, commands, shared),
         });
-        // Unit 1 has handed out an id before.
+        // Unit 1 has handed out one id before.
         open(&units[1], TABLES).expect("an id");
         let both = join(&units, &host);
         let domain = open(&both, TABLES).expect("an id");
@@ -104,7 +105,7 @@ fn a_refused_command_fails_the_submission_whichever_piece_it_is_in() {
                 let commands = subject.pages(0..length);
                 let context = format!("{refused} of {length} refused by unit {index}");
                 assert_eq!((subject.execute)(&commands), Err(QueueError::Descriptor), "{context}");
-                // The rest of its piece is executed, the pieces behind that are not queued.
+                // The rest of its piece is executed, and the later pieces are not queued.
                 let pages = (0..piece_end(refused, length)).filter(|pfn| *pfn != refused);
                 assert_eq!(subject.executed(index), subject.expected(index, pages), "{context}");
 
@@ -123,7 +124,7 @@ fn a_submission_that_gets_stuck_in_any_piece_is_not_done() {
             for (length, stuck) in LENGTHS.iter().flat_map(|length| places(*length).map(|place| (*length, place))) {
                 fake.with(|state| state.stall = Some(page_descriptor(*id, stuck).encode()));
                 let end = piece_end(stuck, length);
-                // All pieces but the last are waited for by the driver, and that one by the test.
+                // The driver waits for all pieces but the last, and the test waits for that one.
                 let limit = if end < length { 1000 } else { 100 };
                 let context = format!("unit {index} stuck at {stuck} of {length}");
                 assert_eq!((subject.execute)(&subject.pages(0..length)), Err(QueueError::Timeout(limit)), "{context}");
@@ -139,7 +140,7 @@ fn a_submission_that_gets_stuck_in_any_piece_is_not_done() {
     });
 }
 
-/// The wait of one piece is dropped for a device that does not answer; those of the others land.
+/// The wait of one piece is dropped because a device does not answer; the waits of the others land.
 #[test]
 fn a_dropped_wait_fails_the_submission_whichever_piece_it_is_of() {
     for (dropped, shared) in (0..4).flat_map(|piece| [(piece, false), (piece, true)]) {

@@ -1,5 +1,5 @@
-//! Each allocation of the driver is refused once: a typed error, nothing changed, nothing lost, and the same call works when there is
-//! memory again. None is made with a lock held.
+//! Each allocation of the driver is refused once. The result is a typed error, nothing changes or leaks, and the same
+//! call succeeds when there is memory again. No allocation is made with a lock held.
 
 use super::domains::TABLES;
 use super::fake_unit::FakeUnit;
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type Driver<'a> = Unit<Registers<'a>, Strict<'a>>;
 
-/// More than lists have room for at first, on several buses.
+/// More devices than the lists first have room for, on several buses.
 const DEVICES: usize = 20;
 
 fn device(number: usize) -> SourceId {
     SourceId((((number % 3) << 8) + 0x20 + number) as u16)
 }
 
-/// What can be seen of a unit and of the host.
+/// The observable state of a unit and of the host.
 fn seen(host: &Host, fakes: &[FakeUnit<'_>]) -> impl PartialEq + core::fmt::Debug {
     let of_unit = |fake: &FakeUnit<'_>| {
         let contexts: Vec<_> = (0..DEVICES).map(|number| fake.context(device(number))).collect();
@@ -30,11 +30,11 @@ fn seen(host: &Host, fakes: &[FakeUnit<'_>]) -> impl PartialEq + core::fmt::Debu
     (host.fake.frames_lent(), fakes.iter().map(of_unit).collect::<Vec<_>>())
 }
 
-/// What a call is to leave as it was when it is refused.
+/// What a refused call must leave unchanged.
 #[derive(Clone, Copy, PartialEq)]
 enum Keeps {
     Everything,
-    /// Lists that have grown on the way stay large.
+    /// Lists that have grown in the call may stay large.
     Lists,
 }
 
@@ -45,14 +45,14 @@ struct Rig<'a> {
 }
 
 impl<'a> Rig<'a> {
-    /// Calls the driver, and once more where it is refused memory.
+    /// Calls the driver, and repeats the call if it was refused memory.
     fn call<R>(&self, what: &str, keeps: Keeps, call: impl Fn() -> Result<R, AttachError>) -> R {
         let (before, bytes, (refused, _)) = (seen(self.host, self.fakes), driver_bytes(), refused_and_locked());
         let called = driver(&call);
         let is_refused = refused_and_locked().0 > refused;
         match called {
             Ok(result) => {
-                assert!(!is_refused, "{what}: it went on without memory");
+                assert!(!is_refused, "{what}: it continued without memory");
                 result
             }
             Err(error) => {
@@ -64,7 +64,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Takes a unit over, on or off.
+    /// Takes over a unit that is on or off.
     fn take_over(&self, index: usize) -> Driver<'a> {
         let config = UnitConfig { wait_us_max: 50, ..UnitConfig::default() };
         self.call("take over", Keeps::Everything, || {
@@ -79,7 +79,8 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// All that allocates, with allocation number `number` refused. Whether there was one.
+/// Makes all calls that allocate, with allocation number `number` refused. Returns whether there was such an
+/// allocation.
 fn run(number: usize) -> bool {
     let host = Host::new(true);
     let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
@@ -89,11 +90,11 @@ fn run(number: usize) -> bool {
     let units = [rig.take_over(0), rig.take_over(1)];
     let unit = &units[0];
     assert_eq!(unit.inherited_devices().count(), 3);
-    // Ids 2 and 5 are those of the previous owner.
+    // Ids 2 and 5 belong to the previous owner.
     let ids = (1..).filter(|id| ![2, 5].contains(id)).map(DomainId);
     let domains: Vec<DomainId> = ids.take(DEVICES).collect();
     for id in &domains {
-        // That it is the next one shows that a refused call has taken none.
+        // The next id is used, so a refused call has taken none.
         assert_eq!(rig.call("open", Keeps::Everything, || open(unit, TABLES)), *id);
     }
     for (number, domain) in domains.iter().enumerate() {
@@ -118,7 +119,8 @@ fn run(number: usize) -> bool {
     refused > 0
 }
 
-/// An interrupt attaches a device of the same bus while the page for its context table is obtained: that page is not needed any more.
+/// An interrupt attaches a device of the same bus while the page for its context table is allocated. That page is
+/// then not needed.
 #[test]
 fn what_another_call_has_brought_meanwhile_goes_back() {
     let host: &Host = Box::leak(Box::new(Host::new(true)));

@@ -1,4 +1,5 @@
-//! The driver against a unit of software that can misbehave: a file for each subject, and so more than in other folders.
+//! The driver against a software unit that can misbehave. There is one file for each subject, which makes more files
+//! than in other folders.
 
 mod bring_up;
 mod domains;
@@ -36,7 +37,7 @@ fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> Driver<'a> {
     unit
 }
 
-/// [`Iommu::open_domain`] for tables that are nowhere.
+/// [`Iommu::open_domain`] for tables that do not exist.
 fn open<I: Iommu>(iommu: &I, translation: Translation) -> Result<DomainId, AttachError> {
     // SAFETY: no memory is behind the fake unit.
     unsafe { iommu.open_domain(translation) }
@@ -53,7 +54,7 @@ fn page(domain: u16, pfn: u64) -> Invalidation {
     Invalidation::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask: 0, leaf_only: true }
 }
 
-/// The descriptor that must come of it.
+/// The descriptor that the driver must make of [`page`].
 fn page_descriptor(domain: u16, pfn: u64) -> InvalidationDescriptor {
     let scope = IotlbScope::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask: 0, leaf_only: true };
     InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }

@@ -1,5 +1,5 @@
-//! A panic in the registers or in the host, at every access: the gate stays as shut as it was, no invalidation is said to be done that
-//! was not made, and later calls return errors instead of panicking again.
+//! A panic in the registers or in the host, at every access: translation that was on stays on, no invalidation is
+//! reported as done that was not made, and later calls return errors instead of panicking again.
 
 use super::fake_unit::FakeUnit;
 use super::host::Host;
@@ -38,7 +38,7 @@ unsafe impl Mmio for &Hooked<'_> {
     }
 }
 
-/// What `operation` comes to, if no hook has panicked in it. None may a second time.
+/// The result of `operation`, if no hook has panicked in it. A second panic is an error.
 fn step<R>(number: usize, operation: impl FnOnce() -> R) -> Option<R> {
     let had_panicked = has_panicked();
     let ended = catch_unwind(AssertUnwindSafe(operation));
@@ -50,7 +50,7 @@ fn is_on(fake: &FakeUnit<'_>) -> bool {
     fake.with(|state| state.status & global::TRANSLATION != 0)
 }
 
-/// Commits an unmap of page `pfn`, shared or not: whether the driver says that it is done.
+/// Commits an unmap of page `pfn`, shared or not. Returns whether the driver reports it as done.
 fn commit<I: Iommu>(unit: &I, domain: DomainId, pfn: u64, shared: bool) -> Result<bool, QueueError> {
     let commands = [page(domain.0, pfn)];
     let ticket = if shared { unit.submit_shared(&commands) } else { unit.submit(&commands) }?;
@@ -62,7 +62,7 @@ fn commit<I: Iommu>(unit: &I, domain: DomainId, pfn: u64, shared: bool) -> Resul
     Ok(false)
 }
 
-/// A run with a panic at access `number`. Whether there was one.
+/// A run with a panic at access `number`. Returns whether there was one.
 fn run(number: usize) -> bool {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
@@ -84,13 +84,13 @@ fn run(number: usize) -> bool {
             }
         }
         if step(number, || unit.detach(domain, DEVICE)) == Some(Ok(())) {
-            assert!(!reaches(), "hook {number}: it was said to be out");
+            assert!(!reaches(), "hook {number}: it was reported as detached");
         }
         _ = step(number, || unit.attach(domain, DEVICE));
         if step(number, || close(&unit, domain)) == Some(Ok(())) {
-            assert!(!reaches(), "hook {number}: its domain was said to be closed");
+            assert!(!reaches(), "hook {number}: its domain was reported as closed");
         }
-        // What a panic has left half changed is not looked into.
+        // State that a panic has left half changed must not be used.
         let after = step(number, || open(&unit, TABLES));
         assert!(
             !matches!(after, Some(Err(error)) if error != AttachError::Queue(QueueError::Panicked)),

@@ -29,7 +29,7 @@ fn commands_become_descriptors() {
         (select(0xffff_8000, 0, true), [0x7_00f2, 0xffff_8040]),
         (select(0x20_0000, 9, false), [0x7_00f2, 0x20_0009]),
         (select(0x4000_0000, 18, true), [0x7_00f2, 0x4000_0052]),
-        // Wider than the unit can: the whole domain, all levels.
+        // A larger mask than the unit supports: the whole domain, at all levels.
         (select(0x8000_0000, 19, true), [0x7_00e2, 0]),
         (Invalidation::Domain(domain), [0x7_00e2, 0]),
         (Invalidation::Global, [0xd2, 0]),
@@ -93,7 +93,7 @@ fn one_submission_is_one_doorbell() {
     let ticket = unit.submit(&pages(7, 100, 3)).expect("room");
     assert_eq!(host.take_steps(), [Step::QueueWrite { descriptors: 4 }, Step::RegisterWrite]);
     assert_eq!(unit.is_done(ticket), Ok(true));
-    assert_eq!(host.take_steps(), [], "a finished submission is told from memory");
+    assert_eq!(host.take_steps(), [], "memory alone shows that a submission has finished");
     assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
     let ticket = unit.submit(&[]).expect("room");
     assert_eq!(unit.is_done(ticket), Ok(true));
@@ -126,7 +126,7 @@ fn more_commands_than_the_ring_holds_go_in_pieces() {
     let expected: Vec<InvalidationDescriptor> = (0..1000).map(|pfn| page_descriptor(7, pfn)).collect();
     assert_eq!(without_waits(fake.take_executed()), expected);
 
-    // A piece that does not complete: nobody is told that the whole did.
+    // If one piece does not complete, the submission fails as a whole.
     fake.behave(Behaviour::Silent);
     assert_eq!(unit.submit(&pages(7, 0, 1000)), Err(QueueError::Timeout(1000)));
 }
@@ -146,7 +146,7 @@ fn a_full_ring_is_waited_for_and_never_overrun() {
         assert!(tickets.len() < SLOTS, "the ring was overrun");
     };
     assert_eq!(refused, QueueError::Timeout(1000));
-    // Two descriptors each, and one slot stays free.
+    // Each has two descriptors, and one slot stays free.
     assert_eq!(tickets.len(), (SLOTS - 1) / 2);
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(false)));
 
@@ -186,7 +186,7 @@ fn a_slot_whose_wait_has_not_landed_is_not_taken_again() {
     let mut others = Vec::new();
     while let Ok(ticket) = unit.submit(&[page(7, 1)]) {
         others.push(ticket);
-        // All later ones land at once: the head register would tell of room long before the first has landed.
+        // All later submissions land at once. The head register would show room long before the first has landed.
         fake.land(1);
         assert!(others.len() < SLOTS, "the ring was overrun");
     }
@@ -229,7 +229,7 @@ fn what_an_old_revolution_left_in_a_status_passes_for_nothing() {
     for pfn in 0..SLOTS as u64 {
         run(&unit, page(7, pfn)).expect("a prompt queue");
     }
-    // More than half of the 32-bit sequences later, every status would look newer.
+    // After more than half of the 32-bit sequences, every old status would look newer.
     unit.queue.ring.with(|ring| ring.skip((1 << 31) + 5)).expect("no panic");
     fake.behave(Behaviour::Holding);
     for pfn in 0..20 {

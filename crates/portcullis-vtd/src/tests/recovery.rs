@@ -12,7 +12,7 @@ fn refuse(fake: &FakeUnit<'_>, pfn: u64) {
 
 #[test]
 fn a_refused_descriptor_fails_its_owner_and_nobody_else() {
-    // The refused one first, in the middle and last of its submission.
+    // The refused descriptor is the first, in the middle and the last of its submission.
     for refused in [20, 21, 22] {
         for coherent in [true, false] {
             let host = Host::new(coherent);
@@ -24,7 +24,7 @@ fn a_refused_descriptor_fails_its_owner_and_nobody_else() {
             let after = unit.submit(&[page(7, 30)]).expect("room");
             assert_eq!(fake.with(|state| state.faults), status::QUEUE_ERROR);
             assert_eq!(unit.is_done(before), Ok(true));
-            // The innocent asks first, and it is its question that sets the queue going again.
+            // The innocent submission is polled first, and that poll resumes the queue.
             assert_eq!(unit.is_done(after), Ok(true));
             assert_eq!(unit.is_done(guilty), Err(QueueError::Descriptor));
             assert_eq!(unit.is_done(before), Ok(true));
@@ -46,14 +46,14 @@ fn a_failure_is_told_however_late() {
     let unit = bring_up(&fake, &host);
     refuse(&fake, 20);
     let guilty = unit.submit(&[page(7, 20)]).expect("room");
-    // Other submissions go round the ring, over the slot of the failed one, and nobody has asked about that one yet.
+    // Other submissions go round the ring and reuse the slot of the failed one, which was not polled yet.
     for pfn in 1000..1000 + 2 * SLOTS as u64 {
         let ticket = unit.submit(&[page(7, pfn)]).expect("room");
         assert_eq!(finish(&unit, &host, ticket), Ok(()));
     }
     assert_eq!(unit.is_done(guilty), Err(QueueError::Descriptor));
     assert_eq!(unit.is_done(guilty), Err(QueueError::Descriptor));
-    // Another one fails in the same slot: the first is not forgotten for it.
+    // Another submission fails in the same slot, and the first failure is kept.
     refuse(&fake, 21);
     let again = loop {
         let ticket = unit.submit(&[page(7, 21)]).expect("room");
@@ -72,7 +72,7 @@ fn a_queue_that_stopped_while_full_makes_room_again() {
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
     refuse(&fake, 0);
-    // The first is refused; the ring fills up behind it, and only the wait for room looks at the error.
+    // The first submission is refused, and the ring fills up behind it. Only the wait for room notices the error.
     let tickets: Vec<_> = (0..200).map(|pfn| unit.submit(&[page(7, pfn)]).expect("room")).collect();
     assert_eq!(unit.is_done(tickets[0]), Err(QueueError::Descriptor));
     assert!(tickets[1..].iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
@@ -87,7 +87,7 @@ fn a_failed_slot_that_hardware_has_not_passed_is_not_overwritten() {
     let unit = bring_up(&fake, &host);
     refuse(&fake, 0);
     let guilty = unit.submit(&[page(7, 0)]).expect("room");
-    // The error is dealt with, but the hardware takes its time to go on.
+    // The error is handled, but the hardware is slow to continue.
     fake.behave(Behaviour::Silent);
     assert_eq!(unit.is_done(guilty), Err(QueueError::Descriptor));
     let mut tickets = Vec::new();
@@ -98,7 +98,7 @@ fn a_failed_slot_that_hardware_has_not_passed_is_not_overwritten() {
     assert_eq!(tickets.len(), (SLOTS - 1) / 2 - 1);
     fake.behave(Behaviour::Prompt);
     let tail = crate::Mmio::read64(&&fake, crate::spec::registers::IQT);
-    // SAFETY: the same tail, to a unit of software.
+    // SAFETY: writes the same tail to a software unit.
     unsafe { crate::Mmio::write64(&&fake, crate::spec::registers::IQT, tail) };
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
     assert_eq!(without_waits(fake.take_executed()).len(), tickets.len());
@@ -110,7 +110,7 @@ fn two_refused_descriptors_of_one_submission() {
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
     refuse(&fake, 20);
-    // The same page twice: refused twice.
+    // The same page twice, so that it is refused twice.
     let guilty = unit.submit(&[page(7, 20), page(7, 20)]).expect("room");
     let innocent = unit.submit(&[page(7, 30)]).expect("room");
     assert_eq!(finish(&unit, &host, innocent), Ok(()));
@@ -128,7 +128,7 @@ fn a_device_that_does_not_answer_fails_the_waits_of_that_moment() {
     fake.land(1);
     fake.time_out();
     fake.behave(Behaviour::Prompt);
-    // Not fetched yet when the error came: it is executed once that is cleared.
+    // It was not fetched when the error came, so it is executed once the error is cleared.
     let later = unit.submit(&[page(7, 4)]).expect("room");
     assert_eq!(unit.is_done(before), Ok(true));
     assert_eq!(unit.is_done(one), Err(QueueError::Device));
@@ -170,7 +170,7 @@ fn a_unit_that_is_gone_completes_nothing() {
     assert_eq!(unit.is_done(done), Ok(true));
     assert_eq!(unit.submit(&[page(7, 3)]), Err(QueueError::Descriptor));
     drop(unit);
-    assert_eq!(host.fake.frames_lent(), 3, "nobody has seen it stop");
+    assert_eq!(host.fake.frames_lent(), 3, "it was not seen stopped");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn an_error_at_no_descriptor_of_ours_fails_all_that_is_unfinished() {
         let unit = bring_up(&fake, &host);
         let done = unit.submit(&[page(7, 1)]).expect("room");
         let done_too = unit.submit(&[page(7, 1)]).expect("room");
-        // The known head moves only when there is no room; let a full ring move it.
+        // `head` moves only when there is no room, so the ring is filled to move it.
         for pfn in 0..SLOTS as u64 {
             unit.submit(&[page(7, pfn)]).expect("room");
         }
@@ -204,7 +204,7 @@ fn an_error_at_no_descriptor_of_ours_fails_all_that_is_unfinished() {
         assert_eq!(
             unit.submit(&[page(7, 4)]),
             Err(QueueError::Descriptor),
-            "nothing is queued that will not be executed"
+            "no command is queued that would not be executed"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Units whose devices may go through rings. No VT-d is one.
+//! Units whose devices may use rings. No VT-d unit supports rings.
 
 use super::domains::{TABLES, drained};
 use super::fake_unit::*;
@@ -11,7 +11,7 @@ use crate::spec::tables::{ContextEntry, TranslationType};
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use portcullis::{Iova, PhysAddr};
 
-/// As hardware shows them.
+/// The extended capabilities of a unit with rings.
 const WITH_RINGS: ExtendedCapability = ExtendedCapability(EXTENDED.0 | 1 << 63);
 const RINGS: Translation = Translation::Rings { device: PhysAddr::new(0x7000) };
 const DEVICE: SourceId = SourceId(0x0118);
@@ -29,10 +29,10 @@ fn a_unit_has_rings_if_its_register_says_so() {
     assert!(with.capabilities().rings && !without.capabilities().rings);
     assert_eq!(open(with, RINGS), Ok(DomainId(1)));
     assert_eq!(open(without, RINGS), Err(AttachError::Unsupported));
-    assert_eq!(open(without, TABLES), Ok(DomainId(1)), "what is refused takes no id");
+    assert_eq!(open(without, TABLES), Ok(DomainId(1)), "a refused domain takes no id");
 
     let (mixed, alike) = (join(&units[..2], &host), join(&units[1..], &host));
-    assert!(alike.capabilities().rings && !mixed.capabilities().rings, "several have what each has");
+    assert!(alike.capabilities().rings && !mixed.capabilities().rings, "joined units have rings if each has them");
     assert!(open(&alike, RINGS).is_ok());
     assert_eq!(open(&mixed, RINGS), Err(AttachError::Unsupported));
 }
@@ -72,12 +72,12 @@ fn a_device_reaches_its_rings_and_then_nothing() {
         assert_eq!(fake.context(DEVICE), None);
         assert!(
             fake.take_executed().contains(&drained(IotlbScope::Domain(domain))),
-            "what is cached of rings goes too"
+            "cached entries of rings are dropped too"
         );
     }
 }
 
-/// What is executed for the page-selective command for so much from `first` on.
+/// The descriptors that are executed for a page-selective command of this mask from `first` on.
 fn executed(
     capability: Capability,
     extended: ExtendedCapability,
@@ -108,16 +108,16 @@ fn a_ring_is_invalidated_whole_and_alone() {
         assert_eq!(executed(CAPABILITY, WITH_RINGS, (first, MASK)), [ring(first)]);
         assert_eq!(executed(CAPABILITY.with_mamv(0), WITH_RINGS, (first, MASK)), [ring(first)]);
     }
-    // There is no ring 0, and these are pages.
+    // There is no ring 0, so these addresses are pages.
     assert_eq!(executed(CAPABILITY, WITH_RINGS, (Iova::new(0), MASK)), [all]);
-    // More or less than a ring are pages too, and too many.
+    // A run that is larger or smaller than a ring also counts as pages, and these are too many.
     assert_eq!(executed(CAPABILITY, WITH_RINGS, (RING, MASK - 1)), [all]);
     assert_eq!(executed(CAPABILITY, WITH_RINGS, (Iova::new(2 << 48), MASK + 1)), [all]);
     assert_eq!(executed(CAPABILITY.with_psi(false), WITH_RINGS, (RING, MASK)), [all]);
     assert_eq!(executed(CAPABILITY, EXTENDED, (RING, MASK)), [all], "there are no rings");
 }
 
-/// Hardware would invalidate another ring.
+/// For an address in the middle of a ring, hardware would invalidate a different ring.
 #[test]
 fn a_command_from_the_middle_of_a_ring_is_refused() {
     let host = Host::new(true);

@@ -15,7 +15,7 @@ fn pages(first: u64, count: usize) -> Vec<Invalidation> {
     (first..first + count as u64).map(|pfn| page(7, pfn)).collect()
 }
 
-/// Boards, or departs, with the page `pfn`.
+/// Submits page `pfn`, shared. The commit boards a ride or departs.
 fn share(unit: &Driver<'_>, pfn: u64) -> Ticket {
     unit.submit_shared(&[page(7, pfn)]).expect("room")
 }
@@ -26,17 +26,17 @@ fn executed(fake: &FakeUnit<'_>) -> Vec<u64> {
     executed.iter().map(|done| (0..10_000).find(|pfn| *done == page_descriptor(7, *pfn)).expect("a page")).collect()
 }
 
-/// The pages of the rides that fly.
+/// The pages of the rides in flight.
 const FLYING: [u64; 2] = [0, 90];
 
-/// A unit with as many rides in flight as may be, the older first.
+/// A unit with two rides in flight, the older one first.
 fn with_rides_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'a>, [Ticket; 2]) {
     run_on(0);
     let unit = bring_up(fake, host);
     fake.behave(Behaviour::Holding);
     let flying = FLYING.map(|pfn| {
         let ticket = share(&unit, pfn);
-        assert_eq!(executed(fake), [pfn], "who finds fewer than two in flight departs at once");
+        assert_eq!(executed(fake), [pfn], "a commit that finds fewer than two rides in flight departs at once");
         ticket
     });
     (unit, flying)
@@ -55,13 +55,13 @@ fn several_commits_have_one_wait() {
     assert_eq!(unit.is_done(older), Ok(false));
     fake.land(0);
     assert_eq!((unit.is_done(older), unit.is_done(younger)), (Ok(true), Ok(false)));
-    assert!(all_waiting(false), "the older has landed, not theirs");
+    assert!(all_waiting(false), "the older ride has landed, not theirs");
     assert_eq!(executed(&fake), [1, 2, 3, 4], "in the order in which they boarded, and behind the younger");
     let after = (unit.queue_use(), fake.with(|state| state.tail_writes));
     assert_eq!((after.0.commits - before.0.commits, after.0.waits - before.0.waits, after.1 - before.1), (4, 1, 1));
     let next = share(&unit, 5);
     assert_eq!(unit.is_done(next), Ok(false));
-    assert_eq!(executed(&fake), [], "the younger and theirs are two again");
+    assert_eq!(executed(&fake), [], "the younger ride and theirs are two in flight again");
     fake.land(0);
     assert_eq!(unit.is_done(younger), Ok(true));
     assert!(all_waiting(false));
@@ -72,14 +72,14 @@ fn several_commits_have_one_wait() {
     assert_eq!(unit.is_done(next), Ok(false));
     fake.land(0);
     assert_eq!(unit.is_done(next), Ok(true));
-    // Nothing is in flight any more.
+    // No ride is in flight any more.
     for pfn in 6..9 {
         share(&unit, pfn);
     }
     assert_eq!(executed(&fake), [6, 7]);
 }
 
-/// The others leave it to the leader for a while, and go on without it then.
+/// The others give the leader some time, and then continue without it.
 #[test]
 fn nobody_waits_for_a_leader_that_has_stopped_asking() {
     let host = Host::new(true);
@@ -113,8 +113,8 @@ fn an_interrupt_on_the_leaders_cpu_departs_in_its_stead() {
     assert_eq!(executed(&fake), [1, 2]);
 }
 
-/// The interrupt comes while a commit spins, and the next while that one's commit does; each ends before what it has interrupted
-/// goes on.
+/// An interrupt comes while a commit spins, and the next interrupt while the commit of the first one spins. Each ends
+/// before the code that it has interrupted continues.
 #[test]
 fn commits_nest_in_the_spin_of_a_commit() {
     const LEVELS: u64 = 4;
@@ -129,7 +129,7 @@ fn commits_nest_in_the_spin_of_a_commit() {
             let nested = share(unit, 10 + level);
             assert_eq!(finish(unit, host, nested), Ok(()));
             let done = fake.with(|state| state.executed.contains(&page_descriptor(7, 10 + level)));
-            assert!(done, "level {level} came back before its invalidation");
+            assert!(done, "level {level} returned before its invalidation");
         }
         LEVELS => fake.land(0),
         _ => {}
@@ -160,14 +160,14 @@ fn the_error_of_a_rider_is_not_the_others_for_good() {
             let alone = unit.submit(&[page(7, pfn)]).expect("room");
             let expected = if pfn == refused { Err(QueueError::Descriptor) } else { Ok(()) };
             assert_eq!(finish(&unit, &host, alone), expected);
-            assert_eq!(unit.is_done(*rider), Err(QueueError::Descriptor), "a failure stays one");
+            assert_eq!(unit.is_done(*rider), Err(QueueError::Descriptor), "a failure stays a failure");
         }
         let next = share(&unit, 9);
         assert_eq!(unit.is_done(next), Ok(true));
     }
 }
 
-/// Hardware would invalidate another run than the one that was meant.
+/// For a misaligned run, hardware would invalidate different pages than intended.
 #[test]
 fn a_misaligned_run_does_not_board() {
     let host = Host::new(true);
@@ -182,7 +182,7 @@ fn a_misaligned_run_does_not_board() {
         }
     }
     assert_eq!(unit.queue_use(), before);
-    // Those who did board go on as if nothing had been.
+    // The commits that did board continue unaffected.
     let last = share(&unit, 3);
     fake.behave(Behaviour::Prompt);
     fake.land(0);
@@ -190,7 +190,8 @@ fn a_misaligned_run_does_not_board() {
     assert_eq!(executed(&fake), [1, 3]);
 }
 
-/// The rides in flight are dropped for a device that did not answer. Those on board were not in the hardware, and go on.
+/// The rides in flight are dropped because a device did not answer. The commits on board were not in the hardware,
+/// and continue.
 #[test]
 fn rides_that_are_dropped_let_the_next_go() {
     let host = Host::new(true);
@@ -226,7 +227,7 @@ fn a_submission_of_its_own_takes_the_riders_along() {
     let alone = unit.submit(&[page(7, 3)]).expect("room");
     assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
     assert_eq!(executed(&fake), [1, 2, 3]);
-    // The wait of its own lands first; it tells nothing about theirs.
+    // The wait of the unshared submission lands first, which says nothing about the ride's wait.
     fake.land(3);
     assert_eq!(unit.is_done(alone), Ok(true));
     assert_eq!(riders.map(|rider| unit.is_done(rider)), [Ok(false), Ok(false)]);
@@ -241,9 +242,9 @@ fn a_ride_has_at_most_as_many_descriptors_as_a_submission() {
     let (unit, _) = with_rides_in_flight(&fake, &host);
     let first = unit.submit_shared(&pages(100, 40)).expect("room");
     let second = unit.submit_shared(&pages(200, BURST_MAX - 40 + 1)).expect("room");
-    assert_eq!(executed(&fake).len(), 40, "the one that finds no room on board has the others depart");
+    assert_eq!(executed(&fake).len(), 40, "a commit that finds no room on board makes the others depart");
     let third = unit.submit_shared(&pages(300, BURST_MAX)).expect("room");
-    assert_eq!(executed(&fake).len(), BURST_MAX - 40 + 1 + BURST_MAX, "a full one waits for nobody");
+    assert_eq!(executed(&fake).len(), BURST_MAX - 40 + 1 + BURST_MAX, "a full ride departs at once");
     let large = {
         fake.behave(Behaviour::Prompt);
         (0..5).for_each(|_| fake.land(0));
@@ -279,7 +280,7 @@ fn a_full_ring_is_waited_for() {
     }
 }
 
-/// A ride is not taken for one that is still in flight, however many submissions later its status is looked at.
+/// A landed ride is never mistaken for one in flight, however many submissions later its status is read.
 #[test]
 fn a_ride_of_long_ago_keeps_nobody_waiting() {
     let host = Host::new(true);
@@ -287,7 +288,7 @@ fn a_ride_of_long_ago_keeps_nobody_waiting() {
     let (unit, _) = with_rides_in_flight(&fake, &host);
     FLYING.iter().for_each(|_| fake.land(0));
     fake.behave(Behaviour::Prompt);
-    // A revolution, and then so many that no comparison modulo 2^32 tells old from new.
+    // One revolution, and then so many sequences that a comparison modulo 2^32 cannot tell old from new.
     for revolution in 0..2 {
         for pfn in 0..SLOTS as u64 {
             unit.submit(&[page(7, pfn)]).expect("room");
@@ -348,7 +349,7 @@ fn threads_share_rides() {
                     let own = page_descriptor(thread + 1, pfn);
                     assert!(
                         fake.with(|state| state.executed.iter().rev().any(|done| *done == own)),
-                        "done before it was"
+                        "reported as done too early"
                     );
                 }
             });

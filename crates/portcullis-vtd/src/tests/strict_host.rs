@@ -1,5 +1,6 @@
-//! A host that sees every allocation of the driver, on the heap and of pages: one of them is refused, and none may be made with a lock
-//! held. What the test itself allocates, in the fake host and the fake unit, is not counted.
+//! A host that sees every allocation of the driver, on the heap and of pages. It refuses one of them, and counts
+//! those that are made with a lock held, of which there must be none. Allocations of the test itself, in the fake
+//! host and the fake unit, are not counted.
 
 use super::fake_unit::FakeUnit;
 use super::host::Host;
@@ -12,20 +13,20 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// The driver runs, and not the test.
+    /// Whether the driver runs, and not the test.
     static DRIVER: Cell<bool> = const { Cell::new(false) };
-    /// Locks that are held.
+    /// The number of locks that are held.
     static LOCKS: Cell<usize> = const { Cell::new(0) };
     /// Allocations of the driver until one is refused.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
     static REFUSED: Cell<usize> = const { Cell::new(0) };
-    /// Allocations that it made with a lock held.
+    /// Allocations that the driver made with a lock held.
     static LOCKED: Cell<usize> = const { Cell::new(0) };
-    /// Bytes on the heap that it has not freed.
+    /// Bytes on the heap that the driver has not freed.
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Has allocation number `number` of the driver from now on, on this thread, refused.
+/// Refuses allocation number `number` of the driver on this thread, counted from now on.
 pub(super) fn refuse_at(number: usize) {
     LEFT.set(number);
     REFUSED.set(0);
@@ -33,12 +34,12 @@ pub(super) fn refuse_at(number: usize) {
     BYTES.set(0);
 }
 
-/// How many were refused, and how many made with a lock held.
+/// The number of refused allocations, and of those made with a lock held.
 pub(super) fn refused_and_locked() -> (usize, usize) {
     (REFUSED.get(), LOCKED.get())
 }
 
-/// Bytes on the heap that are the driver's.
+/// Bytes on the heap that belong to the driver.
 pub(super) fn driver_bytes() -> isize {
     BYTES.get()
 }
@@ -55,12 +56,12 @@ pub(super) fn driver<R>(act: impl FnOnce() -> R) -> R {
     run_as(true, act)
 }
 
-/// What the driver calls.
+/// Runs code that the driver calls, which does not count as the driver.
 fn outside<R>(act: impl FnOnce() -> R) -> R {
     run_as(false, act)
 }
 
-/// Whether the driver gets what it asks for.
+/// Whether an allocation of the driver is granted.
 fn is_granted() -> bool {
     LOCKED.set(LOCKED.get() + usize::from(LOCKS.get() > 0));
     let left = LEFT.get();
@@ -75,7 +76,7 @@ struct Watching;
 #[global_allocator]
 static WATCHING: Watching = Watching;
 
-// SAFETY: forwards to the allocator of the system, or returns no memory.
+// SAFETY: forwards to the system allocator, or returns no memory.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if DRIVER.get() {
@@ -110,11 +111,11 @@ impl<T: Send> Lock<T> for StrictLock<T> {
     }
 }
 
-/// The host.
+/// A host that refuses allocations.
 #[derive(Clone, Copy)]
 pub(super) struct Strict<'h>(pub(super) &'h Host);
 
-// SAFETY: forwards to a host that keeps the promises, or lends nothing.
+// SAFETY: forwards to a host that keeps the promises, or allocates nothing.
 unsafe impl Platform for Strict<'_> {
     type Lock<T: Send> = StrictLock<T>;
     type CpuWords = WordLines;

@@ -47,7 +47,7 @@ fn a_domain_spans_units_under_different_ids() {
     let host = Host::new(true);
     let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
     let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
-    // Unit 1 has handed out an id before.
+    // Unit 1 has handed out one id before.
     open(&units[1], TABLES).expect("an id");
     let both = join(&units, &host);
     let domain = open(&both, TABLES).expect("an id");
@@ -65,7 +65,7 @@ fn a_domain_spans_units_under_different_ids() {
     assert_eq!(without_waits(fakes[1].take_executed())[0], page_descriptor(2, 5));
     assert_eq!(both.is_done(ticket), Ok(false));
     fakes[1].land(0);
-    assert_eq!(both.is_done(ticket), Ok(false), "done is done everywhere");
+    assert_eq!(both.is_done(ticket), Ok(false), "done means done on every unit");
     fakes[0].land(0);
     assert_eq!(both.is_done(ticket), Ok(true));
     fakes.iter().for_each(|fake| fake.behave(Behaviour::Prompt));
@@ -111,7 +111,7 @@ fn a_commit_rides_on_every_unit() {
         assert_eq!(without_waits(fake.take_executed()), [0, 1].map(|pfn| page_descriptor(1, pfn)));
     }
     let done = |tickets: [_; 2]| tickets.map(|ticket| both.is_done(ticket).expect("no error"));
-    // The rides of one unit go on while those of the other do not.
+    // The rides of one unit continue while those of the other do not.
     for _ in 0..3 {
         fakes[0].land(0);
         assert_eq!((done(flying), done(riders)), ([false; 2], [false; 2]));
@@ -146,7 +146,7 @@ fn what_fails_on_one_unit_fails_and_can_be_tried_again() {
     fakes[1].behave(Behaviour::Silent);
     assert_eq!(close(&both, domains[3]), Err(AttachError::Queue(QueueError::Timeout(1000))));
     fakes[1].behave(Behaviour::Prompt);
-    // Unit 0 has closed its part and may hand that id to others; the second try must not touch it again.
+    // Unit 0 has closed its part and may reuse that id. The second attempt must not touch it again.
     let reused = (0..).find_map(|_| open(&units[0], TABLES).ok().filter(|id| *id == DomainId(4)));
     assert_eq!(reused, Some(DomainId(4)));
     units[0].attach(DomainId(4), SourceId(0x30)).expect("a free device");

@@ -1,4 +1,4 @@
-//! What is refused, and where the error says that it is.
+//! Tables that are refused, and the place that each error names.
 
 use super::tables::{SERVER, patched, table};
 use portcullis_vtd::dmar::{Dmar, DmarError};
@@ -7,7 +7,7 @@ fn refused(bytes: &[u8]) -> DmarError {
     Dmar::parse(bytes).expect_err("a bad table")
 }
 
-/// The server's table with other bytes at `offset`.
+/// The error for the server's table with other bytes at `offset`.
 fn with(offset: usize, bytes: &[u8]) -> DmarError {
     refused(&patched(&SERVER, &[(offset, bytes)]))
 }
@@ -39,7 +39,7 @@ fn the_header_must_be_whole_and_right() {
 
 #[test]
 fn structures_must_be_as_long_as_their_fields() {
-    // Offset of the length, what it is, and the bytes of its fields.
+    // Offset of the length, name of the structure, and bytes of its fields.
     for (offset, part, least) in [
         (50, "a DRHD", 16),
         (132, "an RMRR", 24),
@@ -56,7 +56,7 @@ fn structures_must_be_as_long_as_their_fields() {
         let left = 285 - (offset - 2);
         assert_eq!(with(offset, &[0xff, 0xff]), truncated(offset - 2, part, 0xffff, left), "{part}");
     }
-    // Behind the last structure begins another one.
+    // Another structure begins after the last one.
     let cut = table(&[SERVER[98..130].to_vec(), vec![0, 0]]);
     assert_eq!(refused(&cut), truncated(82, "a remapping structure", 2, 0));
 }
@@ -66,7 +66,7 @@ fn scopes_must_stay_in_their_structure() {
     const PART: &str = "a device scope";
     assert_eq!(with(65, &[0]), short(64, PART, 8, 0));
     assert_eq!(with(65, &[6]), short(64, PART, 8, 6), "no path");
-    // The last scope of the first unit goes on in the second one.
+    // The last scope of the first unit extends into the second unit.
     assert_eq!(with(91, &[9]), truncated(90, PART, 9, 8));
     assert_eq!(with(91, &[0xfe]), truncated(90, PART, 254, 8));
     assert_eq!(with(81, &[9]), DmarError::OddPath { offset: 80, found: 9 });
@@ -78,7 +78,7 @@ fn scopes_must_stay_in_their_structure() {
 fn hops_must_be_functions() {
     assert_eq!(with(70, &[0x20, 0]), DmarError::Hop { offset: 70, device: 0x20, function: 0 });
     assert_eq!(with(88, &[0, 8]), DmarError::Hop { offset: 88, device: 0, function: 8 });
-    // What a scope of unknown kind has there is unknown too.
+    // In a scope of unknown kind, the meaning of these bytes is unknown too.
     assert!(Dmar::parse(&patched(&SERVER, &[(64, &[9]), (70, &[0xff, 0xff])])).is_ok());
 }
 

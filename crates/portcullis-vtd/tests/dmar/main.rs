@@ -1,4 +1,4 @@
-//! The DMAR table: what is read from literal bytes, whom each unit serves, what is refused, and that nothing else happens.
+//! The DMAR table: what is read from literal bytes, which devices each unit serves, and which tables are refused.
 
 mod errors;
 mod properties;
@@ -83,12 +83,12 @@ fn qemu_is_read() {
         ]
     );
     assert_eq!(dmar.unit_for(0, pci(0, 3, 0), |_| None), Some(unit));
-    assert_eq!(dmar.unit_for(0, pci(0, 4, 0), |_| None), None, "nobody serves what is not listed");
+    assert_eq!(dmar.unit_for(0, pci(0, 4, 0), |_| None), None, "no unit serves a device that is not listed");
     assert_eq!(dmar.unit_for(0, pci(0xff, 0, 0), |_| None), None, "an I/O APIC does no DMA");
     assert_eq!(dmar.reserved_regions().count(), 0);
 }
 
-/// The place of the unit that serves a device of the server.
+/// The index of the unit that serves a device of the server.
 fn place(source: SourceId, buses: impl Fn(SourceId) -> Option<std::ops::RangeInclusive<u8>>) -> Option<usize> {
     let dmar = server();
     let unit = dmar.unit_for(0, source, buses)?;
@@ -128,7 +128,7 @@ fn a_unit_for_all_comes_last_wherever_it_stands() {
 
 #[test]
 fn a_bridge_without_buses_has_nothing_behind_it() {
-    // Nobody has numbered it: it shows bus 0, on which it is itself.
+    // The bridge has no bus numbers yet: it shows bus 0, which is the bus that it is on.
     for buses in [None, Some(0..=0), Some(0..=255)] {
         let place = |source| place(source, |_| buses.clone());
         assert_eq!(place(pci(0, 0x1c, 0)), Some(0), "the bridge itself");
@@ -151,7 +151,7 @@ fn regions_are_those_of_the_device() {
 
 #[test]
 fn a_limit_inside_a_page_takes_all_of_it() {
-    // One byte; to the middle of the second page; up to the last address there is.
+    // One byte; to the middle of the second page; up to the last possible address.
     for (base, limit, first, pages) in [
         (0x5000u64, 0x5000u64, 5, 1),
         (0x5000, 0x67ff, 5, 2),

@@ -1,4 +1,4 @@
-//! Whatever the bytes: no panic, and what is read from a sound table is what was written.
+//! For all bytes: parsing does not panic, and what is read from a valid table is what was written.
 
 use super::tables::{SERVER, add_up, buses, pci, table};
 use portcullis::PAGE_SIZE;
@@ -6,7 +6,7 @@ use portcullis_vtd::dmar::{DeviceScope, Dmar, DmarError, ScopeKind, Structure};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Does everything that can be done with the bytes, and checks what holds of every table.
+/// Calls every method on the bytes, and checks what holds for every table.
 fn exercise(bytes: &[u8]) -> Result<(), DmarError> {
     let dmar = Dmar::parse(bytes).inspect_err(|error| assert!(!error.to_string().is_empty()))?;
     assert!((1..=52).contains(&dmar.host_address_bits()));
@@ -18,7 +18,7 @@ fn exercise(bytes: &[u8]) -> Result<(), DmarError> {
         for scope in unit.scopes.iter() {
             assert!(!scope.path.is_empty());
             let named = scope.source(buses);
-            // Two units may name the same device; then the first has it.
+            // Two units may name the same device; then the first unit serves it.
             if matches!(scope.kind, ScopeKind::Endpoint | ScopeKind::Bridge | ScopeKind::Namespace)
                 && let Some(source) = named
             {
@@ -68,7 +68,7 @@ fn a_table_may_end_anywhere() {
             bytes[4..8].copy_from_slice(&(length as u32).to_le_bytes());
         }
         add_up(&mut bytes);
-        // Only between two structures is the rest missed by nobody.
+        // Only a cut between two structures leaves a complete table.
         let whole = [48, 98, 130, 162, 194, 210, 230, 236, 253, 269].contains(&length);
         assert_eq!(exercise(&bytes).is_ok(), whole, "{length}");
     }
@@ -117,7 +117,7 @@ proptest! {
         let _ = exercise(&bytes);
     }
 
-    /// Behind a header that is right.
+    /// After a valid header.
     #[test]
     fn any_structures(bytes in vec(prop_oneof![0..10u8, any::<u8>()], 0..200)) {
         let _ = exercise(&table(&[bytes]));
@@ -171,7 +171,7 @@ proptest! {
     }
 }
 
-/// The longest path that a scope has room for leads through as many bridges, and no further.
+/// The longest path that fits into a scope leads through that many bridges, and no further.
 #[test]
 fn a_path_is_followed_to_its_end() {
     let path: Vec<_> = (0..124).map(|_| (0, 0)).collect();

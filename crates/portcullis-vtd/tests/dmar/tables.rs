@@ -1,9 +1,10 @@
-//! Tables as literal bytes, so that writer and reader cannot be wrong alike, and the buses of the machines they are from.
+//! Tables as literal bytes, so that writer and reader cannot share an error, and the buses of the machines that they
+//! come from.
 
 use portcullis::iommu::SourceId;
 use std::ops::RangeInclusive;
 
-/// A server with two units. The numbers at the left are offsets.
+/// A server with two units. The numbers on the left are offsets.
 #[rustfmt::skip]
 pub(crate) const SERVER: [u8; 285] = [
     /*   0 */ b'D', b'M', b'A', b'R', 0x1d, 0x01, 0x00, 0x00, 0x01, 0x6b,
@@ -34,7 +35,7 @@ pub(crate) const SERVER: [u8; 285] = [
     // The first unit is near domain 1.
     /* 210 */ 0x03, 0x00, 0x14, 0x00, 0x00, 0x00, 0x00, 0x00,
     /* 218 */ 0x00, 0xc0, 0x7f, 0x13, 0x0d, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00,
-    // A type from the future.
+    // A structure of an unknown type.
     /* 230 */ 0x20, 0x00, 0x06, 0x00, 0xaa, 0x55,
     // ACPI device 2.
     /* 236 */ 0x04, 0x00, 0x11, 0x00, 0x00, 0x00, 0x00, 0x02, b'\\', b'_', b'S', b'B', b'.', b'U', b'A', b'0', 0x00,
@@ -43,7 +44,8 @@ pub(crate) const SERVER: [u8; 285] = [
     /* 269 */ 0x06, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x08, 0x03, 0x00, 0x00, 0x00, 0x02, 0x00,
 ];
 
-/// What QEMU 7.2 makes for a q35 with `intel-iommu` and an `edu` device at 00:03.0, with its checksum.
+/// The table that QEMU 7.2 makes for a q35 machine with `intel-iommu` and an `edu` device at 00:03.0, with its
+/// checksum.
 #[rustfmt::skip]
 pub(crate) const QEMU: [u8; 112] = [
     /*   0 */ 0x44, 0x4d, 0x41, 0x52, 0x70, 0x00, 0x00, 0x00, 0x01, 0x1d, 0x42, 0x4f, 0x43, 0x48, 0x53, 0x20,
@@ -55,7 +57,7 @@ pub(crate) const QEMU: [u8; 112] = [
     /*  96 */ 0x01, 0x08, 0x00, 0x00, 0x00, 0x00, 0x1f, 0x02, 0x01, 0x08, 0x00, 0x00, 0x00, 0x00, 0x1f, 0x03,
 ];
 
-/// The function with this number on a bus.
+/// The source id of a function on a bus.
 pub(crate) const fn pci(bus: u16, device: u16, function: u16) -> SourceId {
     SourceId(bus << 8 | device << 3 | function)
 }
@@ -70,7 +72,7 @@ pub(crate) fn buses(bridge: SourceId) -> Option<RangeInclusive<u8>> {
     }
 }
 
-/// The bytes with other ones at some offsets, and a checksum that fits.
+/// The table with other bytes at some offsets, and a valid checksum.
 pub(crate) fn patched(table: &[u8], patches: &[(usize, &[u8])]) -> Vec<u8> {
     let mut table = table.to_vec();
     for (offset, bytes) in patches {
@@ -80,7 +82,7 @@ pub(crate) fn patched(table: &[u8], patches: &[(usize, &[u8])]) -> Vec<u8> {
     table
 }
 
-/// Sets the checksum, where there is room for one.
+/// Sets the checksum, if the table is long enough to have one.
 pub(crate) fn add_up(table: &mut [u8]) {
     let sum = table.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte));
     if let Some(checksum) = table.get_mut(9) {

@@ -1,4 +1,4 @@
-//! A unit in software, as little of one as the driver needs, over memory that the model checker sees.
+//! A minimal software unit for the driver, over memory that the model checker sees.
 
 use loom::sync::Mutex;
 use portcullis::platform::fake::FakeHost;
@@ -20,8 +20,7 @@ struct State {
     invalidated: Vec<Iova>,
 }
 
-/// Takes its time: executes what is queued when its fault status is read, and not before. Until the driver spins on its first
-/// flush, that is.
+/// A slow unit: it executes the queued descriptors only when its fault status is read, that is when the driver polls.
 pub(crate) struct Hardware {
     host: &'static FakeHost,
     state: Mutex<State>,
@@ -54,13 +53,13 @@ impl Hardware {
 
     fn land(&self, at: PhysAddr, data: u32) {
         let page = PhysAddr::new(at.as_u64() & !(PAGE_SIZE - 1));
-        // SAFETY: the driver has not given its pages back: it waits for this.
+        // SAFETY: the driver has not freed its pages, because it waits for this.
         let statuses = unsafe { self.host.frame(page) };
         statuses[(at.page_offset() / 8) as usize].store_bits(u64::from(data));
     }
 }
 
-// SAFETY: no memory is behind these registers but a test's own.
+// SAFETY: the only memory behind these registers belongs to the test.
 unsafe impl Mmio for &'static Hardware {
     fn read32(&self, offset: u32) -> u32 {
         let mut state = self.state.lock().unwrap();

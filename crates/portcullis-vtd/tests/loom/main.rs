@@ -16,26 +16,26 @@ use portcullis::platform::Wait;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Iova, Platform};
 use portcullis_vtd::{Ticket, Unit, UnitConfig};
-// Not loom's: they count over all interleavings.
+// Not those of loom, because they count over all interleavings.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Driver = Unit<&'static Hardware, &'static FakeHost>;
 
-/// A unit whose hardware and host are leaked: loom has no scoped threads.
+/// A unit whose hardware and host are leaked, because loom has no scoped threads.
 struct Bench {
     host: &'static FakeHost,
     hardware: &'static Hardware,
     unit: Driver,
-    /// The latest submission, for the flaw.
+    /// The latest submission, for the planted flaw.
     latest: Mutex<Option<Ticket>>,
     returns_early: bool,
     tally: &'static Tally,
 }
 
-/// What was seen, over all interleavings.
+/// Observations over all interleavings.
 struct Tally {
-    /// Waits that served another commit as well.
+    /// Waits that also served another commit.
     waits_saved: AtomicU64,
     /// Commits that returned while their page could still be cached (S2).
     stale: AtomicU64,
@@ -55,7 +55,7 @@ impl Bench {
         Arc::new(Self { host, hardware, unit, latest: Mutex::new(None), returns_early, tally })
     }
 
-    /// Has a ride depart that flies for as long as nobody asks.
+    /// Makes a ride depart that stays in flight until a caller polls.
     fn fly(&self) -> (Ticket, Option<Ticket>) {
         self.submit(page(0))
     }
@@ -67,15 +67,15 @@ impl Bench {
         (ticket, before)
     }
 
-    /// Asks until the commit is done. An interrupt may come in every turn. The flaw: the commit is said to be done when the one
-    /// before it is.
+    /// Polls until the commit is done. An interrupt may come in every turn. The planted flaw reports the commit as
+    /// done when the previous one is.
     fn finish(&self, page: Iova, (ticket, before): (Ticket, Option<Ticket>), interrupt: impl Fn()) {
         let is_done = |ticket| self.unit.is_done(ticket).expect("no error");
         while !is_done(ticket) && !before.is_some_and(is_done) {
             self.host.pause(Wait::Invalidation);
             interrupt();
         }
-        // Counted, not asserted: a model that panics cannot take its unit down.
+        // Counted and not asserted, because a model that panics cannot shut its unit down.
         self.tally.stale.fetch_add(u64::from(!self.hardware.has_invalidated(page)), Ordering::Relaxed);
     }
 
@@ -88,8 +88,8 @@ fn page(number: u64) -> Iova {
     Iova::from_pfn(number)
 }
 
-/// A ride is in flight. Two CPUs commit, and on one of them an interrupt that commits too comes between its submission and the
-/// first question about it. It ends before what it has interrupted goes on.
+/// One ride is in flight. Two CPUs commit. On one of them, an interrupt that also commits comes between the
+/// submission and the first poll. It ends before the code that it has interrupted continues.
 fn commits_share(returns_early: bool, tally: &'static Tally) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
@@ -123,7 +123,7 @@ fn two_cpus_and_an_interrupt_share_submissions() {
     assert!(TALLY.waits_saved.load(Ordering::Relaxed) > 0, "in some interleavings a wait serves several");
 }
 
-/// A ride is in flight, and the interrupt comes while a commit spins.
+/// One ride is in flight, and the interrupt comes while a commit spins.
 #[test]
 fn an_interrupt_in_the_spin_of_a_commit() {
     static TALLY: Tally = Tally::new();
@@ -151,7 +151,7 @@ fn an_interrupt_in_the_spin_of_a_commit() {
     assert_eq!(TALLY.stale.load(Ordering::Relaxed), 0, "S2");
 }
 
-/// The model can fail.
+/// Shows that the model can fail.
 #[test]
 fn planted_a_combiner_that_returns_early() {
     static TALLY: Tally = Tally::new();

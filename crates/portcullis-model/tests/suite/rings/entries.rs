@@ -1,4 +1,4 @@
-//! Where an entry leads, and what is no entry.
+//! Where an entry leads, and what is not a valid entry.
 
 use super::*;
 use portcullis::Iova;
@@ -18,7 +18,7 @@ fn an_entry_leads_to_its_bytes_and_no_further() {
         let mut ringed = Ringed::new(parameters(), &[1]);
         let at = 0x12_3456_7ff1;
         ringed.set(1, 0, RingEntry { phys: PhysAddr::new(at), size, rights: Rights::READ });
-        // By a walk, and by what is cached.
+        // First by a walk, then from the cache.
         for _ in 0..2 {
             let ask = |offset| phys(ringed.machine.ask(DEVICE, address(1, 0, offset), Rights::READ));
             assert_eq!(ask(0), Ok(at), "{size:#x}");
@@ -49,19 +49,19 @@ fn an_entry_grants_what_it_says() {
     }
 }
 
-/// A table of five rings, of which the last four are wrong, each in its way, and of which the first ends before its table does.
+/// A table of five rings. The last four are wrong in different ways, and the first ends before its table does.
 fn with_wrong_rings() -> Ringed {
     let ringed = Ringed::new(parameters(), &[4, 4, 4, 4, 4]);
     let table = ringed.table(2);
     ringed.poke(ringed.device, 2, RingPointer { table, size: 0 }.encode());
     ringed.poke(ringed.device, 3, [0; 2]);
     ringed.poke(ringed.device, 4, RingPointer { table: PhysAddr::new(0x1000), size: 4 }.encode());
-    // A header that would do for a ring, were there one of that number.
+    // A header that would be valid as a ring pointer, if there were a ring 0.
     let run = ringed.machine.ram.allocate_run(16).unwrap().as_u64();
     let zeroth = PhysAddr::new(run.next_multiple_of(16 * PAGE_SIZE));
     ringed.poke(zeroth, 0, value(0, 0).encode());
     ringed.poke(ringed.device, 0, [zeroth.as_u64() | DeviceHeader { rings: 4 }.encode()[0], 4]);
-    // Entries behind the last.
+    // Entries after the last one.
     ringed.set(1, 4, value(1, 4));
     ringed.set(1, 5, value(1, 5));
     ringed
@@ -140,7 +140,7 @@ fn addresses_of_rings_have_64_bits() {
     let in_tables = ringed.machine.vtd.in_tables(ringed.machine.now_ps, DEVICE, Iova::new(far));
     assert_eq!(in_tables, Some(PhysAddr::new(there)));
 
-    // As pages they are too wide.
+    // As page addresses, these are too wide.
     ringed.machine.attach(OTHER, 2, ringed.machine.ram.allocate().unwrap(), 3);
     assert_eq!(phys(ringed.machine.ask(OTHER, far, Rights::READ)), Err(FaultReason::AddressBeyondWidth));
 }
@@ -158,7 +158,7 @@ fn messages_are_at_their_addresses_alone() {
     assert_eq!(phys(ringed.machine.ask(DEVICE, entry, Rights::WRITE)), Ok(there), "the same below, and of a ring");
 }
 
-/// Stores to memory at these addresses would be messages.
+/// A store to one of these addresses would be an interrupt message.
 #[test]
 fn no_entry_leads_to_a_message() {
     let ringed = Ringed::new(parameters(), &[4]);
@@ -209,7 +209,7 @@ fn what_is_wider_than_pages_go_is_a_ring_and_nothing_else() {
     assert_eq!([35, 36, 37].map(|mask| stops(parameters(), mask)), [true, false, true]);
     assert!(stops(Parameters { page_selective: false, ..parameters() }, 36));
     assert!(!stops(Parameters { mamv: 37, ..parameters() }, 37));
-    // Addresses below those of ring 1 are of pages.
+    // Addresses below those of ring 1 are page addresses.
     let below = [0, address(0, 3, 0), address(1, 0, 0) - PAGE_SIZE, address(1, 0, 0), address(2, 3, 0)];
     assert_eq!(below.map(|iova| stops_at(parameters(), iova, 36)), [true, true, true, false, false]);
 }
@@ -280,7 +280,7 @@ fn questions_leave_no_trace_and_say_what_a_request_finds() {
     assert_eq!((ringed.machine.counters(), ringed.machine.read(FSTS, 4)), (before, faults));
     assert_eq!(ringed.machine.vtd.next_event_ps(), None, "nothing is on its way");
     assert_eq!(ringed.touch(1, 3), HIT, "nor has anything gone");
-    // Entry 0, of which all of 0x800 bytes are, was fetched ahead: what is asked for next finds it in its place.
+    // Entry 0, all of whose 0x800 bytes are valid, was fetched ahead. So the next request finds it in the cache.
     let mut reached = 0;
     for ((&(iova, rights), answer), in_table) in all.iter().zip(&answers).zip(&tables) {
         let asked = ringed.machine.ask(DEVICE, iova, rights).ok().map(|translated| translated.phys);
@@ -293,7 +293,7 @@ fn questions_leave_no_trace_and_say_what_a_request_finds() {
         }
         reached += usize::from(answer.is_some());
     }
-    // Of ring 1: two offsets of entries 0, 2 and 3 with all rights, and of entry 1 with one.
+    // In ring 1: two offsets of entries 0, 2 and 3 with all rights, and of entry 1 with one right.
     assert_eq!(reached, 2 * (3 * 3 + 1));
     let writable = PhysAddr::new(value(1, 1).phys.as_u64());
     let now_ps = ringed.machine.now_ps;

@@ -1,4 +1,4 @@
-//! What a device has of entries that are no longer in the table, and what takes it away (S2).
+//! What a device reaches of entries that are no longer in the table, and which invalidations end that (S2).
 
 use super::*;
 use portcullis::Iova;
@@ -7,7 +7,7 @@ use portcullis_vtd::spec::descriptors::ContextScope;
 const SIZE: u32 = 4;
 const NONE: [u32; 0] = [];
 
-/// Two rings, of the first of which entry 0 was asked for, and may have arrived, before all were cleared.
+/// Two rings whose entry 0 was requested, and may have arrived, before all entries were cleared.
 fn cleared(parameters: Parameters, arrives: bool) -> Ringed {
     let mut ringed = Ringed::new(parameters, &[SIZE, SIZE]);
     ringed.ask(1, 0);
@@ -15,7 +15,7 @@ fn cleared(parameters: Parameters, arrives: bool) -> Ringed {
     if arrives {
         ringed.machine.settle();
     } else {
-        // A request waits for the next entry as well.
+        // A request also waits for the next entry.
         ringed.ask(1, 1);
         ringed.ask(2, 1);
     }
@@ -32,7 +32,7 @@ fn the_device_has_what_it_asked_for_and_one_more() {
         let in_tables =
             |entry| ringed.machine.vtd.in_tables(ringed.machine.now_ps, DEVICE, Iova::new(address(1, entry, 0)));
         assert_eq!([0, 1, 2, 3].map(in_tables), [None; 4]);
-        // It uses them, though they are gone.
+        // The device uses them, although they are gone from the table.
         ringed.ask(1, 0);
         ringed.ask(1, 1);
         assert_eq!(ringed.reached(1, SIZE), if arrives { vec![1] } else { vec![0, 1] }, "the next took its place");
@@ -55,7 +55,8 @@ fn s2_an_invalidation_takes_both_and_what_is_on_its_way() {
         assert_eq!(ringed.reached(1, SIZE), NONE);
         ringed.machine.settle();
         assert_eq!(ringed.reached(1, SIZE), NONE, "nothing has come after it");
-        // Of the other ring, which was not named, the last took the place of the first where it arrived by itself.
+        // In the other ring, which was not named, the last entry took the place of the first if it arrived on its
+        // own.
         assert_eq!(ringed.reached(2, SIZE), if arrives { vec![0, 1] } else { vec![1] });
     }
 }
@@ -72,7 +73,7 @@ fn what_arrives_before_an_invalidation_is_taken_by_it() {
     assert_eq!(ringed.reached(1, SIZE), NONE);
 }
 
-/// What is left within reach of rings 1 and 2 after a command.
+/// What is still within reach of rings 1 and 2 after a command.
 fn left_after(descriptor: InvalidationDescriptor) -> [Vec<u32>; 2] {
     let [left, under_way] = [(parameters(), true), (slow_walks(), false)].map(|(parameters, arrives)| {
         let mut ringed = cleared(parameters, arrives);
@@ -102,14 +103,14 @@ fn an_invalidation_takes_what_it_names() {
     assert_eq!(left_after(global_flush()), [none.clone(), none]);
 }
 
-/// The bits below the mask do not matter, nor does the leaf-only hint.
+/// The bits below the mask do not matter, nor does the invalidation hint.
 #[test]
 fn a_ring_is_named_by_any_of_its_addresses() {
     for (entry, leaf_only) in [(0, false), (3, true), (0x3_ffff, true)] {
         let command = pages(1, address(1, entry, 0x3fff_f000), RING_ADDRESS_MASK, leaf_only);
         assert_eq!(left_after(command), [vec![], vec![0, 1]]);
     }
-    assert_eq!(left_after(pages(1, address(1, 2, 0), 0, true)), [vec![], vec![0, 1]], "a part of it is all of it");
+    assert_eq!(left_after(pages(1, address(1, 2, 0), 0, true)), [vec![], vec![0, 1]], "a part drops the ring");
 }
 
 #[test]
@@ -181,7 +182,8 @@ fn flawed_hardware_keeps_the_next_entry() {
     assert_eq!(left(Some(RingFlaw::KeepsNext)), [1]);
 }
 
-/// A device that leaves its domain while a walk of it is under way has nothing read ahead in another, of which it has asked nothing.
+/// If a device leaves its domain while a walk is under way, nothing is fetched ahead in the other domain, of which it
+/// has requested nothing.
 #[test]
 fn what_is_read_ahead_is_of_the_domain_that_asked() {
     let mut ringed = Ringed::new(slow_walks(), &[SIZE]);

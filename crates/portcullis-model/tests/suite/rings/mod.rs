@@ -1,4 +1,4 @@
-//! Devices that go through rings (rIOMMU): tables written by hand, through the types of the format.
+//! Devices that use rings (rIOMMU). Their tables are written by hand, with the types of the format.
 
 mod entries;
 mod invalidation;
@@ -17,19 +17,19 @@ use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::tables::{ContextEntry, TranslationType};
 use std::sync::Arc;
 
-/// What it takes to read a ring and an entry.
+/// The time to read a ring and an entry.
 const WALK_PS: u64 = 2 * 197_000;
 
 fn parameters() -> Parameters {
     Parameters::cascadelake()
 }
 
-/// So slow that the queue is done before a walk is.
+/// Walks so slow that the queue finishes before a walk does.
 fn slow_walks() -> Parameters {
     Parameters { memory_read_ps: 10_000_000, ..parameters() }
 }
 
-/// What an entry leads to unless a test says otherwise: no page.
+/// What an entry leads to unless a test sets otherwise. The address is not page-aligned.
 fn value(ring: u16, entry: u32) -> RingEntry {
     let phys = PhysAddr::new(0x8000_0123 | u64::from(ring) << 24 | u64::from(entry) << 12);
     RingEntry { phys, size: 0x800, rights: Rights::READ_WRITE }
@@ -44,12 +44,12 @@ fn rings(domain: u16, table: PhysAddr) -> ContextEntry {
     ContextEntry { faults_disabled: false, translation_type, table, levels: 4, domain: DomainId(domain) }
 }
 
-/// The page-selective command that covers all of a ring.
+/// The page-selective command that covers a whole ring.
 fn forget(domain: u16, ring: u16) -> InvalidationDescriptor {
     pages(domain, address(ring, 0, 0), RING_ADDRESS_MASK, true)
 }
 
-/// A machine with a table of rings. `DEVICE` goes through it, in domain 1.
+/// A machine with a table of rings. `DEVICE` uses it, in domain 1.
 struct Ringed {
     machine: Machine,
     device: PhysAddr,
@@ -100,19 +100,20 @@ impl Ringed {
         (0..size).for_each(|entry| self.clear(ring, entry));
     }
 
-    /// Makes what was written of a page visible to walks that do not snoop.
+    /// Makes the contents of a page visible to walks that do not snoop.
     fn flush(&self, page: PhysAddr) {
         self.machine.ram.flush(self.machine.ram.frame(page));
     }
 
-    /// Reads by an entry as it was written first, and says how that went and when the address is known.
+    /// Reads through an entry that has its first value. Returns the outcome of the lookup and when the address is
+    /// known.
     fn ask(&self, ring: u16, entry: u32) -> (LookupOutcome, u64) {
         let translated = self.machine.ask(DEVICE, address(ring, entry, 5), Rights::READ).unwrap();
         assert_eq!(translated.phys.as_u64(), value(ring, entry).phys.as_u64() + 5);
         (translated.outcome, translated.ready_ps)
     }
 
-    /// The same, and lets what is on its way arrive.
+    /// Does what [`ask`](Self::ask) does, and waits for everything under way.
     fn touch(&mut self, ring: u16, entry: u32) -> LookupOutcome {
         let (outcome, _) = self.ask(ring, entry);
         self.machine.settle();
@@ -123,7 +124,7 @@ impl Ringed {
         entries.iter().map(|&(ring, entry)| self.touch(ring, entry)).collect()
     }
 
-    /// The entries of a ring that are within reach of a device.
+    /// The entries of a ring that a device can reach.
     fn reached_by(&self, source: SourceId, ring: u16, size: u32) -> Vec<u32> {
         (0..size).filter(|&entry| self.machine.reaches(source, address(ring, entry, 0))).collect()
     }

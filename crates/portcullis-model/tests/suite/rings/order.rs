@@ -1,8 +1,9 @@
-//! Entries that are asked for in their order are read ahead; what is counted where they are not.
+//! Entries that are requested in order are fetched ahead. Also the counts for entries that are not.
 
 use super::*;
 
-/// Why entries had to be read: out of order, after an invalidation, mapped too late, close behind, first of the ring.
+/// The reasons for which entries had to be read: out of order, after an invalidation, mapped too late, close behind,
+/// first of the ring.
 fn reasons(ringed: &Ringed) -> [u64; 5] {
     let counters = ringed.machine.counters();
     [
@@ -14,7 +15,7 @@ fn reasons(ringed: &Ringed) -> [u64; 5] {
     ]
 }
 
-/// Misses. Checks what is always true of the counts.
+/// The number of misses. Also checks what always holds for the counters.
 fn misses(ringed: &Ringed) -> u64 {
     let counters = ringed.machine.counters();
     assert_eq!(counters.iotlb_hits + counters.iotlb_misses, counters.lookups);
@@ -46,7 +47,7 @@ fn backwards_nothing_is_known() {
     for entry in [3, 2, 1, 0] {
         assert_eq!(ringed.touch(1, entry), MISS);
     }
-    assert_eq!(ringed.touch(1, 3), MISS, "only forwards does the ring go on at its end");
+    assert_eq!(ringed.touch(1, 3), MISS, "the ring wraps around only forwards");
     assert_eq!((misses(&ringed), reasons(&ringed)), (5, [4, 0, 0, 0, 1]));
 }
 
@@ -72,21 +73,21 @@ fn who_comes_too_early_waits_for_what_is_on_its_way() {
     assert_eq!(ringed.ask(1, 0), (MISS, start_ps + WALK_PS));
     assert_eq!(ringed.machine.vtd.next_event_ps(), Some(start_ps + WALK_PS));
     assert_eq!(ringed.ask(1, 0), (JOINED, start_ps + WALK_PS));
-    // What follows is read when the entry before it has been, by a walk of its own.
+    // Each following entry is read after the entry before it, by a separate walk.
     for behind in 1..4 {
         assert_eq!(ringed.ask(1, behind), (MISS, start_ps + WALK_PS * (u64::from(behind) + 1)));
     }
     ringed.machine.settle();
-    // The entry that was asked for last has arrived, and behind it the next.
+    // The entry that was requested last has arrived, and then the next one.
     let now_ps = ringed.machine.now_ps;
     assert_eq!(now_ps, start_ps + 5 * WALK_PS);
     assert_eq!(ringed.ask(1, 4), (HIT, now_ps));
-    // Its next is under way.
+    // Its next entry is under way.
     assert_eq!(ringed.ask(1, 5), (JOINED, now_ps + WALK_PS));
     let counters = ringed.machine.counters();
     assert_eq!((misses(&ringed), counters.iotlb_hits, counters.iotlb_joined), (4, 3, 2));
     assert_eq!((counters.ring_switches, reasons(&ringed)), (5, [0, 0, 0, 3, 1]));
-    // What was joined has arrived as if it had been asked for first.
+    // A joined entry has arrived as if it had been requested first.
     ringed.machine.settle();
     assert_eq!(ringed.touch_all(&[(1, 6), (1, 7), (1, 0)]), [HIT; 3]);
 }
@@ -112,7 +113,7 @@ fn entries_out_of_order_are_counted() {
     assert_eq!(ringed.machine.counters().ring_switches, 5);
 }
 
-/// What is read ahead is nothing that a device waits for: nothing is read behind it.
+/// No device waits for an entry that is fetched ahead, so nothing is read behind it.
 #[test]
 fn who_passes_over_what_is_read_ahead_is_out_of_order() {
     let mut ringed = Ringed::new(parameters(), &[8]);
@@ -136,12 +137,12 @@ fn entries_that_an_invalidation_took_are_counted() {
     assert_eq!((misses(&ringed), reasons(&ringed)), (3, [0, 2, 0, 0, 1]));
     ringed.machine.run(forget(1, 1));
     assert_eq!(ringed.touch(1, 7), MISS);
-    assert_eq!(reasons(&ringed), [1, 2, 0, 0, 1], "it would have been read in any case");
-    // Under way it is taken too.
+    assert_eq!(reasons(&ringed), [1, 2, 0, 0, 1], "it had to be read in any case");
+    // An entry under way is dropped too.
     ringed.ask(1, 3);
     ringed.machine.run(forget(1, 1));
     assert_eq!((ringed.touch(1, 4), reasons(&ringed)), (MISS, [2, 3, 0, 0, 1]));
-    // What took nothing explains nothing.
+    // An invalidation that dropped nothing is not counted as a reason.
     ringed.machine.run(forget(1, 2));
     assert_eq!(ringed.touch(1, 5), HIT);
     assert_eq!(reasons(&ringed), [2, 3, 0, 0, 1]);
@@ -153,22 +154,22 @@ fn entries_that_came_too_late_are_counted() {
     ringed.clear(1, 1);
     ringed.touch(1, 0);
     ringed.set(1, 1, value(1, 1));
-    assert_eq!(ringed.touch(1, 1), MISS, "it was not there when entry 0 was asked for");
+    assert_eq!(ringed.touch(1, 1), MISS, "it was absent when entry 0 was requested");
     assert_eq!((misses(&ringed), reasons(&ringed)), (2, [0, 0, 1, 0, 1]));
     assert_eq!(ringed.machine.counters().prefetch_reads, 2 * 2, "one of which found nothing");
     assert_eq!(ringed.touch(1, 2), HIT);
-    // In time: it is read when the walk before it ends.
+    // In time: the entry is read when the walk before it ends.
     ringed.clear(1, 7);
     ringed.ask(1, 6);
     ringed.set(1, 7, value(1, 7));
     ringed.machine.settle();
     assert_eq!((ringed.touch(1, 7), reasons(&ringed)), (HIT, [1, 0, 1, 0, 1]));
-    // Found not to be there at once, when the one before it was asked for and had been read ahead.
+    // It was found to be absent at once, when the entry before it, which had been fetched ahead, was requested.
     ringed.clear(1, 1);
     assert_eq!(ringed.ask(1, 0).0, HIT);
     ringed.set(1, 1, value(1, 1));
     assert_eq!((ringed.ask(1, 1).0, reasons(&ringed)), (MISS, [1, 0, 2, 0, 1]));
-    // That the one before it is asked for once more changes nothing.
+    // A repeated request for the entry before it changes nothing.
     ringed.clear(1, 2);
     ringed.machine.settle();
     ringed.set(1, 2, value(1, 2));
@@ -203,7 +204,7 @@ fn as_many_rings_are_cached_as_the_iotlb_has_entries() {
     let mut two = Ringed::new(Parameters { iotlb_entries: 2, ..parameters() }, &[4, 4]);
     assert_eq!(two.touch_all(&alternating), [MISS, MISS, HIT, HIT, HIT, HIT, HIT, HIT]);
 
-    // The ring that was used longest ago makes room, and entries of one ring push out no other.
+    // The ring used longest ago is evicted, and entries of one ring evict no entries of other rings.
     let mut two = Ringed::new(Parameters { iotlb_entries: 2, ..parameters() }, &[4, 4, 4]);
     assert_eq!(two.touch_all(&[(1, 0), (2, 0), (2, 2), (1, 1), (3, 0)]), [MISS, MISS, MISS, HIT, MISS]);
     assert_eq!(two.touch_all(&[(1, 2), (2, 3)]), [HIT, MISS]);

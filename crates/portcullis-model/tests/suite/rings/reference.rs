@@ -1,6 +1,7 @@
-//! Any requests, changes of tables and invalidations against the rules: an entry is within reach as it stands in the table, or as it stood
-//! there since its ring was invalidated last, if hardware had a reason to read it: it, or the one before it, was asked for. Of what is no
-//! longer in the table a device has two entries of a ring at most.
+//! Checks any sequence of requests, table changes and invalidations against the rules. An entry is reachable with its
+//! present value in the table, or with a value since the last invalidation of its ring, if hardware had a reason to
+//! read it: the entry, or the one before it, was requested. Of entries that are no longer in the table, a device
+//! reaches at most two per ring.
 
 use super::*;
 use portcullis::Iova;
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 const SIZES: [u32; 3] = [1, 2, 5];
-/// Each in a domain of its own: 1 and 2.
+/// Each device is in a separate domain: 1 and 2.
 const SOURCES: [SourceId; 2] = [DEVICE, OTHER];
 
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ enum Step {
         ring: u16,
         entry: u32,
     },
-    /// Of the table, or of another: all go through the same rings.
+    /// Sets an entry in the table. All devices use the same rings.
     Set {
         ring: u16,
         entry: u32,
@@ -42,21 +43,21 @@ enum Step {
     },
 }
 
-/// What is to be known of an entry of a device.
+/// What is known about an entry of a device.
 #[derive(Clone, Default)]
 struct Known {
-    /// All that it has led to since its ring was invalidated last.
+    /// All addresses to which it has led since the last invalidation of its ring.
     was: BTreeSet<u64>,
     is_asked: bool,
 }
 
-/// An entry by device, ring and number.
+/// An entry, by device, ring and index.
 type Place = (usize, u16, u32);
 
 struct Reference {
     ringed: Ringed,
     now: Vec<(Place, Option<u64>, Known)>,
-    /// To tell what an entry leads to from all that it led to before.
+    /// Makes the address of an entry differ from all its earlier ones.
     versions: u64,
 }
 
@@ -139,7 +140,7 @@ impl Reference {
             Step::ForgetDomain { domain: id } => self.submit(domain(id)),
             Step::ForgetAll => self.submit(global_flush()),
             Step::Pass { ps } => {
-                // Not beyond the next event: what it was is known before anything else happens.
+                // Not beyond the next event, so that its effect is known before anything else happens.
                 let end_ps = self.ringed.machine.now_ps + ps;
                 while self.ringed.machine.vtd.next_event_ps().is_some_and(|at_ps| at_ps <= end_ps) {
                     self.ringed.machine.now_ps = self.ringed.machine.vtd.next_event_ps().expect("an event");
@@ -161,7 +162,7 @@ impl Reference {
         self.ringed.machine.vtd.reaches(now_ps, SOURCES[device], iova, Rights::READ).map(PhysAddr::as_u64)
     }
 
-    /// Whether what is within reach follows the rules.
+    /// Checks that what is reachable follows the rules.
     fn check(&mut self) -> Result<(), String> {
         let mut scopes = Vec::new();
         self.ringed.machine.vtd.drain_completed(self.ringed.machine.now_ps, |_, scope| scopes.push(scope));
@@ -192,7 +193,7 @@ impl Reference {
     }
 }
 
-/// Runs the steps; the error says which rule was broken.
+/// Runs the steps. The error names the rule that was broken.
 fn run(parameters: Parameters, flaw: Option<RingFlaw>, steps: &[Step]) -> Result<(), String> {
     let mut reference = Reference::new(parameters, flaw);
     steps.iter().try_for_each(|step| reference.step(step))
@@ -211,12 +212,12 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..=2u16, 1..=3u16).prop_map(|(domain, ring)| Step::Forget { domain, ring }),
         1 => (1..=2u16).prop_map(|domain| Step::ForgetDomain { domain }),
         1 => Just(Step::ForgetAll),
-        // Up to two walks, and a descriptor.
+        // Up to two walks and a descriptor.
         5 => (0..=2 * WALK_PS).prop_map(|ps| Step::Pass { ps }),
     ]
 }
 
-/// Devices that go round their rings, disturbed by others.
+/// Devices that go round their rings, disturbed by other steps.
 fn in_order() -> impl Strategy<Value = Vec<Step>> {
     let asks = (0..SOURCES.len(), 1..=3u16, 0..=WALK_PS, 1..8u32);
     asks.prop_map(|(device, ring, ps, times)| {

@@ -1,4 +1,4 @@
-//! Devices come into domains and leave them.
+//! Devices are attached to domains and detached from them.
 
 use crate::conformance::driven::{Driven, Space, page};
 use crate::conformance::rig::{A, B, C, Hardware};
@@ -28,7 +28,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("closed-id-rests", closed_id_rests),
 ];
 
-/// A domain with one page mapped, and where.
+/// A domain with one mapped page, and the page's IOVA.
 fn one_page<D: Design<Wired, WiredUnit>>(driven: &Driven, index: u64) -> Result<(Space<'_, D>, Iova), Trouble> {
     let space = driven.open::<D>(Protection::Strict)?;
     let iova = space.map(page(index), PAGE_SIZE, Access::DeviceReadsAndWrites)?;
@@ -59,7 +59,7 @@ fn nobody_else(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// What the unit may have cached of the device's absence does not last.
+/// What the unit may have cached about the absent device does not last.
 fn after_a_fault(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let (space, iova) = one_page::<Magazine>(&driven, 0)?;
@@ -83,7 +83,7 @@ fn twice(stage: &Stage) -> Checked {
 
 /// A domain that passes its devices through.
 fn pass_through(driven: &Driven) -> Result<DomainId, Trouble> {
-    // SAFETY: nothing of Rust lies in the memory of a rig.
+    // SAFETY: the memory of a rig holds no Rust objects.
     Ok(unsafe { driven.unit.open_domain(Translation::PassThrough) }?)
 }
 
@@ -152,7 +152,7 @@ fn from_another(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Both domains use the same addresses, for different pages.
+/// Both domains use the same IOVAs for different pages.
 fn changes_domain(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let (one, here) = one_page::<Magazine>(&driven, 0)?;

@@ -1,4 +1,4 @@
-//! Taking a unit over, and letting it go.
+//! Bring-up, take-over, halt and shutdown of a unit.
 
 use crate::conformance::driven::{gone, page};
 use crate::conformance::raw::{HIGH, IOVA, PHYS};
@@ -35,7 +35,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("shut-down-gives-its-pages-back", gives_back),
 ];
 
-/// A device writes to a physical address.
+/// Makes a device write to a physical address.
 fn write(stage: &Stage, faults: &mut dyn FnMut() -> dma::Faults) -> Result<Seen, Trouble> {
     let to = dma::Target { device: A, iova: Iova::new(PHYS), phys: PhysAddr::new(PHYS), len: DMA_BYTES };
     dma::write(&*stage.rig, to, faults)
@@ -54,14 +54,14 @@ fn forgets(stage: &Stage) -> Checked {
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "under the owner before");
     let (wait, _) = raw.wait(0);
     raw.run(&[wait])?;
-    // That owner has not come to flush it.
+    // The previous owner has cleared the entry but not flushed it.
     raw.clear(table, IOVA, 1)?;
     let driven = stage.take_over()?;
     agree!(driven.write(A, Iova::new(IOVA), PhysAddr::new(PHYS))?, gone(Iova::new(IOVA)), "what it had cached");
     Ok(())
 }
 
-/// A device goes on as its previous owner has left it, until it is released.
+/// A device keeps the access that its previous owner gave it, until it is released.
 fn carries_on(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     raw.one_page()?;
@@ -100,7 +100,7 @@ fn forgets_faults(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// What comes of taking a unit over whose queue has stopped at an error.
+/// Takes over a unit whose queue has stopped at an error, and returns the error, if any.
 fn over_stopped_queue(stage: &Stage) -> Result<Option<BringUpError>, Trouble> {
     let raw = stage.raw()?;
     raw.push([0xf, 0]);
@@ -154,11 +154,11 @@ fn caching_mode(stage: &Stage) -> Checked {
 }
 
 fn close_down(unit: Unit<Wired, Wired>) -> Checked {
-    // SAFETY: nothing of Rust lies in the memory of a rig.
+    // SAFETY: the memory of a rig holds no Rust objects.
     Ok(unsafe { unit.shut_down() }?)
 }
 
-/// Checks that a device that is in no domain reaches nothing. The faults that it causes stay in their registers.
+/// Checks that a device in no domain reaches nothing. The faults that it causes stay in their registers.
 fn is_shut(stage: &Stage, when: &str) -> Checked {
     let seen = write(stage, &mut dma::Faults::default)?;
     agree!(seen.is_blocked(), true, "a device in no domain, {when}: {seen:?}");
@@ -181,14 +181,14 @@ fn refuses_in_use(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The unit is lost while its domain is forgotten, with a device in it: as an early return or an unwinding panic has it. What is
-/// `kept` stays until the check is over, which is as good as for ever: a forgotten unit would keep its machine running.
+/// The unit is lost, and its domain was forgotten with a device in it, as an early return or an unwinding panic could
+/// do. `kept` lives until the check ends and not for ever, because a forgotten unit would keep its machine running.
 fn lost<K>(stage: &Stage, lose: impl FnOnce(Unit<Wired, Wired>) -> K) -> Checked {
     let (wired, unit) = stage.bring_up()?;
-    // By reference, so that what is forgotten does not keep the machine either.
+    // By reference, so that the forgotten domain does not keep the machine running either.
     let domain = Domain::<Magazine, _, _>::new(&unit, &wired, Protection::Strict)?;
     domain.attach(A)?;
-    // SAFETY: nothing of Rust lies in the memory of a rig.
+    // SAFETY: the memory of a rig holds no Rust objects.
     let iova = unsafe { domain.map_raw(page(1), PAGE_SIZE, BOTH) }?;
     domain.unmap_raw(iova, PAGE_SIZE)?;
     core::mem::forget(domain);
@@ -211,7 +211,7 @@ fn admits(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Devices reach what they did, and no more, while the queue is off and when it is back.
+/// Devices keep the access that they have, and gain none, while the queue is off and after it is back.
 fn halted(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
@@ -245,7 +245,7 @@ fn taken_over(stage: &Stage) -> Checked {
     is_shut(stage, "dropped")?;
     let driven = stage.take_over()?;
     is_shut(stage, "taken over")?;
-    // Out of its register: a device's faults are merged while one of them is pending.
+    // Frees the fault register, because further faults of a device are merged while one is pending.
     driven.faults();
     let space = driven.strict::<Magazine>()?;
     let iova = space.map(page(1), PAGE_SIZE, BOTH)?;

@@ -1,4 +1,4 @@
-//! Root and context entries: who is behind which table, and which entries are refused.
+//! Root and context entries: which table each device uses, and which entries are refused.
 
 use crate::conformance::raw::{IOVA, PHYS, Raw, device_context, domain, leaves, through};
 use crate::conformance::rig::{A, B, C, Hardware, MEMORY_END};
@@ -43,7 +43,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::raw("device-moves-to-another-domain", moves),
 ];
 
-/// Unit A is refused under `reason`, both ways.
+/// Checks that device A is refused under `reason`, for reads and writes.
 fn expect_refused(raw: &Raw<'_>, reason: FaultReason) -> Checked {
     agree!(raw.write(A, IOVA, PHYS)?, write_refused(A, IOVA, reason), "a write");
     agree!(raw.read(A, IOVA, PHYS)?, read_refused(A, IOVA, reason), "a read");
@@ -93,7 +93,7 @@ fn context_absent(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Bits on top of a good context entry.
+/// Sets bits in addition to a valid context entry.
 fn context_bit(stage: &Stage, low: u64, high: u64, reason: FaultReason) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -109,7 +109,7 @@ fn context_ignored(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
     let good = through(table).encode();
-    // Bits 70:67 are software's.
+    // Bits 70:67 are available to software.
     raw.context(A, [good[0], good[1] | 0xf << 3]);
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "a write");
     Ok(())
@@ -220,7 +220,7 @@ fn shares_not(stage: &Stage) -> Checked {
 
 fn wide_id(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
-    // Equal but for the top bits.
+    // The ids differ only in their top bits.
     for (device, id) in [(A, 0x0001), (B, 0x0101), (C, 0x8001)] {
         let table = raw.table(id, 4)?;
         raw.attach(device, table);
@@ -235,7 +235,7 @@ fn wide_id(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The context entry that lets a device through.
+/// A context entry that passes a device through.
 fn open(id: u16) -> [u64; 2] {
     ContextEntry {
         faults_disabled: false,

@@ -1,4 +1,4 @@
-//! The context cache: what it keeps, and what takes it away.
+//! The context cache: what it keeps, and which invalidations drop it.
 
 use crate::conformance::raw::{IOVA, PHYS, Raw, device_context, domain, through};
 use crate::conformance::rig::{A, B, C};
@@ -37,11 +37,11 @@ const fn of_domain(id: u16) -> InvalidationDescriptor {
     InvalidationDescriptor::ContextCache(ContextScope::Domain(DomainId(id)))
 }
 
-/// Where nothing has been cached of the pages behind it.
+/// A page behind the context of which nothing was cached.
 const FRESH: u64 = IOVA + PAGE_SIZE;
 
-/// Devices A and B in domain 1, C in domain 3, each with its context cached and then cleared in memory. Page [`FRESH`] is
-/// mapped for all, and cached for none.
+/// Devices A and B are in domain 1, C is in domain 3. The context of each was cached and then cleared in memory. Page
+/// [`FRESH`] is mapped for all, and cached for none.
 fn cleared(stage: &Stage) -> Result<Raw<'_>, Trouble> {
     let raw = stage.raw()?;
     let tables = [raw.one_page()?, raw.table(3, 4)?];
@@ -64,7 +64,7 @@ fn cached(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The command takes the contexts of `named`, and of nobody else.
+/// The command drops the contexts of the devices in `named`, and no others.
 fn dropped(stage: &Stage, command: InvalidationDescriptor, named: &[SourceId]) -> Checked {
     let raw = cleared(stage)?;
     raw.run(&[command])?;
@@ -91,7 +91,7 @@ fn takes(stage: &Stage, command: InvalidationDescriptor, device: SourceId) -> Ch
     Ok(())
 }
 
-/// Only the context goes; with it back, what was cached of its pages is there still.
+/// Only the context is dropped. Once it is restored, the cached pages are still there.
 fn leaves_iotlb(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;

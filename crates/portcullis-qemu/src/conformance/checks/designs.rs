@@ -1,5 +1,5 @@
-//! Every design over real translation: strict ones revoke at once, deferred ones within their bound, the unprotected ones let
-//! devices reach what they say.
+//! Every design over real translation: strict designs revoke at once, deferred designs within their bound, and the
+//! unprotected designs let devices reach what they declare.
 
 use crate::conformance::driven::page;
 use crate::conformance::rig::{A, DATA_BASE};
@@ -54,7 +54,7 @@ fn strict<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// After the unmap the device still reaches the page: the declared window. After the tick it does not.
+/// After the unmap the device still reaches the page, for the declared window. After the tick it does not.
 fn deferred_tick<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<D>(Protection::Deferred)?;
@@ -71,7 +71,7 @@ fn deferred_tick<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// So many unmaps later the queue is full, and is flushed without a tick.
+/// When the queue is full, it is flushed without a tick.
 fn deferred_full<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<D>(Protection::Deferred)?;
@@ -91,8 +91,8 @@ fn deferred_full<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// A page has one entry for all who map it with the same rights, which stays as long as one of them does, and another for those
-/// with other rights.
+/// All mappings of a page with the same rights share one entry, which stays as long as one of them does. Mappings
+/// with other rights have another entry.
 fn counts(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<Identity>(Protection::Strict)?;
@@ -112,7 +112,7 @@ fn counts(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// After the unmap the device still reaches the page, with no end to it, until a map is given the address.
+/// After the unmap the device still reaches the page, without a time limit, until a map gets the address.
 fn until_used_again(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<Solaris>(Protection::Deferred)?;
@@ -139,7 +139,7 @@ fn none(stage: &Stage) -> Checked {
     agree!(iova.as_u64(), page(0).as_u64(), "the address");
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "a write to what is mapped for reads");
     let other = page(77);
-    agree!(driven.write(A, Iova::new(other.as_u64()), other)?, Seen::Landed, "a page that nobody mapped");
+    agree!(driven.write(A, Iova::new(other.as_u64()), other)?, Seen::Landed, "a page that was not mapped");
     space.domain.unmap_raw(iova, PAGE_SIZE)?;
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "unmapped");
     Ok(())
@@ -154,7 +154,7 @@ fn identity(stage: &Stage) -> Checked {
         agree!(driven.write(A, iova, phys)?, Seen::Landed, "{phys}");
         agree!(space.read(A, iova, phys)?, Seen::Landed, "{phys}");
     }
-    // Below it lie the tables.
+    // The tables lie below this memory.
     let below = Iova::new(DATA_BASE - PAGE_SIZE);
     let expected = write_refused(A, below.as_u64(), FaultReason::NoWrite);
     agree!(driven.write(A, below, PhysAddr::new(DATA_BASE - PAGE_SIZE))?, expected, "memory that was not named");

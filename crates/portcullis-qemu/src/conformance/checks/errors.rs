@@ -1,4 +1,5 @@
-//! Queues that refuse or do not answer: no buffer comes back (S11), others go on. And faulting devices (S12).
+//! Queues that refuse or do not answer: no buffer is returned (S11), and other requests continue. Also faulting
+//! devices (S12).
 
 use crate::conformance::driven::{Driven, gone, page};
 use crate::conformance::rig::{A, B, C};
@@ -41,7 +42,7 @@ fn refused(stage: &Stage) -> Checked {
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "mapped");
     driven.spoil_next();
     agree!(space.domain.unmap_raw(iova, PAGE_SIZE), failed(QueueError::Descriptor), "an unmap that the unit refuses");
-    // Which is why the buffer must not come back.
+    // This is why the buffer must not be returned.
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "the device still reaches it");
     Ok(())
 }
@@ -76,7 +77,7 @@ fn spares_others(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The submission behind a refused one is executed, and each owner hears of its own.
+/// The submission behind a refused one is executed, and each owner learns only of its own result.
 fn spares_the_next(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
@@ -105,7 +106,7 @@ fn finish(driven: &Driven, ticket: portcullis_vtd::Ticket) -> Result<(), QueueEr
 fn does_the_rest(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
-    // The one between them stays: two pages side by side would be one command.
+    // The page between them stays mapped, because two adjacent pages would be one command.
     let iovas = [0, 1, 2].map(|index| space.map(page(index), PAGE_SIZE, BOTH));
     let [first, _, second] = [iovas[0].clone()?, iovas[1].clone()?, iovas[2].clone()?];
     agree!(driven.write(A, first, page(0))?, Seen::Landed, "one page");
@@ -118,7 +119,7 @@ fn does_the_rest(stage: &Stage) -> Checked {
     driven.spoil_next();
     agree!(batch.commit(), Err(CommitError(QueueError::Descriptor)), "a batch, half of which is refused");
     agree!(driven.commands().len(), 2, "commands");
-    // The failure is told before the unit is through with the rest.
+    // The failure is reported before the unit is done with the rest.
     (0..100).for_each(|_| driven.rig().pause());
     agree!(driven.write(A, first, page(0))?, Seen::Landed, "the page of the refused command");
     agree!(driven.write(A, second, page(2))?, gone(second), "the page of the command behind");
@@ -132,7 +133,7 @@ fn unanswered(stage: &Stage) -> Checked {
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "mapped");
     driven.stall(true);
     let expected = failed(QueueError::Timeout(INVALIDATION_TIMEOUT_US));
-    agree!(space.domain.unmap_raw(iova, PAGE_SIZE), expected, "an unmap that nobody answers");
+    agree!(space.domain.unmap_raw(iova, PAGE_SIZE), expected, "an unmap that the unit does not answer");
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "the device still reaches the page");
     agree!(space.try_map(page(1), PAGE_SIZE, BOTH), Err(MapError::Poisoned.into()), "a map");
     driven.stall(false);
@@ -146,7 +147,7 @@ fn unanswered_detach(stage: &Stage) -> Checked {
     let detached = space.domain.detach(A);
     agree!(matches!(detached, Err(AttachError::Queue(QueueError::Timeout(_)))), true, "a detach: {detached:?}");
     driven.stall(false);
-    // The queue goes on with what it was not told of.
+    // The queue continues with the descriptors that it had not been told of.
     space.domain.detach(A)?;
     let iova = space.map(page(0), PAGE_SIZE, BOTH)?;
     let seen = driven.write(A, iova, page(0))?;
@@ -154,14 +155,14 @@ fn unanswered_detach(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// A ticket that timed out is done once the unit has come round to it, and what it asked for has happened.
+/// A ticket that timed out is done once the unit has reached it, and its invalidation has happened.
 fn answers_later(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
     let iova = space.map(page(0), PAGE_SIZE, BOTH)?;
     driven.stall(true);
     let late = driven.unit.submit(&[Invalidation::Domain(space.domain.id())])?;
-    agree!(driven.unit.is_done(late), Ok(false), "nobody has told the unit");
+    agree!(driven.unit.is_done(late), Ok(false), "the unit was not told");
     driven.stall(false);
     let next = driven.unit.submit(&[Invalidation::Global])?;
     agree!(finish(&driven, next), Ok(()), "the next submission");
@@ -185,7 +186,7 @@ fn goes_round(stage: &Stage) -> Checked {
     let space = driven.strict::<Magazine>()?;
     for round in 0..1000 {
         let iova = space.map(page(round % 64), PAGE_SIZE, BOTH)?;
-        // A DMA now and then; each costs more than all else here.
+        // A DMA only now and then, because each costs more than everything else here.
         if round % 100 == 99 {
             agree!(driven.write(A, iova, page(round % 64))?, Seen::Landed, "round {round}");
         }
@@ -197,7 +198,7 @@ fn goes_round(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// More than one submission holds, and nearly a whole ring.
+/// More commands than one submission holds, nearly a whole ring.
 fn many_at_once(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
@@ -241,7 +242,8 @@ fn lost(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// However many there are, one call takes as many as there are registers, and well-behaved devices go on (S12).
+/// However many faults there are, one call takes at most as many as there are registers, and well-behaved devices
+/// continue (S12).
 fn storm(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;

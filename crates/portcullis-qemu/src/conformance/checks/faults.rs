@@ -1,4 +1,4 @@
-//! The fault registers: what is recorded, what is merged, what is lost.
+//! The fault registers: which faults are recorded, merged or lost.
 
 use crate::conformance::dma::Faults;
 use crate::conformance::raw::{HIGH, IOVA, PHYS, Raw};
@@ -25,7 +25,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::raw("fault-registers-go-round", go_round).on(Hardware::FaultRegisters).differs(ONE_REGISTER, overflows),
 ];
 
-/// A device with a page at [`IOVA`]; nothing is mapped elsewhere. The others have no context.
+/// A device with a page at [`IOVA`] and nothing else mapped. The other devices have no context.
 fn faulty(stage: &Stage) -> Result<Raw<'_>, Trouble> {
     let raw = stage.raw()?;
     raw.one_page()?;
@@ -58,7 +58,7 @@ fn pending(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Writing zeros, or ones elsewhere, clears nothing.
+/// Writing zeros, or ones to other bits, clears nothing.
 fn cleared_by_one(stage: &Stage) -> Checked {
     let raw = faulty(stage)?;
     raw.attempt(A, HIGH)?;
@@ -108,7 +108,7 @@ fn stops_recording(stage: &Stage) -> Checked {
     let raw = faulty(stage)?;
     raw.attempt(A, HIGH)?;
     raw.attempt(B, HIGH)?;
-    // The register is freed, the overflow stands.
+    // The register is freed, but the overflow bit stays.
     let at = Capability(raw.rig.read64(CAP)).fault_record_offset(0);
     raw.rig.poke32(at + 12, FaultRecord::FAULT_UPPER);
     raw.attempt(C, HIGH)?;
@@ -153,7 +153,7 @@ fn fill(stage: &Stage) -> Checked {
 
 fn go_round(stage: &Stage) -> Checked {
     let raw = faulty(stage)?;
-    // Six in registers 0 to 5, taken; the next three lie in 6, 7 and 0.
+    // Six faults go to registers 0 to 5 and are taken. The next three go to registers 6, 7 and 0.
     for _ in 0..2 {
         for device in [A, B, C] {
             raw.attempt(device, HIGH)?;

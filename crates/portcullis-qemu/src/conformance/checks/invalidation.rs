@@ -1,5 +1,5 @@
-//! What is cached, and what takes it away: pages, domains, everything; leaves and, where a unit caches them, the pointers to
-//! tables.
+//! What is cached, and which invalidations drop it: pages, domains, everything; leaves and, if a unit caches them,
+//! the pointers to tables.
 
 use crate::conformance::raw::{GIB, HIGH, IOVA, PHYS, Raw, Table, domain, global_flush, leaves, pages};
 use crate::conformance::rig::{A, B, Hardware};
@@ -49,7 +49,7 @@ pub(super) const CHECKS: &[Check] = &[
         .differs(NO_PAGING_CACHES, directory_at_once),
 ];
 
-/// Served by the same leaf table as [`IOVA`].
+/// A page that the leaf table of [`IOVA`] also serves.
 const SIBLING: u64 = IOVA + PAGE_SIZE;
 
 fn gone(iova: u64) -> Seen {
@@ -166,7 +166,7 @@ fn nothing_cached(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Maps `count` pages, all to one, has each cached, and clears them.
+/// Maps `count` pages, all to one physical page, has each cached, and clears them.
 fn fill(stage: &Stage, count: u64) -> Result<(Raw<'_>, Table), Trouble> {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -198,7 +198,7 @@ fn overflows(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Two pages behind one leaf table, the first of them cached; then the pointer to the table is cleared.
+/// Two pages behind one leaf table, the first of them cached. Then the pointer to the table is cleared.
 fn detached(stage: &Stage) -> Result<(Raw<'_>, Table), Trouble> {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -224,11 +224,11 @@ fn all_levels(stage: &Stage, command: InvalidationDescriptor) -> Checked {
     Ok(())
 }
 
-/// Pointers that are cached nearer the root serve far more than the page that is named; they go all the same.
+/// Cached pointers nearer the root serve far more than the named page. They are dropped too.
 fn upper_levels(stage: &Stage, command: InvalidationDescriptor) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
-    // In another 1 GiB of the same 512 GiB: its walk begins at the pointer that both share.
+    // In another 1 GiB of the same 512 GiB. Its walk begins at the pointer that both share.
     let far = IOVA + (1 << 30);
     raw.map(table, far, PHYS, RW)?;
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "mapped");
@@ -238,7 +238,7 @@ fn upper_levels(stage: &Stage, command: InvalidationDescriptor) -> Checked {
     Ok(())
 }
 
-/// Without the invalidation, that pointer would have been used.
+/// Without the invalidation, the walk would use that pointer.
 fn upper_levels_are_used(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -264,14 +264,14 @@ fn spares_other_tables(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// What QEMU shows: the leaf that is cached is stale, all else is walked.
+/// What QEMU shows: the cached leaf is stale, and all other pages are walked.
 fn directory_at_once(stage: &Stage) -> Checked {
     let (raw, table) = detached(stage)?;
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "the cached leaf");
     agree!(raw.write(A, SIBLING, PHYS + PAGE_SIZE)?, gone(SIBLING), "its neighbour, not cached");
     raw.run(&[leaves(1, IOVA, 0)])?;
     agree!(raw.write(A, IOVA, PHYS)?, gone(IOVA), "invalidated");
-    // Mapped again, through a table of its own: nothing absent was cached.
+    // Mapped again through a new table: no absent entry was cached.
     raw.map(table, IOVA, PHYS, RW)?;
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "mapped again");
     Ok(())

@@ -41,7 +41,7 @@ fn leaf_2m(stage: &Stage) -> Result<(Raw<'_>, Table), Trouble> {
     Ok((raw, table))
 }
 
-/// A leaf of 1 GiB from [`HIGH`]'s 1 GiB, or with 3 levels [`GIB`], to address zero.
+/// A 1 GiB leaf that maps the 1 GiB of [`HIGH`], or of [`GIB`] with 3 levels, to address zero.
 fn leaf_1g(stage: &Stage, levels: u8) -> Result<(Raw<'_>, Table, u64), Trouble> {
     let raw = stage.raw()?;
     let table = raw.table(1, levels)?;
@@ -89,7 +89,7 @@ fn rights_2m(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Cached at one page, it serves the others.
+/// Once cached for one page, it serves the others.
 fn one_entry(stage: &Stage) -> Checked {
     let (raw, table) = leaf_2m(stage)?;
     agree!(raw.write(A, MIB2, PHYS)?, Seen::Landed, "its first page");
@@ -106,7 +106,7 @@ fn one_entry_1g(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// An invalidation inside drops it whole.
+/// An invalidation of a part drops the whole leaf.
 fn part_2m(stage: &Stage, offset: u64, mask: u8) -> Checked {
     let (raw, table) = leaf_2m(stage)?;
     agree!(raw.write(A, MIB2 + 0x5_5000, PHYS + 0x5_5000)?, Seen::Landed, "cached");
@@ -138,7 +138,7 @@ fn whole_1g(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// A leaf at `level` where there can be none.
+/// A leaf at a `level` or address where none is allowed.
 fn reserved(stage: &Stage, level: u8, phys: u64) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -147,7 +147,7 @@ fn reserved(stage: &Stage, level: u8, phys: u64) -> Checked {
     Ok(())
 }
 
-/// The first half of the leaf leads into the interrupt range, the second to where no memory is.
+/// The first half of the leaf leads into the interrupt range, the second half to addresses without memory.
 fn over_interrupts(stage: &Stage) -> Checked {
     let (raw, table) = leaf_2m(stage)?;
     raw.map_at(table, MIB2, 0xfee0_0000, RW, 2)?;
@@ -166,7 +166,7 @@ fn refused_whole(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// 2 MiB give way to pages of 4 KiB.
+/// A 2 MiB leaf is replaced by 4 KiB pages.
 fn split(stage: &Stage) -> Checked {
     let (raw, table) = leaf_2m(stage)?;
     let (kept, moved) = (MIB2 + 0x81 * PAGE_SIZE, MIB2 + 0x82 * PAGE_SIZE);
@@ -183,7 +183,7 @@ fn split(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Pages of 4 KiB give way to 2 MiB.
+/// 4 KiB pages are replaced by a 2 MiB leaf.
 fn join(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;

@@ -1,5 +1,5 @@
-//! A random life of mappings, the same every time: maps, DMA within and without the rights, unmaps one by one and in batches,
-//! DMA to what is gone, devices that come and go.
+//! A random sequence of operations that is the same every time: maps, DMA within and without the rights, unmaps one
+//! by one and in batches, DMA to unmapped addresses, and devices that are attached and detached.
 
 use crate::conformance::driven::page;
 use crate::conformance::rig::{A, C};
@@ -11,9 +11,9 @@ use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection};
 
 const SEED: u64 = 0x706f_7274_6375_6c6c;
 const STEPS: u64 = 400;
-/// Mappings alive at most.
+/// The most mappings alive at a time.
 const LIVE_MAX: usize = 24;
-/// Addresses remembered after their unmap.
+/// The number of addresses remembered after their unmap.
 const DEAD_MAX: usize = 16;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -23,7 +23,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("random-life-under-magazine", life::<Magazine>),
 ];
 
-/// Numbers that look random: splitmix64.
+/// Pseudorandom numbers: splitmix64.
 struct Numbers(u64);
 
 impl Numbers {
@@ -49,7 +49,7 @@ impl Mapped {
         IovaRange::new(self.iova.pfn(), self.pages).expect("a mapping has pages")
     }
 
-    /// The addresses of one of its pages.
+    /// The IOVA and the physical address of one of its pages.
     fn at(&self, page: u64) -> (Iova, PhysAddr) {
         (Iova::new(self.iova.as_u64() + page * PAGE_SIZE), PhysAddr::new(self.phys.as_u64() + page * PAGE_SIZE))
     }
@@ -94,7 +94,7 @@ fn life<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
                 }
                 batch.commit()?;
                 dead.extend(going);
-                // Where mappings share addresses, one may still be another's.
+                // If mappings share addresses, another live mapping may still use one.
                 dead.retain(|gone| !live.iter().any(|mapped| mapped.range().overlaps(gone.range())));
                 dead.drain(..dead.len().saturating_sub(DEAD_MAX));
             }

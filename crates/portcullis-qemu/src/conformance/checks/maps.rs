@@ -1,4 +1,4 @@
-//! What a map promises: the device reaches the buffer, at once, with the rights asked for, and nothing else (S1, S5).
+//! What a map promises: the device reaches the buffer at once, with the requested rights, and nothing else (S1, S5).
 
 use crate::conformance::driven::{gone, page, plus};
 use crate::conformance::rig::{A, Hardware};
@@ -33,7 +33,7 @@ fn visible(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The refused access comes first, so that it is walked for.
+/// The refused access comes first, so that it causes a walk.
 fn reads_only(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
@@ -78,7 +78,7 @@ fn offset(stage: &Stage) -> Checked {
 fn no_neighbour(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
-    // One behind the other, downwards; then the ones on both sides go again.
+    // The pages are adjacent, from the highest address down. Then the pages on both sides are unmapped.
     let [above, iova, below] = [2, 1, 0].map(|index| space.map(page(index), PAGE_SIZE, BOTH));
     let [above, iova, below] = [above?, iova?, below?];
     agree!((plus(below, PAGE_SIZE), plus(iova, PAGE_SIZE)), (iova, above), "addresses side by side");
@@ -141,7 +141,7 @@ fn no_caching_mode(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// 4 MiB and a page, aligned: leaves of 2 MiB.
+/// 4 MiB and a page, aligned, so that leaves of 2 MiB are used.
 const LARGE: u64 = (4 << 20) + PAGE_SIZE;
 
 fn large(stage: &Stage) -> Checked {

@@ -1,4 +1,4 @@
-//! The checks, by subject: a file for each, and as many as there are subjects.
+//! The checks, with one file for each subject.
 
 mod attach;
 mod bring_up;
@@ -22,7 +22,7 @@ mod unmaps;
 
 use super::Check;
 
-/// All of them.
+/// All checks.
 pub(super) fn all() -> Vec<Check> {
     [
         translation::CHECKS,

@@ -1,4 +1,4 @@
-//! The invalidation queue: order, waits, wrap.
+//! The invalidation queue: order, waits, wraparound.
 
 use crate::conformance::raw::{IOVA, PHYS, Raw, device_context, domain, global_flush, leaves};
 use crate::conformance::rig::A;
@@ -50,7 +50,7 @@ fn four_bytes(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Not only among the statuses.
+/// A wait may write to any address, not only to a status.
 fn anywhere(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     raw.rig.store(PhysAddr::new(PHYS), &[0xee; 16]);
@@ -78,7 +78,7 @@ fn after_what_is_ahead(stage: &Stage) -> Checked {
 
 fn in_order(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
-    // All to one word: the last must win.
+    // All waits write to one word, and the last must win.
     let waits: Vec<_> = (0..20).map(|_| raw.wait(3)).collect();
     raw.run(&waits.iter().map(|(wait, _)| *wait).collect::<Vec<_>>())?;
     agree!(raw.status(3), waits[19].1, "the last of 20");
@@ -95,7 +95,7 @@ fn fence(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// A wait that writes nothing and interrupts nobody.
+/// A wait that writes nothing and raises no interrupt.
 const EMPTY: InvalidationDescriptor =
     InvalidationDescriptor::Wait { status: None, interrupt: false, fence: true, drain_page_requests: false };
 
@@ -147,11 +147,11 @@ fn until_the_tail(stage: &Stage) -> Checked {
 
 /// Moves the queue to one of 2^`size` pages.
 fn resize(raw: &mut Raw<'_>, size: u64) -> Checked {
-    // The queue is turned off behind a wait, which QEMU insists on.
+    // The queue is turned off after a wait, which QEMU requires.
     let (wait, _) = raw.wait(0);
     raw.run(&[wait])?;
     raw.command(global::QUEUED_INVALIDATION, false)?;
-    // Fresh pages come one after the other; the queue's first is aligned to the size of all.
+    // New pages are adjacent. The first page of the queue must be aligned to the size of the queue.
     let bytes = PAGE_SIZE << size;
     let mut pages = vec![raw.rig.allocate()?];
     while pages.len() < 1 << size {
@@ -182,7 +182,7 @@ fn wraps(stage: &Stage, size: u64) -> Checked {
     Ok(())
 }
 
-/// One submission lies at both ends of the ring, and all of it is executed.
+/// One submission wraps around the end of the ring, and all of it is executed.
 fn across(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -217,7 +217,7 @@ fn starts_again(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// They are executed, and take nothing away.
+/// These descriptors are executed and drop nothing.
 fn harmless(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -225,7 +225,7 @@ fn harmless(stage: &Stage) -> Checked {
     raw.clear(table, IOVA, 1)?;
     let device_tlb = InvalidationDescriptor::DeviceTlb {
         source: A,
-        // None: only virtual functions have one.
+        // None, because only virtual functions have one.
         physical_function: SourceId(0),
         pending_max: 0,
         address: Iova::new(IOVA),

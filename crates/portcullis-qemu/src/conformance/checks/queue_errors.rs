@@ -1,4 +1,4 @@
-//! Descriptors that are refused, and how the queue goes on.
+//! Descriptors that are refused, and how the queue continues.
 
 use crate::conformance::raw::{IOVA, PHYS, Raw, global_flush, leaves, pages};
 use crate::conformance::rig::{A, MEMORY_END};
@@ -38,7 +38,7 @@ const WAIT_NOWHERE: InvalidationDescriptor = InvalidationDescriptor::Wait {
     drain_page_requests: false,
 };
 
-/// The queue has stopped in front of slot `head`.
+/// Checks that the queue has stopped in front of slot `head`.
 fn expect_stopped(raw: &Raw<'_>, head: u64) -> Checked {
     raw.until("the queue error", || raw.rig.read32(FSTS) & status::QUEUE_ERRORS != 0)?;
     agree!(raw.rig.read32(FSTS) & status::QUEUE_ERRORS, status::QUEUE_ERROR, "the fault status");
@@ -46,7 +46,7 @@ fn expect_stopped(raw: &Raw<'_>, head: u64) -> Checked {
     Ok(())
 }
 
-/// Overwrites slot `at` with something harmless, clears the error and hands the tail over again.
+/// Overwrites slot `at` with a harmless descriptor, clears the error and hands the tail over again.
 fn repair(raw: &Raw<'_>, at: u64) -> Checked {
     let tail = raw.tail.replace(at);
     raw.push(global_flush().encode());
@@ -57,7 +57,7 @@ fn repair(raw: &Raw<'_>, at: u64) -> Checked {
     raw.expect_no_queue_error()
 }
 
-/// A descriptor that no unit executes: the queue stops at it, and goes on once it is repaired.
+/// A descriptor that no unit executes: the queue stops at it, and continues once it is replaced.
 fn refused(stage: &Stage, words: [u64; 2]) -> Checked {
     let raw = stage.raw()?;
     let (before, one) = raw.wait(0);
@@ -79,7 +79,7 @@ fn tail_beyond(stage: &Stage) -> Checked {
     raw.run(&[wait])?;
     raw.rig.poke64(IQT, 0x1000);
     expect_stopped(&raw, 1)?;
-    // A good tail first: whoever goes on by itself would find the bad one again.
+    // A valid tail first, because a unit that continues on its own would find the invalid one again.
     raw.ring();
     raw.rig.poke32(FSTS, status::QUEUE_ERROR);
     let (next, more) = raw.wait(1);
@@ -131,7 +131,7 @@ fn done_ahead(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Nothing behind the error has happened, and all of it happens afterwards.
+/// Nothing behind the error was executed before the repair, and all of it is executed afterwards.
 fn goes_on(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -147,7 +147,7 @@ fn goes_on(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Repairs slot 0 and clears the error, but leaves the tail as it is; then a wait behind it.
+/// Replaces slot 0 and clears the error, but leaves the tail as it is. Then adds a wait behind it.
 fn cleared(raw: &Raw<'_>) -> core::result::Result<u32, crate::conformance::Trouble> {
     let (wait, data) = raw.wait(0);
     raw.push([0xf, 0]);
@@ -178,7 +178,7 @@ fn not_by_itself(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// An error that is cleared but not repaired is one again.
+/// An error that is cleared without a repair occurs again.
 fn stops_again(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     stop(&raw)?;

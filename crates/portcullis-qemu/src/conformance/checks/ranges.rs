@@ -1,4 +1,4 @@
-//! Which pages a page-selective invalidation takes: 2^AM of them, aligned, and no other.
+//! Which pages a page-selective invalidation drops: 2^AM aligned pages, and no others.
 
 use crate::conformance::raw::{GIB, IOVA, PHYS, Raw, leaves, pages};
 use crate::conformance::rig::A;
@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::raw("range-of-one-page-spares-the-page-256-on", spares_256).differs(EIGHT_BITS, takes_256),
 ];
 
-/// Pages around a range of 2^AM that begins at `first`, in pages from [`GIB`]: in it, and just outside.
+/// Pages inside and just outside a range of 2^AM pages that begins at `first`. They are counted from [`GIB`].
 fn probes(first: u64, am: u8) -> (Vec<u64>, [u64; 2]) {
     let count = 1 << am;
     let mut inside = vec![first, first + count / 2, first + count - 1];
@@ -34,7 +34,7 @@ fn probes(first: u64, am: u8) -> (Vec<u64>, [u64; 2]) {
     (inside, [first - 1, first + count])
 }
 
-/// Maps pages, one to each physical page, has them cached, and clears them.
+/// Maps the pages, each to a different physical page, has them cached, and clears them.
 fn cache(raw: &Raw<'_>, at: &[u64]) -> Checked {
     let table = raw.one_page()?;
     for (index, page) in at.iter().enumerate() {
@@ -46,7 +46,7 @@ fn cache(raw: &Raw<'_>, at: &[u64]) -> Checked {
     Ok(())
 }
 
-/// Which of them still translate.
+/// The pages that still translate.
 fn alive(raw: &Raw<'_>, at: &[u64]) -> Result<Vec<u64>, Trouble> {
     let mut alive = Vec::new();
     for (index, page) in at.iter().enumerate() {
@@ -59,7 +59,8 @@ fn alive(raw: &Raw<'_>, at: &[u64]) -> Result<Vec<u64>, Trouble> {
     Ok(alive)
 }
 
-/// The first page of a range of 2^AM, in pages from [`GIB`]: its second such range, so that one lies before it.
+/// The first page of a range of 2^AM pages, counted from [`GIB`]. It is the second such range, so that one lies
+/// before it.
 const fn first(am: u8) -> u64 {
     1 << am
 }

@@ -1,4 +1,4 @@
-//! Addresses that are never handed out (S9), and what happens when no other is left (S13).
+//! Addresses that are never handed out (S9), and what happens when no other address is left (S13).
 
 use crate::conformance::driven::{Driven, MEMORY, Space, page};
 use crate::conformance::rig::{A, Hardware};
@@ -25,7 +25,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("narrow-unit-gets-narrow-addresses", narrow_unit).on(Hardware::Narrow),
 ];
 
-/// Addresses of 20 bits: 256 pages, page 0 among them.
+/// A domain with 20-bit addresses: 256 pages, including page 0.
 fn small<'d, D: Design<Wired, WiredUnit>>(driven: &'d Driven, reserved: &[IovaRange]) -> Result<Space<'d, D>, Trouble> {
     let config = DomainConfig { address_bits: 20, reserved, ..DomainConfig::new(Protection::Strict) };
     let space = driven.open_with::<D>(&config)?;
@@ -33,7 +33,7 @@ fn small<'d, D: Design<Wired, WiredUnit>>(driven: &'d Driven, reserved: &[IovaRa
     Ok(space)
 }
 
-/// Maps page after page until there is no address left, and returns them; the window has one more.
+/// Maps pages until no address is left, and returns the addresses. The window uses one more.
 fn fill<D: Design<Wired, WiredUnit>>(space: &Space<'_, D>) -> Result<BTreeSet<u64>, Trouble> {
     let mut taken = BTreeSet::new();
     loop {
@@ -55,7 +55,7 @@ fn page_zero<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Everything below 4 GiB is reserved, but for the interrupt range and 16 pages on each side.
+/// Everything below 4 GiB is reserved, except the interrupt range and 16 pages on each side.
 fn interrupt_range(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let (first, end) = (0xfee00, 0xfef00);
@@ -146,10 +146,10 @@ fn narrow_device(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// A domain that could do with 48 bits, over a unit of 39.
+/// A domain that could use 48 bits, over a unit with 39 bits.
 fn narrow_unit(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
-    // Nothing is left below 4 GiB.
+    // No address below 4 GiB is left.
     let reserved = [IovaRange::new(1, (1 << 20) - 1).expect("a range")];
     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     let space = driven.open_with::<Stock>(&config)?;

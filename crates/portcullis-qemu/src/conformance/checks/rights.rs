@@ -1,4 +1,4 @@
-//! What a device may do with a page (S5).
+//! The rights of a device to a page (S5).
 
 use crate::conformance::raw::{HIGH, IOVA, PHYS, Raw, Table, leaves};
 use crate::conformance::rig::A;
@@ -31,7 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
         .differs(SILENT_HIT, |stage| cached_is_silent(stage, Rights::WRITE)),
 ];
 
-/// A page with these rights.
+/// A page mapped with these rights.
 fn page(stage: &Stage, rights: Rights) -> Result<(Raw<'_>, Table), Trouble> {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -76,7 +76,7 @@ fn write_only(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The leaf grants both rights, the directory above it one.
+/// The leaf grants both rights, and an entry above it grants only one.
 fn directory(stage: &Stage, level: u8, rights: Rights) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;

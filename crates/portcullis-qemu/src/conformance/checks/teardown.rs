@@ -1,4 +1,4 @@
-//! Domains that go while devices still have mappings in them (S10).
+//! Domains that are dropped while devices still have mappings in them (S10).
 
 use crate::conformance::driven::page;
 use crate::conformance::rig::{A, B, C};
@@ -41,7 +41,7 @@ fn live<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Unmaps wait for their flush when the domain goes.
+/// Unmaps are still waiting for their flush when the domain is dropped.
 fn deferred(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let before = driven.rig().lent();
@@ -54,7 +54,7 @@ fn deferred(stage: &Stage) -> Checked {
     drop(space);
     let seen = driven.write(A, iova, page(0))?;
     agree!(seen, write_refused(A, iova.as_u64(), FaultReason::ContextNotPresent), "afterwards");
-    // The table of contexts stays with the unit.
+    // The context table stays with the unit.
     agree!(driven.rig().lent(), before + 1, "pages");
     Ok(())
 }
@@ -76,7 +76,7 @@ fn order(stage: &Stage) -> Checked {
 
 fn gives_back(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
-    // The first device brings the table of contexts, which stays.
+    // The first device makes the unit allocate a context table, which stays.
     let first = driven.open::<Magazine>(Protection::Strict)?;
     first.domain.attach(C)?;
     drop(first);
@@ -108,7 +108,7 @@ fn spares_others(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Where the unit does not answer, nobody knows what it still walks: the tables stay out of use for good.
+/// If the unit does not answer, it is not known what it still walks, so the tables stay out of use for good.
 fn unanswered(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<Magazine>(Protection::Strict)?;
@@ -124,7 +124,7 @@ fn unanswered(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The tables of one domain become those of the next, and the device of the first does not reach it.
+/// The tables of one domain are reused for the next, and the device of the first domain does not reach it.
 fn next_domain(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let mut id = None;

@@ -1,4 +1,4 @@
-//! Where a request leads: tables of 3 and 4 levels, and what is not in them.
+//! Where a request leads: tables of 3 and 4 levels, and addresses that are not mapped.
 
 use crate::conformance::raw::{HIGH, IOVA, PHYS, leaves};
 use crate::conformance::rig::{A, Hardware, MEMORY_END};
@@ -64,7 +64,7 @@ fn lands(stage: &Stage, levels: u8, iova: u64, read: bool) -> Checked {
     raw.map(table, iova, PHYS, RW)?;
     let seen = if read { raw.read(A, iova, PHYS)? } else { raw.write(A, iova, PHYS)? };
     agree!(seen, Seen::Landed, "{levels} levels at {iova:#x}");
-    // Once more, from the IOTLB.
+    // Once more, now from the IOTLB.
     let seen = if read { raw.read(A, iova, PHYS)? } else { raw.write(A, iova, PHYS)? };
     agree!(seen, Seen::Landed, "cached");
     Ok(())
@@ -125,7 +125,7 @@ fn alias(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The entry at `level` is absent; below nothing else is.
+/// The entry at `level` is absent; everything below it is present.
 fn absent(stage: &Stage, level: u8, read: bool) -> Checked {
     let raw = stage.raw()?;
     let table = raw.table(1, 4)?;
@@ -154,7 +154,7 @@ fn beyond(stage: &Stage, levels: u8, iova: u64) -> Checked {
     let raw = stage.raw()?;
     let table = raw.table(1, levels)?;
     raw.attach(A, table);
-    // Were the bits beyond the width ignored, the address would be this one.
+    // If the bits beyond the width were ignored, the address would be this one.
     raw.map(table, 0, PHYS, RW)?;
     agree!(raw.write(A, iova, PHYS)?, write_refused(A, iova, FaultReason::AddressBeyondWidth), "a write");
     agree!(raw.read(A, iova, PHYS)?, read_refused(A, iova, FaultReason::AddressBeyondWidth), "a read");
@@ -204,7 +204,7 @@ fn into_interrupt_range(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// `bit` is set in the entry at `level`.
+/// Sets `bit` in the entry at `level`.
 fn reserved(stage: &Stage, bit: u64, level: u8) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
@@ -232,7 +232,7 @@ fn narrow_reserved(stage: &Stage) -> Checked {
 fn ignored(stage: &Stage) -> Checked {
     let raw = stage.raw()?;
     let table = raw.one_page()?;
-    // Bits 61:52 and 10:8 are software's; bit 7 means nothing in a leaf of 4 KiB.
+    // Bits 61:52 and 10:8 are available to software. Bit 7 has no meaning in a 4 KiB leaf.
     let bits = EntryValue::leaf(PhysAddr::new(PHYS), RW, false).bits() | 0x3ff << 52 | 0x780;
     raw.poke(raw.entry(table, IOVA, 1)?, bits);
     agree!(raw.write(A, IOVA, PHYS)?, Seen::Landed, "a write");

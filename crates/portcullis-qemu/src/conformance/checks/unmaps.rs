@@ -1,4 +1,5 @@
-//! What an unmap promises: when it returns, the device has lost every page of the buffer, and no other (S2 to S4).
+//! What an unmap promises: when it returns, the device has lost every page of the buffer and no other page (S2 to
+//! S4).
 
 use crate::conformance::driven::{Driven, gone, page, plus};
 use crate::conformance::rig::{A, Hardware};
@@ -10,7 +11,7 @@ use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;
-/// 4 MiB and a page, aligned: leaves of 2 MiB.
+/// 4 MiB and a page, aligned, so that leaves of 2 MiB are used.
 const LARGE: u64 = (4 << 20) + PAGE_SIZE;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -68,11 +69,11 @@ fn spares_neighbours(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Each page is cached by itself, up to some dozens of them.
+/// Each page is cached separately, for up to a few dozen of them.
 fn revokes_each(stage: &Stage, pages: u64) -> Checked {
     let driven = stage.driven()?;
     let space = driven.strict::<Magazine>()?;
-    // Not aligned to 2 MiB, so in pages of 4 KiB.
+    // Not aligned to 2 MiB, so that 4 KiB pages are used.
     let at = |index| page(1 + index);
     let iova = space.map(at(0), pages * PAGE_SIZE, BOTH)?;
     let step = (pages / 32).max(1) as usize;
@@ -105,7 +106,7 @@ fn revokes_large(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The scopes of the IOTLB commands since the last time.
+/// The scopes of the IOTLB commands since the last call.
 fn scopes(driven: &Driven) -> Vec<IotlbScope> {
     let scope = |descriptor| match descriptor {
         InvalidationDescriptor::Iotlb { scope, .. } => Some(scope),
@@ -129,7 +130,8 @@ fn beyond_the_mask(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Unmaps a page that a device has written, sees it gone, and returns the commands for it.
+/// Unmaps a page that a device has written, checks that it is gone, and returns its one command and the
+/// page-selective command that fits it.
 fn unmap_one(driven: &Driven) -> Result<(IotlbScope, IotlbScope), Trouble> {
     let space = driven.strict::<Magazine>()?;
     let first = space.map(page(0), PAGE_SIZE, BOTH)?;
@@ -168,7 +170,7 @@ fn all_levels(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<Stock>(Protection::Strict)?;
     space.domain.attach(A)?;
-    // Not aligned to 2 MiB in memory, so in pages of 4 KiB.
+    // Not aligned to 2 MiB in memory, so that 4 KiB pages are used.
     let iova = space.map(page(1), LEN, BOTH)?;
     agree!(iova.as_u64() % LEN, 0, "where the addresses begin");
     agree!(driven.write(A, iova, page(1))?, Seen::Landed, "a write");
@@ -182,7 +184,8 @@ fn all_levels(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// The freed table comes back as one of another domain; whoever still walked it would reach that domain's page (S4).
+/// The freed table page becomes a table of another domain. A stale walk through it would reach that domain's page
+/// (S4).
 fn tables_not_walked(stage: &Stage) -> Checked {
     const LEN: u64 = 512 * PAGE_SIZE;
     let driven = stage.driven()?;
@@ -220,7 +223,7 @@ fn batch(stage: &Stage) -> Checked {
         agree!(driven.write(A, iovas[index as usize], page(index))?, Seen::Landed, "page {index}");
     }
     let mut batch = space.domain.raw_batch();
-    // Every other page, so that no two lie side by side.
+    // Every other page, so that no two are adjacent.
     for iova in iovas.iter().step_by(2) {
         batch.unmap(IovaRange::covering(*iova, PAGE_SIZE).expect("a page"))?;
     }
@@ -259,7 +262,7 @@ fn batch_of_64(stage: &Stage) -> Checked {
 struct OnePage([Segment; 1]);
 
 #[allow(unsafe_code, reason = "a buffer on loan to a device")]
-// SAFETY: checks use each page of the rig's memory for one thing, and it stays where it is.
+// SAFETY: each check uses a page of the rig's memory for one purpose, and the page does not move.
 unsafe impl DmaBuffer for OnePage {
     fn segments(&self) -> &[Segment] {
         &self.0

@@ -1,4 +1,4 @@
-//! A drive is at work while its unit is halted and comes back.
+//! A drive works while its unit is halted and resumed.
 
 use super::*;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn a_drive_works_on_over_a_halt() {
     for round in 0..ROUNDS {
         let begun = begin_reads(&mut nvme, memory, PAGES);
         let in_flight = || begun.iter().filter(|(_, at)| is_untouched(memory, *at)).count();
-        // And writes of other pages, which are not slowed down: what they carry is seen when it is read back.
+        // Also writes of other pages, which are not slowed down. Their contents are checked when they are read back.
         let other = |page: u64| PAGES + round * 2 + page;
         for number in [other(0), other(1)] {
             let data = page(memory);
@@ -47,7 +47,7 @@ fn a_drive_works_on_over_a_halt() {
         }
         assert_eq!(faults(&unit), [], "round {round}: nothing is refused");
 
-        // It goes on: commands are mapped and unmapped, and what was unmapped is out of reach.
+        // The drive continues: commands are mapped and unmapped, and unmapped memory is out of reach.
         let data = page(memory);
         let at = data.lent().phys;
         let command = nvme.submit(Operation::Read, other(1) * BLOCKS_PER_PAGE, data).unwrap();

@@ -1,9 +1,11 @@
-//! A machine goes from one kernel to another while its devices work: a process that has QEMU, and a second one that it starts, which takes
-//! the unit over. The second has memory that the first never uses, as the kernel has that is started after a crash.
+//! A machine passes from one kernel to another while its devices work. One process has QEMU, and starts a second
+//! process, which takes the unit over. The second process uses memory that the first never uses, like the kernel that
+//! is started after a crash.
 //!
-//! The drive keeps protection beside its blocks. So QEMU reads a block into memory of its own, and asks the IOMMU only when it copies the
-//! block to the driver's buffer: a read in flight is a write to memory that has yet to be translated. Reads are slowed down, so that many
-//! are in flight at the take-over. `edu` has one more, which waits for the machine's clock.
+//! The drive keeps protection information beside its blocks. So QEMU reads a block into separate memory, and consults
+//! the IOMMU only when it copies the block to the driver's buffer: a read in flight is a write to memory that is not
+//! translated yet. Reads are slowed down, so that many are in flight at the take-over. `edu` has one more write in
+//! flight, which waits for the machine's clock.
 
 mod halted;
 mod second;
@@ -29,46 +31,46 @@ const NVME: SourceId = SourceId(5 << 3);
 type Vtd = Arc<Unit<VtdMmio, QemuHost>>;
 type Drive<'d> = Nvme<'d, Magazine, QemuHost, Vtd>;
 
-/// Pages that are read from the drive, and in flight when it is taken over.
+/// The number of pages that are being read from the drive when it is taken over.
 const READS: u64 = 12;
-/// How many operations of the drive a second has. A read is two: the block, and what protects it. So they are in flight for three seconds,
-/// far longer than the second process takes to come.
+/// Operations of the drive per second. A read takes two operations: the block, and its protection information. So the
+/// reads are in flight for three seconds, far longer than the second process takes to start.
 const READS_PER_SECOND: u64 = 8;
 const DRIVE_BYTES: u64 = 1 << 20;
 const BLOCKS_PER_PAGE: u64 = PAGE_SIZE / 512;
-/// What a byte of memory is that no device should have written.
+/// The value of memory that no device has written.
 const UNTOUCHED: u8 = 0xee;
-/// What `edu` writes: it has been told nothing else.
+/// The value that `edu` writes, because nothing else was stored in its buffer.
 const EDU_WRITES: u8 = 0;
 const EDU_BYTES: usize = 4000;
 
-/// Tells this test, started once more, what it is to take over, and how.
+/// Tells this test, when it is started again, what to take over and how.
 const ESTATE_VARIABLE: &str = "PORTCULLIS_TEST_ESTATE";
-/// What the second process says when devices are to go on.
+/// The second process prints this when devices may continue.
 const GO_ON: &str = "the clock may go";
 
-/// How the second process goes about it.
+/// How the second process acts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Way {
-    /// It may not take the unit over.
+    /// It is not allowed to take the unit over.
     Refused,
-    /// It leaves devices to go on, and releases them when they are reset.
+    /// It lets devices continue, and releases them after they are reset.
     Whole,
-    /// It releases them while they are at work.
+    /// It releases them while they are working.
     CutsOff,
 }
 
 const WAYS: [(&str, Way); 3] = [("refused", Way::Refused), ("whole", Way::Whole), ("cuts-off", Way::CutsOff)];
 
-/// What the first process leaves.
+/// The state that the first process leaves.
 #[derive(Clone, PartialEq, Debug)]
 struct Estate {
     way: Way,
-    /// Of the domain of its devices.
+    /// The id of the domain of its devices.
     domain: DomainId,
-    /// Where `edu` is to write, as it sees it and in memory.
+    /// The target of `edu`'s write: the IOVA and the physical address.
     edu: (Iova, PhysAddr),
-    /// Where page `n` of the drive is to land.
+    /// The physical address at which page `n` of the drive should land.
     pages: Vec<PhysAddr>,
 }
 
@@ -89,7 +91,8 @@ impl Estate {
         Self { way, domain: DomainId(numbers[0] as u16), edu, pages }
     }
 
-    /// Whether each write in flight has landed where the first wants it, whole, and nothing beside it. The first that has not is named.
+    /// Checks that each write in flight has landed whole where the first process directed it, and nothing beside it.
+    /// The first one that has not is named.
     fn landed(&self, memory: &GuestMemory) -> Result<(), String> {
         for (number, page) in (0..).zip(&self.pages) {
             is(memory, *page, &content(number), &format!("page {number} of the drive"))?;
@@ -105,12 +108,12 @@ impl Estate {
         Ok(())
     }
 
-    /// Pages of the drive that have not begun to land.
+    /// The number of pages of the drive that have not begun to land.
     fn pages_in_flight(&self, memory: &GuestMemory) -> usize {
         self.pages.iter().filter(|page| is_untouched(memory, **page)).count()
     }
 
-    /// All of the first's buffers, and what lies around them.
+    /// All buffers of the first process, and the pages around them.
     fn snapshot(&self, memory: &GuestMemory) -> Vec<Vec<u8>> {
         let around = |page: &PhysAddr| bytes(memory, PhysAddr::new(page.as_u64() - PAGE_SIZE), 3 * PAGE_SIZE as usize);
         self.pages.iter().chain([&self.edu.1]).map(around).collect()
@@ -123,12 +126,12 @@ fn bytes(memory: &GuestMemory, at: PhysAddr, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether no device has written a page.
+/// Whether no device has written to a page.
 fn is_untouched(memory: &GuestMemory, at: PhysAddr) -> bool {
     bytes(memory, at, PAGE_SIZE as usize).iter().all(|byte| *byte == UNTOUCHED)
 }
 
-/// Compares memory with what should be there.
+/// Compares memory with the expected bytes.
 fn is(memory: &GuestMemory, at: PhysAddr, expected: &[u8], what: &str) -> Result<(), String> {
     let found = bytes(memory, at, expected.len());
     match found.iter().zip(expected).position(|(found, expected)| found != expected) {
@@ -139,12 +142,12 @@ fn is(memory: &GuestMemory, at: PhysAddr, expected: &[u8], what: &str) -> Result
     }
 }
 
-/// What page `number` of the drive holds.
+/// The contents of page `number` of the drive.
 fn content(number: u64) -> Vec<u8> {
     (0..PAGE_SIZE).map(|at| (number * 31 + at * 7 + at / 256 + 1) as u8 & 0x7f).collect()
 }
 
-/// A machine with a drive that is as slow as `limits` of QEMU's throttle group say.
+/// A machine with a drive that is slowed down by `limits`, options of QEMU's throttle group.
 fn machine(accelerator: Accelerator, limits: &str) -> QemuSetup {
     let file = |path: &str| ["-blockdev".into(), format!("driver=file,node-name=disk,filename={path},locking=off")];
     let setup = QemuSetup::new(accelerator).device("edu,addr=3,dma_mask=0xffffffffffffffff");
@@ -162,7 +165,7 @@ fn faults(unit: &Unit<VtdMmio, QemuHost>) -> Vec<FaultRecord> {
     faults
 }
 
-/// A page with a page before it and one behind it, which are not lent. No device has written any of them.
+/// A page with a page before it and a page after it that are not lent. No device has written to any of them.
 fn page(memory: &Arc<GuestMemory>) -> GuestBuffer {
     let buffer = GuestBuffer::new(memory, 3).unwrap().lending(PAGE_SIZE, PAGE_SIZE);
     buffer.fill(UNTOUCHED);
@@ -182,7 +185,7 @@ fn write_pages(nvme: &mut Drive<'_>, memory: &Arc<GuestMemory>, pages: u64) {
     }
 }
 
-/// Commands to read pages of the drive, from the first on. Returns each page's command, and where it is to land.
+/// Submits reads of pages of the drive, from the first on. Returns each page's command and physical address.
 fn begin_reads(nvme: &mut Drive<'_>, memory: &Arc<GuestMemory>, pages: u64) -> Vec<(CommandId, PhysAddr)> {
     let read = |number| {
         let data = page(memory);
@@ -194,7 +197,7 @@ fn begin_reads(nvme: &mut Drive<'_>, memory: &Arc<GuestMemory>, pages: u64) -> V
     begun
 }
 
-/// The status and the buffer of each of so many commands.
+/// Reaps this number of commands, and returns the status of each.
 fn reap(nvme: &mut Drive<'_>, commands: usize) -> BTreeMap<CommandId, u16> {
     let mut all = BTreeMap::new();
     while all.len() < commands {
@@ -203,7 +206,7 @@ fn reap(nvme: &mut Drive<'_>, commands: usize) -> BTreeMap<CommandId, u16> {
     all
 }
 
-/// The pages that `begin_reads` began, whole.
+/// Checks that the pages of `begin_reads` have arrived whole.
 fn check_reads(nvme: &mut Drive<'_>, memory: &GuestMemory, begun: &[(CommandId, PhysAddr)]) {
     let status = reap(nvme, begun.len());
     for (number, (command, at)) in (0..).zip(begun) {
@@ -212,7 +215,7 @@ fn check_reads(nvme: &mut Drive<'_>, memory: &GuestMemory, begun: &[(CommandId, 
     }
 }
 
-/// Starts the second process, lets the machine's clock go when it says so, and sees it end well.
+/// Starts the second process, starts the machine's clock when that process says so, and checks that it ends well.
 fn run_second(machine: &QemuMachine, estate: &Estate) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "take_over::second::runs_in_a_process_of_its_own", "--nocapture"]);
@@ -234,15 +237,16 @@ fn run_second(machine: &QemuMachine, estate: &Estate) {
     assert_eq!(let_go, estate.way != Way::Refused, "it said:\n{said}");
 }
 
-/// The first process: brings the unit up, has its devices work, and is gone from one moment to the next, or goes on.
+/// The first process: brings the unit up and makes its devices work. Then either it is gone from one moment to the
+/// next, or it continues.
 fn first(way: Way) {
     let setup = machine(Accelerator::Jumping, &format!("x-iops-read={READS_PER_SECOND}")).paused();
     let machine = QemuMachine::start(setup).unwrap_or_else(|error| panic!("{error}"));
     let (memory, host) = (machine.memory(), machine.host());
     let unit: Vtd = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), UnitConfig::default()).unwrap());
-    // Ids are used up, so that another one comes next.
+    // Uses up an id, so that the domain gets a different one.
     drop(Domain::<Magazine, _, _>::new(unit.clone(), host.clone(), Protection::Strict).unwrap());
-    // Nothing is unmapped, detached or stopped by one that is gone.
+    // A process that is gone unmaps, detaches and stops nothing.
     let domain = ManuallyDrop::new(Domain::<Magazine, _, _>::new(unit.clone(), host, Protection::Strict).unwrap());
     domain.attach(EDU).unwrap();
     domain.attach(NVME).unwrap();
@@ -262,7 +266,7 @@ fn first(way: Way) {
     if way != Way::Refused {
         return;
     }
-    // It has the machine still.
+    // The first process still has the machine.
     check_reads(&mut nvme, memory, &begun);
     machine.let_go().unwrap();
     edu.finish().unwrap();
@@ -284,7 +288,7 @@ fn a_second_kernel_carries_on_and_takes_over() {
     first(Way::Whole);
 }
 
-/// The same check fails where devices are released before they are reset.
+/// The same check fails if devices are released before they are reset.
 #[test]
 fn a_second_kernel_that_cuts_devices_off_is_noticed() {
     first(Way::CutsOff);

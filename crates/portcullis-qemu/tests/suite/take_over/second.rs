@@ -8,9 +8,9 @@ use portcullis_vtd::{BringUpError, TakeOver};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// From what the first has mapped to where it has mapped nothing.
+/// The distance from what the first process has mapped to where it has mapped nothing.
 const FAR: u64 = 1 << 30;
-/// More domains than the first has ever had.
+/// More domains than the first process ever had.
 const DOMAINS: usize = 100;
 
 /// Does nothing unless [`run_second`] has started it.
@@ -28,7 +28,8 @@ fn runs_in_a_process_of_its_own() {
 
 fn take_over(machine: &Arc<QemuMachine>, from: TakeOver) -> Result<Unit<VtdMmio, QemuHost>, BringUpError> {
     let config = UnitConfig::default();
-    // SAFETY: the first process does nothing with the unit until this one has ended, and its memory is left to the devices.
+    // SAFETY: the first process does nothing with the unit until this one has ended, and its memory is left to the
+    // devices.
     unsafe { Unit::take_over(VtdMmio(machine.clone()), machine.host(), config, from, |_| Ok(())) }
 }
 
@@ -41,7 +42,7 @@ fn refused(machine: &Arc<QemuMachine>, estate: &Estate) {
     assert!(estate.pages_in_flight(machine.memory()) > 0, "the first's devices are at work");
 }
 
-/// Waits for something that devices do.
+/// Waits for an action of the devices.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -60,9 +61,9 @@ fn whole(machine: &Arc<QemuMachine>, estate: &Estate) {
     let edu = Edu::new(&machine.function(EDU)).unwrap();
     edu.finish().unwrap();
     until("reads of the first do not land", || estate.landed(memory).is_ok());
-    assert_eq!(faults(&unit), [], "nothing that the first has mapped is refused");
+    assert_eq!(faults(&unit), [], "DMA to mappings of the first is not refused");
 
-    // What the first has not mapped is refused, its own memory and ours.
+    // DMA to addresses that the first process has not mapped is refused, for its own memory and for ours.
     let ours = page(memory);
     let unmapped = Iova::new(estate.edu.0.as_u64() - FAR);
     for at in [unmapped, Iova::new(estate.pages[0].as_u64()), Iova::new(ours.lent().phys.as_u64())] {
@@ -73,9 +74,9 @@ fn whole(machine: &Arc<QemuMachine>, estate: &Estate) {
     is(memory, ours.lent().phys, &[UNTOUCHED; PAGE_SIZE as usize], "memory of the second").unwrap();
     estate.landed(memory).unwrap();
 
-    // Its id is not used again, and its devices are not moved while they have its translations.
+    // The id of its domain is not reused, and its devices are not moved while they have its translations.
     let tables = Translation::Tables { root: PhysAddr::new(0x1000), levels: 4 };
-    // SAFETY: no device is attached to them, and nothing of Rust lies in the memory of a machine.
+    // SAFETY: no device is attached to these domains, and the memory of a machine holds no Rust objects.
     let ids: Vec<DomainId> = (0..DOMAINS).map(|_| unsafe { unit.open_domain(tables) }.unwrap()).collect();
     assert!(!ids.contains(&estate.domain), "{ids:?}");
     // SAFETY: opened above.
@@ -92,16 +93,16 @@ fn whole(machine: &Arc<QemuMachine>, estate: &Estate) {
     assert_eq!(unit.inherited_devices().collect::<Vec<_>>(), [EDU]);
     domain.attach(NVME).unwrap();
     let mut nvme = Nvme::start(&machine.function(NVME), &domain).unwrap();
-    // What the first has written, and what this one writes.
+    // Checks what the first process has written, and what this one writes.
     let begun = begin_reads(&mut nvme, memory, 2);
     check_reads(&mut nvme, memory, &begun);
     write_pages(&mut nvme, memory, READS + 4);
     let begun = begin_reads(&mut nvme, memory, 4);
     check_reads(&mut nvme, memory, &begun);
     assert!(nvme.stop().unwrap().is_empty(), "none was in flight");
-    assert_eq!(faults(&unit), [], "what the second has mapped is not refused");
+    assert_eq!(faults(&unit), [], "DMA to mappings of the second is not refused");
 
-    // The other device still has the first's translations, until it is released.
+    // The other device still has the translations of the first process until it is released.
     edu.store(estate.edu.0, 1).unwrap();
     assert_eq!(faults(&unit), []);
     unit.release_inherited(EDU).unwrap();
@@ -130,7 +131,7 @@ fn cuts_off(machine: &Arc<QemuMachine>, estate: &Estate) {
         refused.extend(faults(&unit).iter().map(|fault| (fault.source, fault.request)));
         refused.contains(&(NVME, FaultRequest::Write))
     });
-    // What is in flight ends with this.
+    // This ends the DMA in flight.
     nvme::reset(&machine.function(NVME)).unwrap();
     assert!(refused.contains(&(EDU, FaultRequest::Write)), "{refused:?}");
     let missing = estate.landed(memory).unwrap_err();

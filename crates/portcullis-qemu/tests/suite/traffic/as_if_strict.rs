@@ -1,4 +1,4 @@
-//! The protections that are not strict, behind the typed face of the drivers.
+//! The protections that are not strict, behind the typed interface of the drivers.
 
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::invalidation::Revocation;
@@ -10,23 +10,24 @@ use portcullis::{
 };
 use std::marker::PhantomData;
 
-/// The design `D`, under deferred protection or under none, that calls all of its unmaps strict. So buffers go back while devices may
-/// still reach them: what comes of that is what the tests look at.
+/// The design `D` under deferred or no protection, which declares all its unmaps strict. So buffers are returned
+/// while devices may still reach them. The tests examine the consequences.
 pub(crate) struct AsIfStrict<D, const DEFERRED: bool>(PhantomData<D>);
 
 impl<D: DesignInfo, const DEFERRED: bool> DesignInfo for AsIfStrict<D, DEFERRED> {
     const INFO: Info = Info { protections: &[Protection::Strict], ..D::INFO };
 }
 
-// SAFETY: it breaks the promise of a mapper, and of strict protection. Only buffers of a machine's memory are mapped, in which no code
-// of this program relies on anything: devices and tests read and write it at any time, by atomics.
+// SAFETY: this breaks the promise of a mapper, and of strict protection. Only buffers in a machine's memory are
+// mapped. No code of this program relies on their contents: devices and tests read and write them at any time, by
+// atomics.
 unsafe impl<D: Design<P, I>, P: Platform, I: Iommu, const DEFERRED: bool> Design<P, I> for AsIfStrict<D, DEFERRED> {
     type Mapper = CallsItStrict<D::Mapper>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let protection = if DEFERRED { Protection::Deferred } else { Protection::None };
-        // SAFETY: the visitor has found this protection among those that the design offers. All memory of the machine is meant for its
-        // devices, and nothing of Rust lies there; the rest is the caller's promise.
+        // SAFETY: the visitor has found this protection among those that the design offers. Devices may reach all
+        // memory of the machine, which holds no Rust objects. The rest is the caller's promise.
         unsafe { D::build(DomainSetup { protection, ..setup }) }.map(CallsItStrict)
     }
 }

@@ -8,37 +8,37 @@ use std::collections::BTreeMap;
 const COMMANDS: usize = 1024;
 pub(crate) const DRIVE_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 512;
-/// Each place in the queue has its own part of the drive: what is in flight together does not overlap.
+/// Each place in the queue has a separate part of the drive, so commands in flight together do not overlap.
 const PART_BLOCKS: u64 = (DRIVE_BYTES / BLOCK_BYTES / DEPTH) as u64;
 const DATA_BLOCKS_MAX: u64 = 8 * PAGE_SIZE / BLOCK_BYTES as u64;
-/// A page more than the largest data, and one behind it: it begins in the first, wherever it does.
+/// The largest data needs one page more if it does not begin with a page, and another page follows it.
 const AREA_PAGES: u64 = 10;
 const AREA_BYTES: usize = (AREA_PAGES * PAGE_SIZE) as usize;
 
-/// A place in the queue. Commands complete in any order, so each has chances of its own.
+/// A place in the queue. Commands complete in any order, so each place has a separate random generator.
 struct Place {
     part: u64,
     random: Pcg64Mcg,
-    /// Commands still to be given.
+    /// The number of commands still to be submitted.
     left: usize,
-    /// Blocks that it wrote last, first and number, and has not read back.
+    /// The blocks last written and not read back yet: the first one, and their number.
     written: Option<(u64, u64)>,
 }
 
-/// A place whose buffer is with its driver, not with the device.
+/// A place whose buffer the driver has, and not the device.
 struct Idle {
     place: Place,
     area: GuestBuffer,
 }
 
-/// A command in flight, and what memory is to be when it has completed.
+/// A command in flight, and the expected contents of memory after it has completed.
 struct Flight {
     place: Place,
     operation: Operation,
     memory: Vec<u8>,
 }
 
-/// Returns how many commands there were.
+/// Returns the number of commands.
 pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
     let mut nvme = Nvme::start(&world.machine.function(NVME), domain).unwrap();
     assert_eq!((nvme.blocks() * nvme.block_bytes(), nvme.block_bytes()), (DRIVE_BYTES as u64, BLOCK_BYTES as u64));
@@ -57,7 +57,7 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
     let mut flying: BTreeMap<CommandId, Flight> = BTreeMap::new();
     let (mut commands, mut most) = (0, 0);
     loop {
-        // In the end, whatever was written is still read back.
+        // At the end, data that was written is still read back.
         for idle in idle.drain(..).filter(|Idle { place, .. }| place.left > 0 || place.written.is_some()) {
             let (command, flight) = submit(world, &mut nvme, idle);
             if commands % 64 == 0 {
@@ -97,7 +97,7 @@ fn submit(
 ) -> (CommandId, Flight) {
     place.left = place.left.saturating_sub(1);
     let random = &mut place.random;
-    // What was written last is read back; else new data is written, or now and then old data read.
+    // Data that was written last is read back. Otherwise new data is written or, now and then, old data is read.
     let (operation, block, blocks) = match place.written.take() {
         Some((block, blocks)) => (Operation::Read, block, blocks),
         None => {
@@ -106,7 +106,7 @@ fn submit(
             (if random.random_bool(0.1) { Operation::Read } else { Operation::Write }, block, blocks)
         }
     };
-    // Half of them begin with a page.
+    // Half of the buffers begin with a page.
     let offset = if random.random_bool(0.5) { 0 } else { random.random_range(0..PAGE_SIZE / 4) * 4 };
     let data = area.lending(offset, blocks * BLOCK_BYTES as u64);
     let in_area = offset as usize..(offset + data.lent().len) as usize;

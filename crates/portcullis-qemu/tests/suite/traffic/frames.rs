@@ -7,28 +7,28 @@ use std::time::Duration;
 
 const FRAMES: usize = 1024;
 const BURST: usize = 48;
-/// The shortest that comes back as it went out: shorter ones are padded.
+/// The shortest frame that returns unchanged; shorter frames are padded.
 const FRAME_BYTES_MIN: u64 = 60;
-/// To, from, and a type that is treated in no way.
+/// Destination, source, and a type without special treatment.
 const HEADER: [u8; 14] = [0x52, 0x54, 0, 1, 2, 3, 0x52, 0x54, 0, 4, 5, 6, 0x88, 0xb5];
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Returns how many frames there were.
+/// Returns the number of frames.
 pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
     let mut nic = E1000e::start(&world.machine.function(NIC), domain).unwrap();
     let mut sources: VecDeque<_> = (0..BURST).map(|_| world.buffer(2)).collect();
     let halves: Vec<_> = (0..16).flat_map(|_| world.buffer(1).split_at(RECEIVE_BYTES)).collect();
-    // In two pages, and from anywhere in the first on.
+    // Buffers that span two pages, at different offsets in the first.
     let crossing = |index| world.buffer(2).lending(PAGE_SIZE - 61 * index as u64, RECEIVE_BYTES);
     let crossing: Vec<_> = (halves.len()..RING_BUFFERS).map(crossing).collect();
-    // As the ring has them: a half, one that crosses, a half, ...
+    // The order of the ring: a half page, a crossing buffer, a half page, ...
     let mut idle: VecDeque<GuestBuffer> = VecDeque::with_capacity(RING_BUFFERS);
     let (mut halves, mut crossing) = (halves.into_iter(), crossing.into_iter());
     while idle.len() < RING_BUFFERS {
         idle.extend(halves.next().into_iter().chain(crossing.next()));
     }
     let rings = live(domain);
-    // Where the buffers are that the device has, in order.
+    // The physical addresses of the buffers that the device has, in order.
     let mut posted = VecDeque::new();
     let mut frames = 0;
     while frames < FRAMES {
@@ -71,11 +71,12 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
         assert_live(domain, rings, posted.len(), who);
         tick(world, domain);
     }
-    assert_eq!(nic.stop().unwrap().len(), posted.len(), "{who}: what it has not used comes back");
+    assert_eq!(nic.stop().unwrap().len(), posted.len(), "{who}: unused buffers are returned");
     frames
 }
 
-/// Writes a frame of any length somewhere into `buffer`; many are as long as can be, and cross into the second page.
+/// Writes a frame of random length somewhere into `buffer`. Many have the maximum length and cross into the second
+/// page.
 fn fill(world: &mut World, buffer: GuestBuffer) -> (GuestBuffer, Vec<u8>) {
     let long = world.random.random_bool(0.3);
     let len = if long { FRAME_BYTES_MAX } else { world.random.random_range(FRAME_BYTES_MIN..=FRAME_BYTES_MAX) };

@@ -1,8 +1,8 @@
-//! Every design, with each protection that it offers, moves NVMe and e1000e traffic through QEMU's VT-d, every byte compared;
-//! then `edu` tries what is no longer mapped.
+//! Every design, with each protection that it offers, moves NVMe and e1000e traffic through QEMU's VT-d, and every
+//! byte is compared. Then `edu` tries addresses that are no longer mapped.
 //!
-//! One machine serves them all, one after the other: a domain is opened, its devices attached, the traffic run, and all of it
-//! taken down again.
+//! One machine serves all designs, one after the other: a domain is opened, its devices are attached, the traffic
+//! runs, and everything is taken down again.
 
 mod as_if_strict;
 mod blocks;
@@ -36,26 +36,26 @@ const COMMANDS_MIN: usize = 1000;
 const FRAMES_MIN: usize = 1000;
 const STALE_PAGES_MIN: usize = 50;
 
-/// What a byte of memory is that no device should have written.
+/// The value of memory that no device has written.
 const UNTOUCHED: u8 = 0xee;
 
 type Vtd = Arc<Unit<VtdMmio, QemuHost>>;
 
-/// The machine, and what outlives each domain.
+/// The machine, and everything that outlives a domain.
 struct World {
     machine: Arc<QemuMachine>,
     memory: Arc<GuestMemory>,
     host: QemuHost,
     unit: Vtd,
     edu: Edu,
-    /// What is on the drive.
+    /// The contents of the drive.
     drive: Vec<u8>,
     random: Pcg64Mcg,
 }
 
 fn machine() -> Result<Arc<QemuMachine>, MachineError> {
     let drive = |path: &str| ["-blockdev".into(), format!("driver=file,node-name=drive,filename={path},locking=off")];
-    // A clock that jumps, since `edu` takes time for each access; the others do not care.
+    // A clock that jumps, because `edu` takes time for each access. The other devices do not depend on the clock.
     let setup = QemuSetup::new(Accelerator::Jumping)
         .device("edu,addr=3,dma_mask=0xffffffffffffffff")
         .file(blocks::DRIVE_BYTES as u64, drive)?
@@ -71,9 +71,10 @@ impl World {
         let (memory, host) = (machine.memory().clone(), machine.host());
         let config = portcullis_vtd::UnitConfig::default();
         let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), config).unwrap());
-        // A unit keeps the context table of a bus once it has one; so it gets it before table pages are counted.
+        // A unit keeps the context table of a bus once it has one. This attach allocates it before table pages are
+        // counted.
         let config = DomainConfig::new(Protection::None);
-        // SAFETY: nothing of Rust lies in the memory of a machine.
+        // SAFETY: the memory of a machine holds no Rust objects.
         let first = unsafe { Domain::<Unprotected, _, _>::unprotected(unit.clone(), host.clone(), &config) }.unwrap();
         first.attach(EDU).unwrap();
         drop(first);
@@ -82,14 +83,15 @@ impl World {
         Self { memory, host, unit, edu, drive, random: Pcg64Mcg::seed_from_u64(4), machine }
     }
 
-    /// The faults recorded since the last call. One register, and QEMU adds none of a source that is in it.
+    /// The faults recorded since the last call. There is one register, and QEMU adds no second fault of a source that
+    /// is in it.
     fn faults(&self) -> Vec<FaultRecord> {
         let mut faults = Vec::new();
         self.unit.faults(&mut |fault| faults.push(fault));
         faults
     }
 
-    /// So many pages for a device.
+    /// A buffer of this number of pages.
     fn buffer(&self, pages: u64) -> GuestBuffer {
         GuestBuffer::new(&self.memory, pages).unwrap()
     }
@@ -107,7 +109,7 @@ impl World {
     }
 }
 
-/// All that a design does, under one protection.
+/// The whole test of a design under one protection.
 struct Run<'w> {
     world: &'w mut World,
     protection: Protection,
@@ -132,13 +134,13 @@ impl Run<'_> {
         let memory = [Segment { phys: PhysAddr::new(0), len: world.memory.bytes() }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::Strict) };
         let domain = Domain::<D, _, _>::with_config(world.unit.clone(), world.host.clone(), &config).unwrap();
-        // Erased, so that drivers and tests are built once and not for each design.
+        // Erased, so that drivers and tests are compiled once and not for each design.
         all(world, domain.erase().unwrap(), protection);
         assert_eq!(world.memory.tables_lent(), tables, "{}: {}: tables are lost", D::INFO.id, Rule::Teardown);
     }
 }
 
-/// All that is done to a domain.
+/// The whole test of a domain.
 fn all(world: &mut World, domain: DynDomain, protection: Protection) {
     let who = format!("{} {protection}", domain.info().id);
     let begun = Instant::now();
@@ -147,10 +149,10 @@ fn all(world: &mut World, domain: DynDomain, protection: Protection) {
     }
     let commands = blocks::run(world, &domain, &who);
     assert!(commands >= COMMANDS_MIN, "{who}: {commands} commands");
-    assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+    assert_eq!(world.faults(), [], "{who}: a device of this domain was refused access to its mappings");
     let frames = frames::run(world, &domain, &who);
     assert!(frames >= FRAMES_MIN, "{who}: {frames} frames");
-    assert_eq!(world.faults(), [], "{who}: a device of its own domain was refused what was mapped for it");
+    assert_eq!(world.faults(), [], "{who}: a device of this domain was refused access to its mappings");
     let traffic = begun.elapsed();
     let stale = stale::run(world, &domain, protection, &who);
     assert!(stale.pages >= STALE_PAGES_MIN, "{who}: {} pages", stale.pages);
@@ -160,7 +162,7 @@ fn all(world: &mut World, domain: DynDomain, protection: Protection) {
     println!("{who}: {commands} commands and {frames} frames in {traffic:.1?}; {stale:?}; {:.1?}", begun.elapsed());
 }
 
-/// A timer interrupt: what is due is flushed.
+/// A timer interrupt, which flushes what is due.
 fn tick(world: &World, domain: &DynDomain) {
     use portcullis::Platform;
     if domain.due_us().is_some_and(|due| due <= world.host.now_us()) {
@@ -168,20 +170,21 @@ fn tick(world: &World, domain: &DynDomain) {
     }
 }
 
-/// S6: of `lent` buffers and the rings, and of nothing else, mappings are live.
+/// S6: the live mappings are those of `lent` buffers and of the rings, and no others.
 fn assert_live(domain: &DynDomain, rings: usize, lent: usize, who: &str) {
     if !domain.info().physical_addresses() {
         assert_eq!(live(domain), rings + lent, "{who}: {}: {lent} buffers are with the device", Rule::Errors);
     }
 }
 
-/// Mappings that are not yet unmapped.
+/// The number of mappings that are not unmapped.
 fn live(domain: &DynDomain) -> usize {
     let usage = domain.usage();
     usage.live_ranges - usage.queued_unmaps
 }
 
-/// The device may do with a buffer what its driver asked for, and no more (S5): `edu`, of the same domain, tries the other.
+/// The device may use a buffer only as its driver requested (S5). `edu`, in the same domain, tries the other
+/// direction.
 fn assert_one_way(world: &World, domain: &DynDomain, iova: Iova, access: Access, who: &str) {
     if domain.info().physical_addresses() {
         return;
@@ -200,7 +203,7 @@ fn assert_one_way(world: &World, domain: &DynDomain, iova: Iova, access: Access,
     assert_eq!(reasons, [reason], "{who}: {}: {iova} is mapped for {access:?}", Rule::Rights);
 }
 
-/// Compares what is in memory at `at` with what should be.
+/// Compares the memory at `at` with the expected bytes.
 fn assert_bytes(world: &World, at: PhysAddr, expected: &[u8], what: impl FnOnce() -> String) {
     let found = world.bytes(at, expected.len());
     if let Some(wrong) = found.iter().zip(expected).position(|(found, expected)| found != expected) {
@@ -230,6 +233,6 @@ fn all_designs_move_data_and_give_memory_back() {
     assert_eq!(memory.tables_lent(), 0, "{}: tables are lost", Rule::Teardown);
     drop(edu);
     let process = machine.process_id().expect("this process has started it");
-    assert!(Arc::into_inner(machine).is_some(), "no other has the machine");
+    assert!(Arc::into_inner(machine).is_some(), "no other owner of the machine is left");
     assert!(!std::fs::exists(format!("/proc/{process}")).unwrap(), "QEMU, process {process}, is still there");
 }

@@ -1,4 +1,5 @@
-//! S8 on a drive: blocks in buffers that have parts of pages only, in domains that bounce these, expose them, or refuse the buffers.
+//! S8 on a drive: blocks in buffers that fill only parts of pages, in domains that bounce such buffers, expose the
+//! rest of their pages, or refuse them.
 
 use super::*;
 use portcullis::SubPage;
@@ -8,45 +9,45 @@ use portcullis_qemu::DriverError;
 use portcullis_qemu::nvme::{CommandId, Nvme, Operation};
 use std::collections::BTreeMap;
 
-/// Requests in the domain that bounces; fewer are enough to see the others expose and refuse.
+/// The number of requests in the domain that bounces. Fewer are enough to see the other domains expose or refuse.
 const REQUESTS: usize = 10_000;
 const REQUESTS_EXPOSED: usize = 1_000;
 const BLOCK_BYTES: u64 = 512;
-/// A buffer lies anywhere in an area of its own, and may cross from one page to the other.
+/// Each buffer lies anywhere in a separate area, and may cross from one page into the next.
 const AREA_PAGES: u64 = 2;
 const AREA_BYTES: usize = (AREA_PAGES * PAGE_SIZE) as usize;
 const IN_FLIGHT: usize = 16;
-/// Every so often, `edu` tries the rest of the pages of a buffer.
+/// Once per this number of requests, `edu` tries the rest of a buffer's pages.
 const TRIED: usize = 8;
 const WRITTEN_BY_EDU: u8 = 0x99;
 
 type Drive<'d> = Nvme<'d, Erased, Erased, Erased>;
 
-/// A request in flight, and what its area is to be when it has ended.
+/// A request in flight, and the expected contents of its area afterwards.
 struct Flight {
     memory: Vec<u8>,
     block: u64,
     is_write: bool,
 }
 
-/// What came of all requests.
+/// The result of all requests.
 #[derive(Debug)]
 struct Outcome {
     requests: usize,
-    /// Bytes beside buffers that `edu` was sent for, and those that it got at.
+    /// Bytes beside buffers that `edu` tried to reach, and those that it reached.
     tried: usize,
     reached: usize,
 }
 
 struct Parts<'w> {
     world: &'w mut World,
-    /// Where `edu` puts what it has read, and takes what it writes.
+    /// The page into which `edu` writes what it has read, and from which it takes what it writes.
     scratch: Mapping<GuestBuffer>,
     outcome: Outcome,
 }
 
 impl Parts<'_> {
-    /// Sends `edu` for the bytes beside a buffer at `iova`, which lies at `phys`.
+    /// Makes `edu` try the bytes beside a buffer with IOVA `iova` and physical address `phys`.
     fn try_rest(&mut self, iova: Iova, phys: PhysAddr, is_read_by_devices: bool) {
         let (start, end) = (iova.as_u64(), iova.as_u64() + BLOCK_BYTES);
         let (first, last) = (start - start % PAGE_SIZE, end.next_multiple_of(PAGE_SIZE));
@@ -63,7 +64,7 @@ impl Parts<'_> {
         assert_eq!(self.world.faults(), [], "the page is mapped, whatever it holds");
     }
 
-    /// How many of the bytes there `edu` could read.
+    /// The number of these bytes that `edu` could read.
     fn read(&self, from: u64, len: usize) -> usize {
         let scratch = self.scratch.shared();
         scratch.fill(0);
@@ -75,7 +76,7 @@ impl Parts<'_> {
         seen.iter().filter(|byte| **byte == UNTOUCHED).count()
     }
 
-    /// How many of the bytes that `edu` has written there have come to `place`, where they do not belong.
+    /// The number of bytes written there by `edu` that arrived at `place`, where they do not belong.
     fn write(&self, from: u64, place: PhysAddr, len: usize) -> usize {
         self.scratch.shared().fill(WRITTEN_BY_EDU);
         self.world.edu.fetch(self.scratch.iova(), len).unwrap();
@@ -85,9 +86,9 @@ impl Parts<'_> {
         reached
     }
 
-    /// Writes a block, or reads back the one that was written last at its place.
+    /// Writes a block, or reads back the last one written at its place.
     fn submit(&mut self, nvme: &mut Drive<'_>, area: GuestBuffer, block: u64, is_write: bool) -> (CommandId, Flight) {
-        // Multiples of 4, as the controller wants them, and not of 512.
+        // Multiples of 4, as the controller requires, and not of 512.
         let offset = loop {
             let offset = self.world.random.random_range(0..=(AREA_BYTES as u64 - BLOCK_BYTES) / 4) * 4;
             if !offset.is_multiple_of(BLOCK_BYTES) {

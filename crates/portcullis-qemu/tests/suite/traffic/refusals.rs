@@ -1,4 +1,4 @@
-//! What the drivers refuse, and that nothing changes by it.
+//! Requests that the drivers refuse without changing anything.
 
 use super::*;
 use portcullis::designs::Stock;
@@ -7,7 +7,7 @@ use portcullis_qemu::nvme::{DEPTH, Nvme, Operation};
 use portcullis_qemu::{DriverError, NotTaken};
 use std::fmt::Debug;
 
-/// Here on a machine whose clock stands still.
+/// On a machine whose clock stands still.
 #[test]
 fn drivers_refuse_what_cannot_be_and_change_nothing() {
     let setup = QemuSetup::new(Accelerator::Stopped)
@@ -35,7 +35,7 @@ fn drivers_refuse_what_cannot_be_and_change_nothing() {
     let mut nvme = Nvme::start(&controller, &domain).unwrap();
     let mut nic = E1000e::start(&nic, &domain).unwrap();
     let rings = live();
-    /// The buffer comes back.
+    /// Checks that the buffer is returned.
     fn refused<T: Debug>(tried: Result<T, NotTaken>) -> (GuestBuffer, DriverError) {
         let NotTaken { buffer, error } = tried.expect_err("it cannot be");
         (buffer.expect("it is not lost"), error)
@@ -77,19 +77,21 @@ fn drivers_refuse_what_cannot_be_and_change_nothing() {
     assert!(nvme.reap().unwrap().is_empty(), "none is in flight");
     drop(done);
 
-    // The controller refuses this one, and the buffer comes back all the same.
+    // The controller refuses this command, and the buffer is returned nevertheless.
     nvme.submit(Operation::Read, nvme.blocks(), block()).unwrap();
     nvme.ring();
     assert_ne!(nvme.reap().unwrap()[0].status, 0, "beyond the end of the drive");
     assert_eq!(live(), rings + 2 * RING_BUFFERS, "{}", Rule::Errors);
-    // A command that the controller has not been told of, and buffers that the device has not used, come back at the stop.
+    // A command that the controller was not told about, and buffers that the device has not used, are returned at the
+    // stop.
     nvme.submit(Operation::Write, 0, block()).unwrap();
     assert_eq!(nvme.stop().unwrap().len(), 1);
     assert_eq!(nic.stop().unwrap().len(), 2 * RING_BUFFERS);
     assert_eq!(live(), nothing, "{}", Rule::Errors);
     assert_eq!(machine.memory().buffer_pages_lent(), 0);
 
-    // A driver that is dropped with a buffer on the ring loses it, and the ring: the device may still write there.
+    // A driver that is dropped with a buffer on the ring loses the buffer and the ring, because the device may still
+    // write there.
     let mut nic = E1000e::start(&machine.function(NIC), &domain).unwrap();
     nic.post(room()).unwrap();
     let pages = machine.memory().buffer_pages_lent();

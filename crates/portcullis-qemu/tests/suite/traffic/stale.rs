@@ -1,4 +1,4 @@
-//! What devices reach after the unmap: `edu` tries every page of mappings that are gone, while others stay live.
+//! What devices reach after the unmap: `edu` tries every page of unmapped mappings, while others stay live.
 
 use super::*;
 use portcullis::domain::Mapping;
@@ -10,27 +10,27 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const MAPPINGS: usize = 48;
-/// Mappings that stay live, at least, while others are unmapped.
+/// The least number of mappings that stay live while others are unmapped.
 const LIVE_MIN: usize = 5;
 const PAGES_MAX: u64 = 4;
-/// Bytes of one access, each in a page of its own.
+/// Bytes of one access. Each access is in a separate page.
 const PROBE: usize = 16;
 
-/// What was found.
+/// The results.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
-    /// Pages of mappings that were reached while live, and tried after the unmap.
+    /// Pages of mappings that were reached while live and tried after the unmap.
     pub(crate) pages: usize,
     /// Accesses that still succeeded right after the unmap.
     landed: usize,
-    /// Accesses that were refused, each with the one fault that tells of it.
+    /// Accesses that were refused, each with exactly one recorded fault.
     blocked: usize,
-    /// Under strict protection: whether a buffer stays in reach through a neighbour in its page that is still mapped. S8 has
-    /// that reported, not prevented.
+    /// Under strict protection: whether a buffer stays reachable through a mapped neighbour in its page. S8 requires
+    /// that this is reported, not prevented.
     through_neighbour: Option<bool>,
 }
 
-/// Where a buffer is that the device reads and writes, and where the device sees it, or did.
+/// A buffer that the device reads and writes: its physical address, and its IOVA while or before it was unmapped.
 #[derive(Clone, Copy)]
 struct Place {
     phys: PhysAddr,
@@ -39,7 +39,7 @@ struct Place {
 }
 
 impl Place {
-    /// A place in each page: its beginning, or that of the buffer.
+    /// One place in each page: the beginning of the page, or of the buffer.
     fn pages(self) -> impl Iterator<Item = (Iova, PhysAddr)> {
         let first = self.phys.page_offset();
         (0..self.range.pages()).map(move |page| {
@@ -55,7 +55,7 @@ struct Mapped {
     place: Place,
 }
 
-/// A buffer that the device has lost. Its memory is kept: the device tries whether it still reaches it.
+/// A buffer that was unmapped. Its memory is kept, because the device tries whether it still reaches it.
 struct Gone {
     buffer: GuestBuffer,
     place: Place,
@@ -74,14 +74,15 @@ impl Mapped {
     }
 }
 
-/// `edu`, with a page that stays mapped: what it is to write is fetched from there, and what it has read is shown there.
+/// `edu`, with a page that stays mapped. It fetches what it will write from there, and writes what it has read to
+/// there.
 struct Prober<'w> {
     world: &'w mut World,
     page: Place,
 }
 
 impl Prober<'_> {
-    /// Lets the device write at `iova`; whether it landed at `phys`.
+    /// Makes the device write at `iova`. Returns whether it landed at `phys`.
     fn writes(&mut self, (iova, phys): (Iova, PhysAddr)) -> bool {
         let token = self.world.random_bytes(PROBE);
         self.world.memory.write(self.page.phys, &token);
@@ -91,7 +92,7 @@ impl Prober<'_> {
         self.told(phys, &token, &[UNTOUCHED; PROBE])
     }
 
-    /// Lets the device read at `iova`; whether it got what is at `phys`. Zeros are what it gets otherwise.
+    /// Makes the device read at `iova`. Returns whether it got the contents of `phys`. Otherwise it gets zeros.
     fn reads(&mut self, (iova, phys): (Iova, PhysAddr)) -> bool {
         let secret = self.world.random_bytes(PROBE);
         self.world.memory.write(phys, &secret);
@@ -109,13 +110,13 @@ impl Prober<'_> {
         found == reached
     }
 
-    /// Both at a place that is live.
+    /// Checks that reads and writes reach a live place.
     fn reaches(&mut self, place: (Iova, PhysAddr), who: &str) {
         let reached = (self.writes(place), self.reads(place), self.world.faults());
         assert_eq!(reached, (true, true, vec![]), "{who}: a live mapping at {}", place.0);
     }
 
-    /// Both at a place that is not: nothing moves, and each access has its one fault.
+    /// Checks that reads and writes do not reach an unmapped place, and that each access causes exactly one fault.
     fn is_shut_out(&mut self, place: (Iova, PhysAddr), who: &str) {
         let fault = |request, reason| FaultRecord { source: EDU, page: page(place.0), request, reason };
         let written = (self.writes(place), self.world.faults());
@@ -131,15 +132,16 @@ fn page(iova: Iova) -> Iova {
     Iova::from_pfn(iova.pfn())
 }
 
-/// Maps, reaches, unmaps in batches of 1 to 3, and tries again; then what the other devices do.
+/// Maps, reaches, unmaps in batches of 1 to 3, and tries again. Then tests what the other devices reach.
 pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection, who: &str) -> Stale {
     let breaks = |rule| domain.info().breaks(protection, rule);
-    // What is open stays open; what comes late comes within a window, if that has an end.
+    // Open access stays open. A late revocation comes within a window, if the window has an end.
     let (open, late) = (breaks(Rule::Reach), breaks(Rule::Strict));
     let window_us_max = domain.usage().window_us_max;
     let window_ends = late && !open && window_us_max.is_some();
     if window_ends {
-        // What the traffic left waiting would else fill the queue in the middle of this, and have it flushed.
+        // Otherwise the unmaps that the traffic left waiting could fill the queue in the middle of this test, and
+        // cause a flush.
         close_window(world, domain);
     }
     let mut stale = Stale::default();
@@ -157,7 +159,7 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection,
         let mut unmaps = domain.batch();
         let mut places = Vec::new();
         for Mapped { mapping, place } in live.drain(..batch) {
-            // So that every translation is in the unit's cache when it goes.
+            // Makes sure that every translation is in the unit's cache at the unmap.
             place.pages().for_each(|page| assert!(prober.writes(page), "{who}: live"));
             unmaps.unmap(mapping).unwrap();
             places.push(place);
@@ -177,7 +179,7 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection,
         if window_ends && (number % 20 == 19 || live.is_empty()) {
             assert!(domain.usage().queued_unmaps > 0, "{who}: nothing waits for a flush");
             close_window(prober.world, domain);
-            // After a flush in between, the addresses may be another mapping's.
+            // After a flush in between, another mapping may have the addresses.
             let again = |gone: Place| live.iter().any(|mapped: &Mapped| mapped.place.range.overlaps(gone.range));
             for gone in retired.drain(..).filter(|gone: &Gone| !again(gone.place)) {
                 for place in gone.place.pages() {
@@ -190,11 +192,11 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection,
             mapped.place.pages().for_each(|place| prober.reaches(place, who));
         }
     }
-    // Where the hardware is told at once, the window is the time that it takes, and QEMU takes none: it invalidates before the
-    // write that tells it returns. Other hardware may be seen to take longer.
+    // If the design tells the hardware at once, the window is the time that the hardware takes. QEMU takes none: it
+    // invalidates before the write to the tail returns. Other hardware may take longer.
     let may_be_empty = late && !open && window_us_max == Some(0);
     if !may_be_empty {
-        assert_eq!(stale.landed > 0, open || late, "{who}: the breach that is declared and what was found");
+        assert_eq!(stale.landed > 0, open || late, "{who}: the declared breach and the observed one");
     }
     if !open && !late {
         stale.through_neighbour = Some(through_neighbour(&mut prober, domain, who));
@@ -205,7 +207,8 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection,
     stale
 }
 
-/// Maps a buffer that begins and ends anywhere in its `pages` pages, with room for an access in the first and the last.
+/// Maps a buffer that begins and ends anywhere in its `pages` pages, with room for an access in the first and the
+/// last page.
 fn map_some(world: &mut World, domain: &DynDomain, pages: u64) -> Mapped {
     let offset = world.random.random_range(0..=PAGE_SIZE / 2);
     let in_last = PROBE as u64 + world.random.random_range(0..PAGE_SIZE / 4);
@@ -213,7 +216,7 @@ fn map_some(world: &mut World, domain: &DynDomain, pages: u64) -> Mapped {
     Mapped::new(domain, world.buffer(pages).lending(offset, len))
 }
 
-/// Calls ticks as a timer would, until nothing waits any more.
+/// Calls ticks as a timer would, until no unmap waits any more.
 fn close_window(world: &World, domain: &DynDomain) {
     while domain.usage().queued_unmaps > 0 {
         let due = domain.due_us().expect("unmaps that wait are due at some time");
@@ -222,8 +225,9 @@ fn close_window(world: &World, domain: &DynDomain) {
     }
 }
 
-/// Two halves of one page under two mappings: one is unmapped, the other stays. Returns whether the device still reaches the
-/// first half through the second (S8). Where the design gave both one address, only the last unmap can take it away.
+/// Two halves of one page have two mappings: one is unmapped, the other stays. Returns whether the device still
+/// reaches the first half through the second (S8). If the design gave both the same address, only the last unmap can
+/// revoke it.
 fn through_neighbour(prober: &mut Prober<'_>, domain: &DynDomain, who: &str) -> bool {
     const HALF: u64 = PAGE_SIZE / 2;
     let [first, second] = prober.world.buffer(1).split_at(HALF).map(|half| Mapped::new(domain, half));
@@ -241,7 +245,8 @@ fn through_neighbour(prober: &mut Prober<'_>, domain: &DynDomain, who: &str) -> 
     reached
 }
 
-/// A driver with a bug: it programs an address that it has unmapped. The drive says success; the fault record tells.
+/// A driver with a bug programs an address that it has unmapped. The drive reports success, but the fault is
+/// recorded.
 fn drive_is_shut_out(world: &mut World, domain: &DynDomain, who: &str) {
     let mut nvme = Nvme::start(&world.machine.function(NVME), domain).unwrap();
     let len = nvme.block_bytes();
@@ -265,7 +270,7 @@ fn drive_is_shut_out(world: &mut World, domain: &DynDomain, who: &str) {
     assert_eq!(world.faults(), fault(FaultRequest::Write, FaultReason::NoWrite), "{who}: {}", Rule::Strict);
     command(Operation::Write);
     assert_eq!(world.faults(), fault(FaultRequest::Read, FaultReason::NoRead), "{who}: {}", Rule::Strict);
-    // What is on the drive now: the zeros that it was given instead of the buffer.
+    // The drive now holds the zeros that it got instead of the buffer.
     nvme.submit(Operation::Read, 0, buffer).unwrap();
     nvme.ring();
     let done = nvme.reap().unwrap();
@@ -275,7 +280,7 @@ fn drive_is_shut_out(world: &mut World, domain: &DynDomain, who: &str) {
     nvme.stop().unwrap();
 }
 
-/// A device that is taken out of its domain reaches nothing, its own rings included.
+/// A device that was detached from its domain reaches nothing, not even its own rings.
 fn detached_nic_is_shut_out(world: &mut World, domain: &DynDomain, who: &str) {
     let mut nic = E1000e::start(&world.machine.function(NIC), domain).unwrap();
     domain.detach(NIC).unwrap();
