@@ -7,6 +7,42 @@
 //! [`dmar`] reads the firmware table that lists the units, the devices behind each of them, and the memory that
 //! firmware reserves.
 //!
+//! # Start here
+//!
+//! From the firmware's table to a device that reaches one buffer, and then nothing:
+//!
+//! ```no_run
+//! use portcullis::designs::Portcullis;
+//! use portcullis::domain::DmaBuffer;
+//! use portcullis::{Access, Domain, DomainConfig, IovaRange, PhysAddr, Platform, Protection, SourceId};
+//! use portcullis_vtd::dmar::Dmar;
+//! use portcullis_vtd::{Mmio, Unit, UnitConfig};
+//! use std::error::Error;
+//! use std::fmt::Debug;
+//!
+//! fn receive_once<P: Platform, M: Mmio, B: DmaBuffer + Debug>(
+//!     host: &P,
+//!     table: &[u8],                          // the ACPI table DMAR
+//!     registers: impl Fn(PhysAddr) -> M,     // maps the registers of a unit, uncached
+//!     nic: SourceId,                         // a device on bus 0 of segment 0
+//!     buffer: B,
+//! ) -> Result<B, Box<dyn Error>> {
+//!     let dmar = Dmar::parse(table)?;
+//!     let buses = |_bridge| None; // the buses behind a bridge, from PCI enumeration
+//!     let drhd = dmar.unit_for(0, nic, buses).ok_or("no unit serves the device")?;
+//!     let config = UnitConfig { physical_bits: dmar.host_address_bits(), ..UnitConfig::default() };
+//!     // Translation is on from here, and every device is shut out: all of them must be quiet.
+//!     let unit = Unit::bring_up(registers(drhd.register_base), host, config)?;
+//!     let reserved: Vec<IovaRange> = dmar.reserved_for(0, nic, buses).map(|region| region.range).collect();
+//!     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
+//!     let domain = Domain::<Portcullis, _, _>::with_config(&unit, host, &config)?;
+//!     domain.attach(nic)?;
+//!     let mapping = domain.map(buffer, Access::DeviceWrites)?;
+//!     // Program mapping.iova() into the device, and wait until it is done.
+//!     Ok(domain.unmap(mapping)?)
+//! }
+//! ```
+//!
 //! [`spec`] holds the constants and types of the Intel VT-d specification and no behaviour, so that a model of the
 //! hardware can share them.
 #![cfg_attr(not(test), no_std)]

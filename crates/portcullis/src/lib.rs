@@ -6,6 +6,54 @@
 //! the hardware must offer, and [`platform`] is what the host must supply. [`design`] says what a protection design
 //! is, and [`designs`] lists the designs by name. [`chunk`] contains all of the design `portcullis`.
 //!
+//! # Start here
+//!
+//! A kernel or a user-space driver needs three things: a [`Platform`] (memory for table pages, locks, time), an
+//! [`Iommu`] (for Intel VT-d, `portcullis_vtd::Unit`), and a [`Domain`] for each device or group of devices. The
+//! fakes of the feature `fake` stand in for the first two in the tests of a driver:
+//!
+//! ```
+//! use portcullis::designs::Portcullis;
+//! use portcullis::domain::fake::FakeBuffer;
+//! use portcullis::iommu::fake::FakeIommu;
+//! use portcullis::platform::fake::FakeHost;
+//! use portcullis::{Access, Domain, Protection, SourceId};
+//!
+//! let host = FakeHost::default();
+//! let iommu = FakeIommu::new(&host);
+//! let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+//! domain.attach(SourceId(0x0300))?;
+//!
+//! // Receive: fill a ring, and later take back what the device is done with, with one invalidation.
+//! let mut ring = Vec::new();
+//! let buffers = (0..32).map(|_| FakeBuffer::new(1));
+//! domain.map_batch(buffers, Access::DeviceWrites, |mapping| ring.push(mapping)).map_err(|refused| refused.error)?;
+//! let mut batch = domain.batch();
+//! for mapping in ring.drain(..16) {
+//!     batch.unmap(mapping).map_err(|refused| refused.error)?;
+//! }
+//! let buffers = batch.commit()?; // the device cannot reach them any more
+//! assert_eq!((buffers.len(), iommu.take_commands().len()), (16, 1));
+//!
+//! // The rest, one by one.
+//! for mapping in ring {
+//!     domain.unmap(mapping)?;
+//! }
+//! // A timer calls this when it is due: it gives back tables that are not needed, and flushes deferred unmaps.
+//! if domain.due_us().is_some() {
+//!     domain.tick()?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - Drivers that own their buffers use the typed interface: [`Domain::map`], [`Domain::unmap`], [`Domain::batch`],
+//!   [`Domain::ring`]. C, and drivers that keep addresses only, use the raw interface: [`Domain::map_raw`],
+//!   [`Domain::unmap_raw`]. [`DynDomain`] has a design that is chosen at run time.
+//! - [`Platform`] lists what a host supplies; only about ten of its methods have no default. Before a map in atomic
+//!   context, [`Domain::reserve_tables`] keeps table pages ready.
+//! - The porting guide in the repository (`docs/porting.md`) goes through a port step by step, and
+//!   `examples/custom-host` is a small host to copy.
+//!
 //! # The contract
 //!
 //! A program without `unsafe` gets strict protection. From the map until the hardware has confirmed that the device

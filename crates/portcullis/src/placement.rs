@@ -12,11 +12,13 @@ use core::num::NonZeroU64;
 /// Limit, alignment and boundary express DMA masks and other constraints of devices, in bytes. They apply to what the
 /// device sees, from the first byte of the first segment to the last byte of the last.
 ///
+/// # Examples
 /// ```
 /// use portcullis::{Lifetime, MapOptions};
 ///
 /// // A ring for a device that drives 32 bits and wants it at a multiple of 64 KiB.
-/// let ring = MapOptions { lifetime: Lifetime::Persistent, limit: u32::MAX.into(), alignment: 1 << 16, ..MapOptions::default() };
+/// let limits = MapOptions { limit: u32::MAX.into(), alignment: 1 << 16, ..MapOptions::default() };
+/// let ring = MapOptions { lifetime: Lifetime::Persistent, ..limits };
 /// assert_eq!(ring.boundary, None);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

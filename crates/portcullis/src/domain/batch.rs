@@ -90,6 +90,28 @@ impl<H: DomainRef> Drop for RawBatch<H> {
 
 /// A batch of unmaps that holds the buffers until it commits, at most [`BATCH_MAX`]. Dropping it commits it and then
 /// frees the buffers. If that commit fails, they are [lost](super::lost_buffers) and the domain is poisoned.
+///
+/// # Examples
+/// ```
+/// use portcullis::designs::Portcullis;
+/// use portcullis::domain::fake::FakeBuffer;
+/// use portcullis::iommu::fake::FakeIommu;
+/// use portcullis::platform::fake::FakeHost;
+/// use portcullis::{Access, Domain, Protection};
+///
+/// let host = FakeHost::default();
+/// let iommu = FakeIommu::new(&host);
+/// let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+/// let (first, second) = (FakeBuffer::new(1), FakeBuffer::new(1));
+/// let (first, second) = (domain.map(first, Access::DeviceWrites)?, domain.map(second, Access::DeviceWrites)?);
+/// let mut batch = domain.batch();
+/// batch.unmap(first).map_err(|refused| refused.error)?;
+/// batch.unmap(second).map_err(|refused| refused.error)?;
+/// // Until this returns, the device may still reach both.
+/// let buffers = batch.commit()?;
+/// assert_eq!((buffers.len(), iommu.take_commands().len()), (2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "its buffers come back when it commits"]
 pub struct Batch<H: DomainRef, B: DmaBuffer> {
     domain: H,

@@ -52,7 +52,9 @@ impl Deref for FakeBuffer {
 impl DerefMut for FakeBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the buffer is borrowed for as long.
-        unsafe { core::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.pages.len() * PAGE_SIZE as usize) }
+        unsafe {
+            core::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.pages.len() * PAGE_SIZE as usize)
+        }
     }
 }
 

@@ -28,24 +28,17 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// [`table_barrier`](Platform::table_barrier), which are expensive where page walkers do not snoop.
     ///
     /// ```
-    /// # use portcullis::domain::DmaBuffer;
-    /// # #[derive(Debug)]
-    /// # struct Page(Segment);
-    /// # // SAFETY: the segment never changes, and only the fake IOMMU "reaches" it.
-    /// # unsafe impl DmaBuffer for Page {
-    /// #     fn segments(&self) -> &[Segment] { core::slice::from_ref(&self.0) }
-    /// # }
-    /// # fn page(pfn: u64) -> Page { Page(Segment { phys: PhysAddr::from_pfn(pfn), len: 4096 }) }
     /// use portcullis::designs::Portcullis;
+    /// use portcullis::domain::fake::FakeBuffer;
     /// use portcullis::iommu::fake::FakeIommu;
     /// use portcullis::platform::fake::FakeHost;
-    /// use portcullis::{Access, Domain, PhysAddr, Protection, Segment};
+    /// use portcullis::{Access, Domain, Protection};
     ///
     /// let host = FakeHost::default();
     /// let iommu = FakeIommu::new(&host);
     /// let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
     /// let mut ring = Vec::new();
-    /// let filled = domain.map_batch((0..16).map(page), Access::DeviceWrites, |mapping| ring.push(mapping));
+    /// let filled = domain.map_batch((0..16).map(|_| FakeBuffer::new(1)), Access::DeviceWrites, |it| ring.push(it));
     /// assert!(filled.is_ok() && ring.len() == 16);
     /// // ... the device uses them; when it is done:
     /// let mut batch = domain.batch();

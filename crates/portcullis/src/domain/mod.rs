@@ -85,6 +85,26 @@ impl DomainConfig<'_> {
 ///
 /// Dropping the domain detaches its devices, waits until the IOMMU has dropped everything cached for them, and only
 /// then frees the tables (S10). Buffers that are still mapped stay lost to their owners; see [`Mapping`].
+///
+/// # Examples
+/// The raw interface, for drivers that keep addresses only:
+///
+/// ```
+/// use portcullis::designs::Portcullis;
+/// use portcullis::iommu::fake::FakeIommu;
+/// use portcullis::platform::fake::FakeHost;
+/// use portcullis::{Access, Domain, PhysAddr, Protection, SourceId};
+///
+/// let host = FakeHost::default();
+/// let iommu = FakeIommu::new(&host);
+/// let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+/// domain.attach(SourceId(0x0300))?;
+/// // SAFETY: the fake devices do no DMA.
+/// let iova = unsafe { domain.map_raw(PhysAddr::new(0x1234_0000), 1500, Access::DeviceReads) }?;
+/// // Program `iova` into a descriptor, and wait for the device.
+/// domain.unmap_raw(iova, 1500)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     mapper: D::Mapper,
     protection: Protection,

@@ -116,27 +116,21 @@ impl<B: DmaBuffer> Descriptor<B> {
 /// aligned to its size takes one table entry, where the IOMMU and the design support that, and one command. This gives
 /// strict protection to huge pages, which Fast & Safe (SOSP'24, §5) leaves as future work.
 ///
+/// # Examples
 /// ```
-/// # use portcullis::domain::DmaBuffer;
-/// # #[derive(Debug)]
-/// # struct Page(Segment);
-/// # // SAFETY: the segment never changes, and only the fake IOMMU "reaches" it.
-/// # unsafe impl DmaBuffer for Page {
-/// #     fn segments(&self) -> &[Segment] { core::slice::from_ref(&self.0) }
-/// # }
-/// # fn page(pfn: u64) -> Page { Page(Segment { phys: PhysAddr::from_pfn(pfn), len: 4096 }) }
 /// use portcullis::designs::FastAndSafe;
 /// use portcullis::domain::RingConfig;
+/// use portcullis::domain::fake::FakeBuffer;
 /// use portcullis::iommu::fake::FakeIommu;
 /// use portcullis::platform::fake::FakeHost;
-/// use portcullis::{Domain, PhysAddr, Protection, Segment};
+/// use portcullis::{Domain, Protection};
 ///
 /// let host = FakeHost::default();
 /// let iommu = FakeIommu::new(&host);
 /// let domain = Domain::<FastAndSafe, _, _>::new(&iommu, &host, Protection::Strict)?;
 /// let mut ring = domain.ring(RingConfig { pages_per_descriptor: 16, ..RingConfig::default() })?;
 ///
-/// let descriptor = ring.map((0..16).map(page).collect()).expect("room for 16 pages");
+/// let descriptor = ring.map((0..16).map(|_| FakeBuffer::new(1)).collect()).expect("room for 16 pages");
 /// for mapping in descriptor.mappings() {
 ///     // ... write mapping.iova() into the descriptor ...
 /// }
