@@ -68,6 +68,9 @@ pub(crate) enum Failure {
     /// These files are not formatted.
     #[error("stage `formatting` failed; to format what is not:\n    rustfmt --edition 2024 {}", .0.join(" "))]
     Unformatted(Vec<String>),
+    /// Tables of documents that do not show what the code says.
+    #[error("stage `generated tables` failed: {0} wrong; to write them:\n    cargo xtask readme --quick")]
+    Tables(usize),
     /// House rules are broken.
     #[error("stage `house rules` failed: {} broken; to repeat it:\n    cargo test --package xtask house", .0)]
     House(usize),

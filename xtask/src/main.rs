@@ -16,6 +16,7 @@ mod qemu;
 mod readme;
 mod soak;
 mod stages;
+mod tables;
 mod test;
 mod workspace;
 
@@ -37,7 +38,7 @@ enum Chore {
     /// Every test: house rules, the no_std proof, the frames of its stack, the tests of the workspace (the conformance suite on QEMU among them), the
     /// loom models.
     Test,
-    /// Formatting, clippy and the documentation, with warnings as errors.
+    /// House rules, generated tables, formatting, clippy and the documentation, with warnings as errors.
     Check,
     /// The conformance suite, on the model and on QEMU.
     Conformance {
@@ -88,8 +89,13 @@ enum Chore {
         #[arg(long, requires = "sample")]
         seed: Option<u64>,
     },
-    /// Writes the tables of the README and of its pages in docs anew, from what the program prints.
-    Readme,
+    /// Writes the tables of the documents that repeat the code, and those of the README and its pages that show what the program
+    /// prints.
+    Readme {
+        /// Only the tables that need no run of the program.
+        #[arg(long)]
+        quick: bool,
+    },
     /// How many operations per second the lab replays, under every design; and whether a cost book of this machine comes near what
     /// a pair takes here.
     ///
@@ -144,7 +150,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
             mutants::sample(&workspace, *size as usize, *seed)
         }
         Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
-        Chore::Readme => readme::readme(&workspace),
+        Chore::Readme { quick } => readme::readme(&workspace, *quick),
         Chore::Bench { peers: false, check: true, update, .. } => bench::instructions::check(&workspace, *update),
         Chore::Bench { machine: true, .. } => bench::machine(&workspace),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),

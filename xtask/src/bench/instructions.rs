@@ -6,6 +6,7 @@
 use crate::apt::{in_path, install};
 use crate::failure::Failure;
 use crate::stages::Stages;
+use crate::tables;
 use crate::workspace::Workspace;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Where the limits are.
-const LIMITS: &str = "benches/instructions.json";
+pub(crate) const LIMITS: &str = "benches/instructions.json";
 /// The program that is counted, an example of the lab.
 const PROGRAM: &str = "pairs";
 const VALGRIND: &str = "valgrind";
@@ -24,14 +25,14 @@ const ALLOWANCE: f64 = 1.03;
 
 /// A count and its limit.
 #[derive(Deserialize, Serialize)]
-struct Limit {
-    design: String,
-    protection: String,
-    workload: String,
+pub(crate) struct Limit {
+    pub(crate) design: String,
+    pub(crate) protection: String,
+    pub(crate) workload: String,
     /// Instructions per pair when the limit was set.
-    counted: f64,
+    pub(crate) counted: f64,
     /// Instructions per pair at most.
-    limit: f64,
+    pub(crate) limit: f64,
 }
 
 /// Counts, and compares; or sets the limits anew.
@@ -67,6 +68,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     if update {
         let text = serde_json::to_string_pretty(&limits).map_err(contents)?;
         fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
+        tables::write(workspace)?;
     }
     if above > 0 {
         return Err(Failure::Instructions(above));

@@ -5,6 +5,7 @@ mod format;
 use crate::failure::Failure;
 use crate::house;
 use crate::stages::{Stages, require};
+use crate::tables;
 use crate::workspace::{KERNEL_MODULE, NO_STD_PROOF, Workspace};
 
 pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
@@ -12,6 +13,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     require("clippy", "clippy")?;
     let mut stages = Stages::new(workspace, "check");
     stages.stage("house rules", "the rules of xtask/src/house, over every file", house::check)?;
+    stages.stage("generated tables", "the tables of documents that repeat the code", tables::check)?;
     stages.stage("formatting", "rustfmt --check, over every Rust file", format::check)?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     stages.cargo("clippy", &[], &clippy)?;

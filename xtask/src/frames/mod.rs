@@ -17,11 +17,11 @@ use std::fs;
 use std::path::PathBuf;
 
 /// What the deepest path may take of map, unmap, commit and tick of [`FAST_DESIGN`], in bytes.
-const FAST_BYTES_MAX: u64 = 1024;
+pub(crate) const FAST_BYTES_MAX: u64 = 1024;
 /// What it may take of everything else.
-const BYTES_MAX: u64 = 2048;
+pub(crate) const BYTES_MAX: u64 = 2048;
 /// The design with the narrower limit.
-const FAST_DESIGN: &str = "portcullis";
+pub(crate) const FAST_DESIGN: &str = "portcullis";
 /// The large frame that was put into a design, to be found.
 const PLANTED_BYTES: u64 = 4096;
 /// For what it is built: the only machines that the driver is for.

@@ -8,10 +8,10 @@ use std::process::Command;
 
 /// A text file of the repository.
 #[derive(Debug)]
-pub(super) struct File {
+pub(crate) struct File {
     /// Relative to the root, with `/` between its parts.
-    pub(super) path: String,
-    pub(super) text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 /// The files under `root`, with those that git has not been told of; without git, all that are neither hidden nor built.
@@ -32,14 +32,15 @@ pub(crate) fn rust(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(paths)
 }
 
-/// The text files that git tracks under `root`; without git, all files that are neither hidden nor built.
-pub(super) fn read(root: &Path) -> Result<Vec<File>, Failure> {
-    let paths = match listed(root, &["--cached"]) {
-        Some(paths) => paths,
-        None => walk(root)?,
-    };
+/// The files that git tracks under `root`; without git, all files that are neither hidden nor built.
+pub(super) fn tracked(root: &Path) -> Result<Vec<String>, Failure> {
+    listed(root, &["--cached"]).map_or_else(|| walk(root), Ok)
+}
+
+/// The text files among them.
+pub(crate) fn read(root: &Path) -> Result<Vec<File>, Failure> {
     let mut files = Vec::new();
-    for path in paths {
+    for path in tracked(root)? {
         match fs::read(root.join(&path)) {
             // What is not text holds nothing that the rules are about.
             Ok(bytes) => files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text })),

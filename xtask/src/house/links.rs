@@ -1,0 +1,159 @@
+//! No link in a document leads nowhere, and none from a doc comment to a file.
+//!
+//! A link leads to a file or folder that git tracks, perhaps to an anchor in a document. What has a scheme, as `https:`, is not
+//! followed. In doc comments only paths of files are looked at: rustdoc checks the links to items.
+
+use super::Violation;
+use super::files::File;
+use super::markdown::{Role, anchors, roles};
+use super::prose::{Kind, pieces};
+use std::collections::BTreeSet;
+
+/// Links that lead nowhere, where these `paths` are all that git tracks.
+pub(super) fn violations(files: &[File], paths: &[String]) -> Vec<Violation> {
+    let mut there: BTreeSet<&str> = BTreeSet::from([""]);
+    for path in paths {
+        there.insert(path);
+        there.extend(path.match_indices('/').map(|(at, _)| &path[..at]));
+    }
+    let mut violations = Vec::new();
+    for file in files {
+        for (line, target) in targets(file) {
+            if let Some(what) = wrong(file, &target, files, &there) {
+                violations.push(Violation::new(format!("{}:{line}", file.path), format!("`{target}` {what}")));
+            }
+        }
+    }
+    violations
+}
+
+/// What is wrong with a link of a file.
+fn wrong(file: &File, target: &str, files: &[File], there: &BTreeSet<&str>) -> Option<String> {
+    let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
+    let Some(path) = resolved(&file.path, path) else { return Some("leads out of the repository".to_owned()) };
+    if !there.contains(path.as_str()) {
+        return Some("leads to a file that is not there".to_owned());
+    }
+    let anchor = anchor.filter(|_| path.ends_with(".md"))?;
+    let document = files.iter().find(|file| file.path == path)?;
+    let is_there = anchors(&document.text).iter().any(|known| known == anchor);
+    (!is_there).then(|| format!("leads to an anchor that no heading of {path} makes"))
+}
+
+/// Where a path leads that stands in the file at `from`. `None` where that is outside.
+fn resolved(from: &str, path: &str) -> Option<String> {
+    if path.is_empty() {
+        return Some(from.to_owned());
+    }
+    let (mut at, path): (Vec<&str>, &str) = match path.strip_prefix('/') {
+        Some(path) => (Vec::new(), path),
+        None => (from.split('/').collect(), path),
+    };
+    at.pop();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(at.pop()?),
+            part => at.push(part),
+        }
+    }
+    Some(at.join("/"))
+}
+
+/// The links of a file that lead to files, each with its line.
+fn targets(file: &File) -> Vec<(usize, String)> {
+    let all = |(line, text): (usize, &str)| {
+        let of_line: Vec<String> = of_line(text);
+        of_line.into_iter().map(move |target| (line, target))
+    };
+    if file.path.ends_with(".md") {
+        let lines = roles(file.text.lines()).filter(|(_, role, _)| *role != Role::Code);
+        return lines.map(|(line, _, text)| (line, text)).flat_map(all).collect();
+    }
+    let docs = pieces(file).into_iter().filter(|piece| piece.kind == Kind::Doc);
+    let docs = docs.map(|piece| (piece.line, piece.text.trim_start_matches(['/', '!'])));
+    docs.flat_map(all).filter(|(_, target)| is_path(target)).collect()
+}
+
+/// Whether a link of a doc comment leads to a file, not to an item.
+fn is_path(target: &str) -> bool {
+    let path = target.split('#').next().unwrap_or(target);
+    !path.contains("::") && path.contains(['/', '.'])
+}
+
+/// The targets of the links in a line that have no scheme, outside code.
+fn of_line(line: &str) -> Vec<String> {
+    let text: Vec<&str> = line.split('`').step_by(2).collect();
+    // A link keeps its brackets where its text is code.
+    let text = text.join("`");
+    let inline = text.split("](").skip(1).map(|rest| &rest[..end(rest)]);
+    let reference = text.trim_start().strip_prefix('[').and_then(|rest| Some(rest.split_once("]: ")?.1));
+    let targets = inline.chain(reference).filter_map(|target| target.split_whitespace().next());
+    let targets = targets.map(|target| target.trim_start_matches('<').trim_end_matches('>'));
+    targets.filter(|target| !has_scheme(target)).map(str::to_owned).collect()
+}
+
+/// Where the target of an inline link ends: at the bracket that closes it.
+fn end(rest: &str) -> usize {
+    let mut depth = 1;
+    let closes = |next: char| {
+        depth += i32::from(next == '(') - i32::from(next == ')');
+        depth == 0
+    };
+    rest.find(closes).unwrap_or(rest.len())
+}
+
+fn has_scheme(target: &str) -> bool {
+    let scheme = target.split_once(':').map(|(scheme, _)| scheme);
+    let is_scheme = |scheme: &str| scheme.starts_with(char::is_alphabetic) && scheme.chars().all(char::is_alphanumeric);
+    scheme.is_some_and(is_scheme) && !target.contains("::")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{File, violations};
+
+    fn check(path: &str, text: &str) -> Vec<String> {
+        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+        let files = [file("docs/other.md", "# One heading\n"), file(path, text)];
+        let paths = ["docs/other.md", "docs/a.png", "crates/a/src/lib.rs", path].map(str::to_owned);
+        violations(&files, &paths).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn links_that_lead_somewhere() {
+        for text in [
+            "[a](other.md), ![b](a.png) and [c](../crates/a/)",
+            "# Own\n[a](other.md#one-heading) [b](#own) [`c`](/docs/other.md \"title\")",
+            "[a](https://example.org/none.md) <none.md> `[b](none.md)`",
+            "```text\n[a](none.md)\n```",
+            "[a]: other.md#one-heading\n[b]: https://example.org",
+            "[a](../crates/a/src/lib.rs#L1)",
+        ] {
+            assert_eq!(check("docs/b.md", text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn links_that_lead_nowhere() {
+        for (text, what) in [
+            ("[a](none.md)", "`none.md` leads to a file that is not there"),
+            ("see [a (b)](b\n[`a`](none/a.md)", "leads to a file"),
+            ("![a](b.png)", "leads to a file"),
+            ("[a]: none.md", "leads to a file"),
+            ("[a](other.md#two)", "leads to an anchor that no heading of docs/other.md makes"),
+            ("# Own\n[a](#owns)", "leads to an anchor that no heading of docs/b.md makes"),
+            ("[a](../../b.md)", "leads out of the repository"),
+        ] {
+            let found = check("docs/b.md", text);
+            assert!(found.last().is_some_and(|found| found.contains(what)), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn doc_comments_lead_to_files_and_items() {
+        let fine = "//! [a](../../../docs/other.md#one-heading), [`b`](super::none), [c](mod@none)\n// [d](none.md)\n";
+        assert_eq!(check("crates/a/src/b.rs", fine), [""; 0]);
+        assert_eq!(check("crates/a/src/b.rs", "/// See [a](docs/none.md).\n").len(), 1);
+    }
+}

@@ -1,0 +1,120 @@
+//! No comment and no line of a document is longer than 120 columns.
+//!
+//! Columns are characters, from the beginning of the line. In documents and in doc comments rows of tables and blocks of code are exempt, and
+//! in documents also what programs write, between `<!-- NAME -->` and `<!-- /NAME -->`. A line that has one word behind its indentation and
+//! its marker, as the target of a long link, cannot be broken and is exempt everywhere.
+
+use super::Violation;
+use super::files::File;
+use super::markdown::{Role, roles};
+use super::prose::{Kind, pieces};
+
+/// Columns of a line.
+const COLUMNS_MAX: usize = 120;
+/// What a comment begins with, or an item of a list.
+const MARKERS: [char; 9] = ['/', '!', '*', '#', '-', '+', '>', ' ', '\t'];
+
+/// The lines of a file that are too long.
+pub(super) fn violations(file: &File) -> Vec<Violation> {
+    let all: Vec<&str> = file.text.lines().collect();
+    let columns = |line: usize| all[line - 1].chars().count();
+    let mut lines: Vec<usize> = if file.path.ends_with(".md") {
+        let prose = roles(all.iter().copied()).filter(|(_, role, text)| *role == Role::Prose && may_be_broken(text));
+        prose.filter(|(_, _, text)| !is_row(text)).map(|(line, _, _)| line).collect()
+    } else {
+        comments(file)
+    };
+    lines.retain(|line| columns(*line) > COLUMNS_MAX);
+    lines.dedup();
+    let what = |line| format!("{} columns; at most {COLUMNS_MAX}", columns(line));
+    lines.into_iter().map(|line| Violation::new(format!("{}:{line}", file.path), what(line))).collect()
+}
+
+/// The lines of code with a comment that could be broken.
+fn comments(file: &File) -> Vec<usize> {
+    let (mut in_code, mut before) = (false, 0);
+    let mut found = Vec::new();
+    for piece in pieces(file) {
+        let is_doc = piece.kind == Kind::Doc;
+        if is_doc {
+            // What is not closed ends with its comment.
+            in_code &= piece.line == before + 1;
+            before = piece.line;
+        }
+        let is_fence = is_doc && piece.text.trim_start_matches(['/', '!', ' ']).starts_with("```");
+        in_code ^= is_fence;
+        let is_exempt = is_doc && (in_code || is_fence || is_row(piece.text));
+        if matches!(piece.kind, Kind::Comment | Kind::Doc) && !is_exempt && may_be_broken(piece.text) {
+            found.push(piece.line);
+        }
+    }
+    found
+}
+
+/// Whether a line is a row of a table.
+fn is_row(text: &str) -> bool {
+    text.trim_start_matches(MARKERS).starts_with('|')
+}
+
+/// Whether a line has more than one word.
+fn may_be_broken(text: &str) -> bool {
+    text.trim_start_matches(MARKERS).split_whitespace().nth(1).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{File, violations};
+
+    fn check(path: &str, text: &str) -> usize {
+        violations(&File { path: path.to_owned(), text: text.to_owned() }).len()
+    }
+
+    /// Two words in so many columns.
+    fn words(columns: usize) -> String {
+        format!("é {}", "x".repeat(columns - 2))
+    }
+
+    #[test]
+    fn a_long_comment_is_found() {
+        let (at_most, longer) = (words(120 - 4), words(121 - 4));
+        for marker in ["//!", "///", "// "] {
+            let marker = format!("{marker} ").replace("  ", " ");
+            let line = |words: &str| format!("{}{marker}{}\n", " ".repeat(4 - marker.len()), words);
+            assert_eq!([check("a.rs", &line(&at_most)), check("a.rs", &line(&longer))], [0, 1], "{marker}");
+        }
+        assert_eq!(check("a.toml", &format!("#   {longer}\n")), 1);
+        assert_eq!(check("a.c", &format!("/*\n *  {longer}\n */\n")), 1);
+        assert_eq!(check("a.rs", &format!("let a = b; // {}\n", words(110))), 1, "with the code before it");
+    }
+
+    #[test]
+    fn code_alone_is_for_rustfmt() {
+        assert_eq!(check("a.rs", &format!("let a = \"{}\";\n", words(120))), 0);
+        assert_eq!(check("a.json", &words(130)), 0);
+    }
+
+    #[test]
+    fn a_long_line_of_a_document_is_found() {
+        assert_eq!([check("a.md", &words(120)), check("a.md", &words(121))], [0, 1]);
+        assert_eq!(check("a.md", &format!("- {}", words(119))), 1);
+    }
+
+    #[test]
+    fn tables_code_and_what_programs_write_may_be_longer() {
+        let long = words(130);
+        for text in [
+            format!("| {long} |"),
+            format!("```text\n{long}\n```"),
+            format!("<!-- a -->\n{long}\n<!-- /a -->"),
+            format!("  https://{}", "x".repeat(130)),
+            format!("- [a](https://{})", "x".repeat(130)),
+        ] {
+            assert_eq!(check("a.md", &text), 0, "{text}");
+        }
+        let commented = |marker: &str, text: &str| format!("{marker} ```text\n{marker} {text}\n{marker} ```\n");
+        assert_eq!(check("a.rs", &commented("///", &long)), 0);
+        assert_eq!(check("a.rs", &commented("//", &long)), 1, "it is no Markdown");
+        assert_eq!(check("a.rs", &format!("/// | {long} |\n")), 0);
+        assert_eq!(check("a.rs", &format!("/// ```\nfn f() {{}}\n/// {long}\n")), 1, "another comment");
+    }
+}

@@ -1,0 +1,199 @@
+//! Tables of documents that repeat the code. Each stands between `<!-- NAME -->` and `<!-- /NAME -->`, in any document. `cargo xtask readme`
+//! writes them, and `cargo xtask check` refuses those that are stale.
+//!
+//! All of these are made from the library, which is small, from this program and from files. A test of the program `portcullis`
+//! (`crates/portcullis-cli/tests/cli/readme.rs`) writes and checks the tables that take the lab: to link it here would make every chore
+//! wait until it is built.
+
+mod chores;
+mod library;
+mod sources;
+
+use crate::failure::Failure;
+use crate::house::files::{self, File};
+use crate::workspace::Workspace;
+use std::fs;
+use std::ops::Range;
+
+/// What makes the text of a block, from the files of the repository; or says why it cannot.
+type Generator = fn(&[File]) -> Result<String, String>;
+
+/// The blocks by name. Each is in at least one document.
+const BLOCKS: [(&str, Generator); 6] = [
+    ("designs", library::designs),
+    ("options", library::options),
+    ("rules", sources::rules),
+    ("instructions", sources::instructions),
+    ("stack", chores::stack),
+    ("commands", chores::commands),
+];
+/// The blocks that come from the program `portcullis` and from kernels.
+const OF_RUNS: [&str; 7] = ["compare", "batches", "attack", "riommu-cycles", "machines", "workloads", "linux-bench"];
+
+/// A block of a document.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Block<'t> {
+    name: &'t str,
+    /// The number of the line before it, from 1.
+    line: usize,
+    /// Where its text is in the document.
+    range: Range<usize>,
+}
+
+/// Names the blocks that do not show what the code says.
+pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
+    let wrong = wrong(&files::read(&workspace.root)?, &BLOCKS);
+    for what in &wrong {
+        println!("{what}");
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Tables(wrong.len())) }
+}
+
+/// Writes the blocks that do not show what the code says.
+pub(crate) fn write(workspace: &Workspace) -> Result<(), Failure> {
+    let files = files::read(&workspace.root)?;
+    for document in documents(&files) {
+        let path = workspace.root.join(&document.path);
+        let text = renewed(&document.text, &files, &BLOCKS)
+            .map_err(|reason| Failure::Contents { path: path.clone(), reason })?;
+        if text != document.text {
+            fs::write(&path, text).map_err(Failure::file(&path))?;
+            println!("{}: written", document.path);
+        }
+    }
+    Ok(())
+}
+
+fn documents(files: &[File]) -> impl Iterator<Item = &File> {
+    files.iter().filter(|file| file.path.ends_with(".md"))
+}
+
+/// What is wrong with the blocks of all documents.
+fn wrong(files: &[File], generators: &[(&str, Generator)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut seen = Vec::new();
+    for document in documents(files) {
+        let blocks = blocks(&document.text).unwrap_or_else(|what| {
+            wrong.push(format!("{}: {what}", document.path));
+            Vec::new()
+        });
+        for block in &blocks {
+            let what = match generators.iter().find(|(name, _)| *name == block.name) {
+                Some((_, generate)) => match generate(files) {
+                    Ok(text) => (document.text[block.range.clone()] != text + "\n").then(|| "is stale".to_owned()),
+                    Err(what) => Some(what),
+                },
+                None if OF_RUNS.contains(&block.name) => None,
+                None => Some("is written by no program".to_owned()),
+            };
+            wrong.extend(
+                what.map(|what| format!("{}:{}: the block `{}` {what}", document.path, block.line, block.name)),
+            );
+        }
+        seen.extend(blocks.into_iter().map(|block| block.name));
+    }
+    let missing = generators.iter().map(|(name, _)| name).filter(|name| !seen.contains(name));
+    wrong.extend(missing.map(|name| format!("no document has the block `{name}`")));
+    wrong
+}
+
+/// A document with its blocks as they have to be.
+fn renewed(text: &str, files: &[File], generators: &[(&str, Generator)]) -> Result<String, String> {
+    let mut renewed = text.to_owned();
+    // From the last one on: what is before stays where it is.
+    for block in blocks(text)?.into_iter().rev() {
+        if let Some((_, generate)) = generators.iter().find(|(name, _)| *name == block.name) {
+            renewed.replace_range(block.range, &(generate(files)? + "\n"));
+        }
+    }
+    Ok(renewed)
+}
+
+/// The blocks of a document, in order.
+fn blocks(text: &str) -> Result<Vec<Block<'_>>, String> {
+    let (mut found, mut open, mut at) = (Vec::new(), None, 0);
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let comment = line.trim_end().strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
+        match (open, comment) {
+            (None, Some(name)) if name.chars().all(|next| next.is_ascii_lowercase() || next == '-') => {
+                open = Some((name, index + 1, at + line.len()));
+            }
+            (Some((name, line, begins)), Some(end)) if end.strip_prefix('/') == Some(name) => {
+                found.push(Block { name, line, range: begins..at });
+                open = None;
+            }
+            _ => {}
+        }
+        at += line.len();
+    }
+    match open {
+        Some((name, line, _)) => Err(format!("the block `{name}` of line {line} has no end")),
+        None => Ok(found),
+    }
+}
+
+/// A table of Markdown. A `|` in a cell is written as `\|`.
+fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let row = |cells: [String; N]| format!("| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
+    let rule = format!("|{}", "---|".repeat(N));
+    let lines = [row(head.map(str::to_owned)), rule].into_iter().chain(rows.into_iter().map(row));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCKS, File, Generator, blocks, files, renewed, table, wrong};
+    use crate::workspace::Workspace;
+
+    const ONE: (&str, Generator) = ("one", |_| Ok("| 1 |".to_owned()));
+    const FAILS: (&str, Generator) = ("fails", |_| Err("has no source".to_owned()));
+
+    fn check(text: &str, generators: &[(&str, Generator)]) -> Vec<String> {
+        wrong(&[File { path: "docs/a.md".to_owned(), text: text.to_owned() }], generators)
+    }
+
+    #[test]
+    fn the_documents_of_this_repository_show_what_the_code_says() {
+        let files = files::read(&Workspace::read().expect("a workspace").root).expect("readable files");
+        assert_eq!(wrong(&files, &BLOCKS), [""; 0], "`cargo xtask readme --quick` writes them");
+    }
+
+    #[test]
+    fn a_stale_block_is_found_and_written() {
+        let (fine, stale) =
+            ("a\n<!-- one -->\n| 1 |\n<!-- /one -->\n", "a\n<!-- one -->\n| 2 |\n| 3 |\n<!-- /one -->\n");
+        assert_eq!(check(fine, &[ONE]), [""; 0]);
+        assert_eq!(check(stale, &[ONE]), ["docs/a.md:2: the block `one` is stale"]);
+        assert_eq!(renewed(stale, &[], &[ONE]).as_deref(), Ok(fine));
+        let twice = "<!-- one -->\n<!-- /one -->\nb\n".repeat(2);
+        let written = renewed(&twice, &[], &[ONE]).expect("no error");
+        assert_eq!(written, "<!-- one -->\n| 1 |\n<!-- /one -->\nb\n".repeat(2));
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_checked_is_found() {
+        for (text, what) in [
+            ("<!-- two -->\n<!-- /two -->\n", "docs/a.md:1: the block `two` is written by no program"),
+            ("<!-- one -->\n<!-- /two -->\n", "docs/a.md: the block `one` of line 1 has no end"),
+            ("", "no document has the block `one`"),
+        ] {
+            assert!(check(text, &[ONE]).contains(&what.to_owned()), "{text}");
+        }
+        let text = "<!-- fails -->\n<!-- /fails -->\n";
+        assert_eq!(check(text, &[FAILS]), ["docs/a.md:1: the block `fails` has no source"]);
+        assert_eq!(renewed(text, &[], &[FAILS]), Err("has no source".to_owned()));
+    }
+
+    #[test]
+    fn blocks_of_runs_and_remarks_are_left_alone() {
+        let text = "<!-- a remark -->\n<!-- compare -->\nold\n<!-- /compare -->\n";
+        assert_eq!(check(text, &[]), [""; 0]);
+        assert_eq!(renewed(text, &[], &[ONE]).as_deref(), Ok(text));
+        assert_eq!(blocks(text).map(|blocks| blocks.len()), Ok(1));
+    }
+
+    #[test]
+    fn bars_in_cells_are_escaped() {
+        assert_eq!(table(["a", "b"], [["1|2".to_owned(), String::new()]]), "| a | b |\n|---|---|\n| 1\\|2 |  |");
+    }
+}

@@ -1,0 +1,98 @@
+//! What files of the repository say: the safety rules, and the instructions that were counted.
+
+use super::table;
+use crate::bench::instructions::{LIMITS, Limit};
+use crate::house::files::File;
+
+/// Where the safety rules are declared, in the comments of `Rule`.
+const RULES: &str = "crates/portcullis/src/safety.rs";
+
+fn source<'f>(files: &'f [File], path: &str) -> Result<&'f str, String> {
+    let file = files.iter().find(|file| file.path == path);
+    file.map(|file| file.text.as_str()).ok_or_else(|| format!("comes from {path}, which is not there"))
+}
+
+/// The safety rules, one in a row.
+pub(super) fn rules(files: &[File]) -> Result<String, String> {
+    let text = source(files, RULES)?;
+    let (_, declared) = text.split_once("\npub enum Rule {\n").ok_or_else(|| format!("finds no `Rule` in {RULES}"))?;
+    let (mut rows, mut comment) = (Vec::new(), String::new());
+    for line in declared.lines().map(str::trim).take_while(|line| *line != "}") {
+        if let Some(text) = line.strip_prefix("///") {
+            comment.push_str(text);
+        } else if let Some(name) = line.strip_suffix(',') {
+            let (number, says) =
+                comment.trim().split_once(": ").ok_or_else(|| format!("finds no number of `{name}`"))?;
+            rows.push([format!("{number} {}", words(name)), says.trim_end_matches('.').to_owned()]);
+            comment.clear();
+        }
+    }
+    if rows.is_empty() { Err(format!("finds no rule in {RULES}")) } else { Ok(table(["rule", "says"], rows)) }
+}
+
+/// A name in the lower case of words: `SubPage` is `sub-page`.
+fn words(name: &str) -> String {
+    let word = |(at, next): (usize, char)| {
+        let hyphen = if at > 0 && next.is_uppercase() { "-" } else { "" };
+        format!("{hyphen}{}", next.to_lowercase())
+    };
+    name.char_indices().map(word).collect()
+}
+
+/// What was counted and is allowed of each workload, by design and protection.
+pub(super) fn instructions(files: &[File]) -> Result<String, String> {
+    let limits: Vec<Limit> =
+        serde_json::from_str(source(files, LIMITS)?).map_err(|error| format!("cannot read {LIMITS}: {error}"))?;
+    let (mut workloads, mut columns) = (Vec::new(), Vec::new());
+    for limit in &limits {
+        let column = (&limit.design, &limit.protection);
+        workloads.extend(Some(&limit.workload).filter(|one| !workloads.contains(one)));
+        columns.extend(Some(column).filter(|one| !columns.contains(one)));
+    }
+    let cell = |workload: &String, (design, protection): (&String, &String)| {
+        let is_it =
+            |limit: &&Limit| (&limit.workload, &limit.design, &limit.protection) == (workload, design, protection);
+        let found = limits.iter().find(is_it);
+        found.map_or_else(String::new, |limit| format!("{} ({})", limit.counted, limit.limit))
+    };
+    let head: String = columns.iter().map(|(design, protection)| format!(" `{design}` {protection} |")).collect();
+    let mut lines = vec![format!("| workload |{head}"), format!("|---|{}", "---:|".repeat(columns.len()))];
+    lines.extend(workloads.into_iter().map(|workload| {
+        let cells: String = columns.iter().map(|column| format!(" {} |", cell(workload, *column))).collect();
+        format!("| `{workload}` |{cells}")
+    }));
+    Ok(lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{File, LIMITS, RULES, instructions, rules};
+
+    fn file(path: &str, text: &str) -> [File; 1] {
+        [File { path: path.to_owned(), text: text.to_owned() }]
+    }
+
+    #[test]
+    fn rules_come_from_their_comments() {
+        let text = "use a;\n\npub enum Rule {\n    /// S1: a device\n    /// reaches it.\n    Reach,\n    /// S8: bytes.\n    SubPage,\n}\n";
+        let expected = "| rule | says |\n|---|---|\n| S1 reach | a device reaches it |\n| S8 sub-page | bytes |";
+        assert_eq!(rules(&file(RULES, text)).as_deref(), Ok(expected));
+        for text in ["", "\npub enum Rule {\n}\n", "\npub enum Rule {\n    Reach,\n}\n"] {
+            assert!(rules(&file(RULES, text)).is_err(), "{text}");
+        }
+        assert!(rules(&[]).is_err());
+    }
+
+    #[test]
+    fn instructions_stand_by_workload() {
+        let limit = |design: &str, workload: &str, counted: f64| {
+            format!(
+                r#"{{"design": "{design}", "protection": "strict", "workload": "{workload}", "counted": {counted}, "limit": 200.0}}"#
+            )
+        };
+        let text = format!("[{}, {}, {}]", limit("a", "x", 1.5), limit("a", "y", 2.0), limit("b", "y", 3.0));
+        let expected = "| workload | `a` strict | `b` strict |\n|---|---:|---:|\n| `x` | 1.5 (200) |  |\n| `y` | 2 (200) | 3 (200) |";
+        assert_eq!(instructions(&file(LIMITS, &text)).as_deref(), Ok(expected));
+        assert!(instructions(&file(LIMITS, "[")).is_err());
+    }
+}
