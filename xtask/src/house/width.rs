@@ -1,8 +1,9 @@
 //! No comment and no line of a document is longer than 120 columns.
 //!
-//! Columns are characters, from the beginning of the line. In documents and in doc comments rows of tables and blocks of code are exempt, and
-//! in documents also what programs write, between `<!-- NAME -->` and `<!-- /NAME -->`. A line that has one word behind its indentation and
-//! its marker, as the target of a long link, cannot be broken and is exempt everywhere.
+//! Columns are characters, from the beginning of the line. In documents and in doc comments rows of tables and blocks
+//! of code are exempt, and in documents also what programs write, between `<!-- NAME -->` and `<!-- /NAME -->`. A line
+//! that has one word behind its indentation and its marker, as the target of a long link, cannot be broken and is
+//! exempt everywhere.
 
 use super::Violation;
 use super::files::File;
