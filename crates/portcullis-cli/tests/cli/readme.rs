@@ -1,11 +1,11 @@
-//! The tables of the README and of its pages in `docs` are what the program prints. `cargo xtask readme` writes them anew: this test,
-//! told to.
+//! The tables of the README and of its pages in `docs` show what the program prints. `cargo xtask readme` runs this
+//! test in a mode that rewrites them.
 
 use super::{json, printed};
 use serde_json::Value;
 use std::fmt::Write;
 
-/// The text of a page, whose path is relative to the root.
+/// Reads a page, given its path relative to the root.
 fn read(page: &str) -> String {
     std::fs::read_to_string(path(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
@@ -42,10 +42,10 @@ fn the_readme_and_its_pages_show_what_the_program_finds() {
             stale.push(page);
         }
     }
-    assert!(stale.is_empty(), "{stale:?} do not show what the program prints; `cargo xtask readme` writes them anew");
+    assert!(stale.is_empty(), "{stale:?} do not show what the program prints; `cargo xtask readme` rewrites them");
 }
 
-/// A picture cannot be compared; the line under which it was taken can.
+/// A picture cannot be compared, but the line above it can.
 #[test]
 fn the_picture_of_the_readme_shows_the_advice_of_today() {
     let readme = read("README.md");
@@ -54,7 +54,7 @@ fn the_picture_of_the_readme_shows_the_advice_of_today() {
     let document = json(&["compare", "--json"]);
     let advice = document["advice"][0].as_str().expect("advice");
     let first = advice.split_inclusive(". ").next().expect("a sentence").trim_end();
-    // It is wrapped, as all of the README is.
+    // The line is wrapped, like all of the README.
     assert_eq!(
         shown.replace('\n', " "),
         first,
@@ -63,7 +63,7 @@ fn the_picture_of_the_readme_shows_the_advice_of_today() {
     );
 }
 
-/// What strict designs carry on that trace at equal batches.
+/// The rates of strict designs on that trace, at equal batches.
 fn at_equal_batches() -> String {
     let document = json(&["compare", "--json"]);
     let all = ["results", "equal_batch"].map(|key| document[key].as_array().expect("rows"));
@@ -85,7 +85,7 @@ fn at_equal_batches() -> String {
     table.trim_end().to_owned()
 }
 
-/// What each design gives up on the trace that the program carries, as a malicious device finds it.
+/// What each design gives up on the trace that the program carries, as found by a malicious device.
 fn given_up() -> String {
     let (attack, listed) = (json(&["attack", "--json"]), json(&["list", "designs", "--json"]));
     let mut table = String::from(
@@ -109,7 +109,7 @@ fn given_up() -> String {
                 let rule = breach["rule"].as_str().expect("a rule");
                 let entry = found.iter().find(|entry| entry["rule"] == rule);
                 let number = |key: &str| {
-                    // What was not found got through never; what is always within reach has no window.
+                    // A rule that was not broken has zeros. A window that never closes has no length.
                     let value = entry.map_or(Some(0.0), |entry| entry[key].as_f64());
                     value.map_or_else(|| "-".to_owned(), portcullis_sim::number::number)
                 };
