@@ -136,7 +136,7 @@ fn wrong_documents_are_refused_with_file_key_and_reason() {
     refused(&with("core_hz", json!(3.3)), &["`core_hz`", "from 100 MHz to 100 GHz"]);
     refused(
         &with("assumed", json!({"weather": [0, 1]})),
-        &["`weather`", "a number of the machine, for `assumed` has a range of it"],
+        &["`weather`", "a number of the machine, because `assumed` has a range for it"],
     );
     refused(&with("assumed", json!({"lock": [1e6, 2e6]})), &["`lock`", "within its range in `assumed`"]);
     refused(&with("assumed", json!({"lock": [1]})), &["`assumed.lock", "invalid length 1"]);
