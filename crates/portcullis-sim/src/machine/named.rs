@@ -1,7 +1,7 @@
 //! The machines that have a name. Every value has its source.
 //!
-//! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's own code
-//! timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
+//! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's
+//! own code timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
 
 use super::Machine;
 use crate::engine::CostBook;
@@ -91,8 +91,8 @@ pub(super) fn r210_cx3() -> Machine {
             table_entry: 10,  // assumed
             table_page: 1000, // assumed: zeroing and flushing 64 lines overlaps
             line_flush: LINE_FLUSH,
-            // CLFLUSH over arrays of 1 to 17 MB takes 50.4 ns a line on a Xeon with 20 MB of last-level cache (the slope of the
-            // table in Stack Overflow question 35900401); at 3.1 GHz that is 156 cycles.
+            // CLFLUSH over arrays of 1 to 17 MB takes 50.4 ns a line on a Xeon with 20 MB of last-level cache (the
+            // slope of the table in Stack Overflow question 35900401). At 3.1 GHz that is 156 cycles.
             line_flush_next: 156,
             store_fence: 0,
             flush_queue_push: 205 - LOCK,
