@@ -342,7 +342,7 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     writeln!(out, "{}", side_by_side(&facts, "  "))?;
     let mut warn = |text: &str| writeln!(out, "{}", wrap(text));
     if s.lost_events > 0 {
-        warn(&format!("warning: the tracer lost {} events; what they did is missing here", count(s.lost_events)))?;
+        warn(&format!("warning: the tracer lost {} events; their effects are missing here", count(s.lost_events)))?;
     }
     if s.out_of_order > 0 {
         warn(&format!("warning: {} events are older than the one before them on their CPU", count(s.out_of_order)))?;

@@ -163,7 +163,7 @@ fn every_number_of_a_figures_page_is_in_the_document() {
     assert!(check(&page, &document) > 36, "the table is there, and what is held against what");
     let finding = document["figures"][0]["findings"][0].as_str().unwrap();
     for part in
-        ["No such hardware", "class=\"answer\"", &finding[..20], "What is held against what", "How to reproduce"]
+        ["No such hardware", "class=\"answer\"", &finding[..20], "What is compared with what", "How to reproduce"]
     {
         assert!(page.contains(part), "{part}");
     }
@@ -486,7 +486,7 @@ fn what_proves_nothing_is_not_drawn() {
         let document = attacked(&json!([nothing("stock", "strict"), other]));
         let page = page(&document).expect("a page");
         check(&page, &document);
-        let said = page.contains("What proves nothing is not drawn.");
+        let said = page.contains("Attacks that prove nothing are not drawn.");
         (pictures(&page)[0].map(|picture| times(picture, "magazine strict")), said)
     };
     assert_eq!(drawn("probes_cached", json!(1000)), ([1, 1], false));
@@ -502,7 +502,7 @@ fn an_attack_that_found_what_a_design_does_not_admit() {
     document["violations"] = json!(["broken strict: 3 stale accesses (S2)"]);
     let page = page(&document).expect("a page");
     check(&page, &document);
-    assert!(page.contains("Something got through that its design does not admit to."));
+    assert!(page.contains("Something got through that its design does not declare."));
     assert!(!page.contains("Under strict protection nothing got through."));
     assert!(
         page.contains("<strong>let through what it promises to stop</strong>: <data value=\"3\">3</data> accesses")
