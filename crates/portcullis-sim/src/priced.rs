@@ -19,7 +19,6 @@ use portcullis::{Protection, SubPage};
 ///
 /// # Errors
 /// Returns a [`RunError`] if the run fails.
-/// A [`RunError`].
 pub fn page_1(machine: &Machine, design: DesignId) -> Result<f64, RunError> {
     let mut machine = machine.clone();
     machine.iommu.coherent = true;
