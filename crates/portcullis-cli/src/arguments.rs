@@ -250,8 +250,9 @@ fn sub_page(text: &str) -> Result<SubPage, String> {
 }
 
 fn payload(text: &str) -> Result<PayloadRule, String> {
-    PayloadRule::parse(text)
-        .ok_or_else(|| "expected bytes from 1 on, or a share above 0 up to 1 with a point in it, as 0.5".to_owned())
+    PayloadRule::parse(text).ok_or_else(|| {
+        "expected bytes from 1 on, or a share above 0 and up to 1 with a decimal point, such as 0.5".to_owned()
+    })
 }
 
 fn prefetching(text: &str) -> Result<Prefetching, String> {

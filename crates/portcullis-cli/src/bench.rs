@@ -79,9 +79,9 @@ fn name(row: &BenchRow) -> String {
 pub(crate) const PROFILE: &str = env!("PORTCULLIS_PROFILE");
 
 /// The text below the table.
-const LEGEND: &str = "Medians over samples; a pair is the map and the unmap of one buffer, by each thread; of cross-cpu, by both \
-    threads of a couple together, with the queue between them and without waiting. Invalidation takes no time: see `portcullis \
-    bench --help`.";
+const LEGEND: &str = "Medians over samples. A pair is the map and the unmap of one buffer, by each thread; for cross-cpu, by two threads \
+    together, including the queue between them but not their waits. Invalidation takes no time: see `portcullis bench \
+    --help`.";
 
 fn print(out: &mut impl Write, rows: &[BenchRow]) -> io::Result<()> {
     let columns = [

@@ -149,8 +149,8 @@ fn footnote(items: &[Item], comparison: &Comparison) -> String {
     let recorded = comparison.results.iter().filter_map(CompareRow::outcome).any(|outcome| outcome.recorded.is_some());
     let recorded = if recorded { " `CPU %` is what protection takes of one core at the recorded load." } else { "" };
     format!(
-        "{rates} are estimates at full speed: the least of what the CPUs that have the work ({}), the bus, and the {device} can \
-         carry. `of none` is the share of the rate without protection.{recorded}",
+        "{rates} are estimates at full speed: the smallest of what the CPUs that do the work ({}), the bus, and the {device} \
+         can carry. `of none` is the share of the rate without protection.{recorded}",
         of_cores.join(" or ")
     )
 }

@@ -128,8 +128,7 @@ fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
     }
     let held: Vec<&Point> = made.points.iter().filter(|point| point.within.is_some()).collect();
     let within = held.iter().filter(|point| point.within == Some(true)).count();
-    let verdict =
-        format!("{within} of the {} numbers that are held against something are within their tolerance.", held.len());
+    let verdict = format!("{within} of the {} numbers with a tolerance are within it.", held.len());
     writeln!(out, "{}", wrap(&verdict))?;
     for violation in held.iter().filter_map(|point| point.violation()) {
         writeln!(out, "{}", wrap_behind("  ", "    ", &violation))?;

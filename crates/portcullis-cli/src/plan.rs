@@ -352,6 +352,6 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
         Events::Iommu => warn(
             "warning: without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller",
         ),
-        Events::Dma => warn("read from dma: events alone; coherent buffers are not in it"),
+        Events::Dma => warn("read from dma: events alone; coherent buffers are missing"),
     }
 }

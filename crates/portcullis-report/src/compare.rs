@@ -8,7 +8,7 @@ use super::{ReportError, ink, picture, totals};
 use maud::{Markup, html};
 
 const QUESTION: &str = "What does protecting this server’s DMA cost, and what is safe?";
-const RATES: &str = "estimates at full speed: the least of what the CPUs that have the work in the capture, the bus, and the link or \
+const RATES: &str = "estimates at full speed: the smallest of what the CPUs that do the work in the capture, the bus, and the link or \
                      the disks can carry";
 /// Id and name of the section on all work.
 const ALL: (&str, &str) = ("all", "All of these together");

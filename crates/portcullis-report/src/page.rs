@@ -197,7 +197,7 @@ pub(super) fn facts(input: &Input) -> Markup {
             }
             @match input.events.as_str() {
                 "iommu" => " Without dma: events, whole pages count as data, read and written; rates are too high if buffers are smaller.",
-                "dma" => " Read from dma: events alone; coherent buffers are not in it.",
+                "dma" => " Read from dma: events alone; coherent buffers are missing.",
                 _ => "",
             }
         }

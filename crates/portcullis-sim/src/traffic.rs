@@ -40,7 +40,7 @@ pub enum PayloadRule {
 }
 
 impl PayloadRule {
-    /// Parses a number of bytes, `128`, or a share with a point in it, `0.5`.
+    /// Parses a number of bytes, `128`, or a share with a decimal point, `0.5`.
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains('.') {
             return text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0).map(Self::Share);

@@ -160,7 +160,7 @@ pub(super) fn times(page: &str, what: &str) -> usize {
 #[test]
 fn every_number_of_a_figures_page_is_in_the_document() {
     let (page, document) = run("figures", "figures.html", &["ceiling", "--check"]);
-    assert!(check(&page, &document) > 36, "the table is there, and what is held against what");
+    assert!(check(&page, &document) > 36, "the table, and what is compared with what");
     let finding = document["figures"][0]["findings"][0].as_str().unwrap();
     for part in
         ["No such hardware", "class=\"answer\"", &finding[..20], "What is compared with what", "How to reproduce"]
