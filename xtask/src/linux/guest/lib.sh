@@ -93,3 +93,26 @@ disk() { basename "$(readlink -f /sys/class/nvme/nvme0/device)"; }
 disk_up() { until_true [ -b /dev/nvme0n1 ]; }
 # sum_of FROM COUNT: the checksum of so many MiB of the disk, read past all caches.
 sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }
+
+# registers DEVICE: where those of an attacker are. Its driver may have gone, and the kernel may not know of it any more.
+registers() { sed -n '1s/ .*//p' "/sys/bus/pci/devices/$1/resource"; }
+# reads REGISTERS ADDRESS: that attacker reads 16 bytes there, if it has bus mastering.
+reads() {
+	devmem $(($1 + 0x80)) 64 "$2"
+	devmem $(($1 + 0x88)) 64 0x40000
+	devmem $(($1 + 0x90)) 64 16
+	devmem $(($1 + 0x98)) 64 1
+	usleep 400000
+}
+# is_refused REGISTERS ADDRESS: whether such a read is refused, by one fault.
+is_refused() {
+	faults=$(of_units faults)
+	reads "$1" "$2"
+	[ "$(of_units faults)" = $((faults + 1)) ]
+}
+# is_served REGISTERS ADDRESS: whether there is no fault.
+is_served() {
+	faults=$(of_units faults)
+	reads "$1" "$2"
+	[ "$(of_units faults)" = "$faults" ]
+}
