@@ -10,7 +10,7 @@
  *   echo memory 3 > attack      the same, by the address of the memory instead of that of the mapping
  *   echo 0000:00:04.0 > exhaust maps with interrupts off when no memory is left
  *   echo 0x1fff0000 0x20000000 > places     buffers of edu, within boundaries and not where others are; firmware has so much
- *   echo take 0 > late          a pool of pages for edu, which outlive its driver until `give 0`
+ *   echo take 0 > late          pages are mapped for edu, and outlive its driver until `give 0`
  *   echo 0000:00:01.0 0x10 > alias         the device uses the id of 02.0 too
  */
 #include <linux/debugfs.h>

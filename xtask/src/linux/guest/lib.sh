@@ -52,6 +52,9 @@ protect() {
 	grep -q "^$device " $SEEN/devices
 }
 
+# The file has no size that `test -s` could see.
+none_protected() { [ -z "$(cat $SEEN/devices)" ]; }
+
 # count DEVICE NAME: a number of a device.
 count() { sed -n "s/^$1 .* $2 \([0-9]*\).*/\1/p" $SEEN/devices; }
 # of_units NAME: a number of the units, summed up.

@@ -18,7 +18,7 @@ dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
 dd if=/tmp/data of=/dev/nvme0n1 bs=1M oflag=direct 2>/dev/null
 right=$(md5sum </tmp/data | cut -d' ' -f1)
 (cd / && ls -d init lib.sh job.sh bin bin/busybox bin/sh modules modules/* | cpio -o -H newc) >/tmp/second 2>/dev/null
-line="$(sed 's/crashkernel=[^ ]*//; s/intel_iommu=off/intel_iommu=on/' /proc/cmdline) nr_cpus=1 reset_devices second=$right"
+line="$(sed 's/crashkernel=[^ ]*//' /proc/cmdline) nr_cpus=1 reset_devices intel_iommu=on second=$right"
 kexec load-crash /vmlinuz /tmp/second "$line" || fail "the crash kernel is not loaded"
 (while sum_of 0 8 >/dev/null; do :; done) &
 ping -i 0.01 10.0.2.2 >/dev/null &
