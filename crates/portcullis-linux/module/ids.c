@@ -212,3 +212,12 @@ void pc_forget(struct pci_dev *pdev)
 	pci_dev_put(other);
 	mutex_unlock(&ids_lock);
 }
+
+/* The units are off, so no id is closed. */
+void pc_ids_stop(void)
+{
+	struct closed *closed, *next;
+
+	list_for_each_entry_safe(closed, next, &all_closed, list)
+		kfree(closed);
+}

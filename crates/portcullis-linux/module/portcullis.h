@@ -147,6 +147,7 @@ bool pc_shares_id(struct pci_dev *pdev);
 int pc_open(struct pci_dev *pdev);
 int pc_close(struct pci_dev *pdev);
 void pc_forget(struct pci_dev *pdev);
+void pc_ids_stop(void);
 
 /* ---- ports.c ---- */
 

@@ -86,7 +86,10 @@ mod tests {
         let table = table(0x1000..0x3000, &[(1, 0), (0x10, 2)], &[(0x11, 0)]);
         assert_eq!(table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)), 0);
         assert_eq!(table[4..8], (table.len() as u32).to_le_bytes());
-        assert_eq!((table.len(), &table[48..52], &table[72..76]), (48 + 24 + 18 + 40, &[0, 0, 24, 0][..], &[4, 0, 18, 0][..]));
+        assert_eq!(
+            (table.len(), &table[48..52], &table[72..76]),
+            (48 + 24 + 18 + 40, &[0, 0, 24, 0][..], &[4, 0, 18, 0][..])
+        );
         assert_eq!(table[64..72], [5, 8, 0, 0, 1, 0, 0x11, 0]);
         assert_eq!(table[79..90], *b"\x01\\_SB.DMA0\0");
         assert_eq!(table[90..94], [1, 0, 40, 0]);

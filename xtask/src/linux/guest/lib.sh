@@ -99,23 +99,23 @@ sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/nul
 
 # registers DEVICE: where those of an attacker are. Its driver may have gone, and the kernel may not know of it any more.
 registers() { sed -n '1s/ .*//p' "/sys/bus/pci/devices/$1/resource"; }
-# reads REGISTERS ADDRESS: that attacker reads 16 bytes there, if it has bus mastering.
+# reads REGISTERS ADDRESS: that attacker reads 16 bytes there, if it has bus mastering. It takes 100 ms, and as long to hear of a fault.
 reads() {
 	devmem $(($1 + 0x80)) 64 "$2"
 	devmem $(($1 + 0x88)) 64 0x40000
 	devmem $(($1 + 0x90)) 64 16
 	devmem $(($1 + 0x98)) 64 1
-	usleep 400000
 }
 # is_refused REGISTERS ADDRESS: whether such a read is refused, by one fault.
 is_refused() {
 	faults=$(of_units faults)
 	reads "$1" "$2"
-	[ "$(of_units faults)" = $((faults + 1)) ]
+	until_true has_faults $((faults + 1)) && [ "$(of_units faults)" = $((faults + 1)) ]
 }
 # is_served REGISTERS ADDRESS: whether there is no fault.
 is_served() {
 	faults=$(of_units faults)
 	reads "$1" "$2"
+	usleep 400000
 	[ "$(of_units faults)" = "$faults" ]
 }

@@ -128,7 +128,8 @@ impl Scenario {
         match self.with {
             With::Nothing | With::Monitor => Ok(Vec::new()),
             With::Firmware | With::LostMaster => {
-                let way: &[(u8, u8)] = if let With::Firmware = self.with { &[(0x11, 0)] } else { &[(0x1e, 0), (0x11, 0)] };
+                let way: &[(u8, u8)] =
+                    if let With::Firmware = self.with { &[(0x11, 0)] } else { &[(0x1e, 0), (0x11, 0)] };
                 let table = dmar::table(0x1fff_0000..0x2000_0000, &[(0x01, 0), (0x10, 0)], way);
                 Ok(vec![(dmar::PLACE, scratch.file("dmar.aml", &table)?)])
             }
