@@ -186,6 +186,7 @@ struct pc_device {
 	struct device_link *link;
 	struct pc_policy policy;
 	atomic64_t lasting;
+	atomic64_t lost;		/* buffers whose unmap the hardware has not confirmed: nothing unmaps them later */
 	struct list_head list;		/* under pc_devices_lock */
 };
 

@@ -76,6 +76,7 @@ void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	pr_err_ratelimited("%s: %pad was not unmapped: error %d\n", pci_name(device->pdev), &at, error);
 	if (error != -EIO)
 		return;
+	atomic64_inc(&device->lost);
 	/* The hardware has not confirmed it, so the device may write there still: it must not write anywhere (S11). */
 	pci_clear_master(device->pdev);
 	pr_err_ratelimited("%s has lost bus mastering: bind its driver again\n", pci_name(device->pdev));
@@ -318,7 +319,7 @@ static u64 left(struct pc_device *device)
 	u64 waiting;
 
 	pcr_space_use(device->space, &use);
-	waiting = use.queued_unmaps + device->reserved;
+	waiting = use.queued_unmaps + device->reserved + atomic64_read(&device->lost);
 	return use.live_ranges > waiting ? use.live_ranges - waiting : 0;
 }
 
