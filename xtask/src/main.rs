@@ -5,6 +5,7 @@ mod apt;
 mod bench;
 mod check;
 mod conformance;
+mod examples;
 mod failure;
 mod frames;
 mod fuzz;
@@ -35,10 +36,13 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Chore {
     /// Every test: house rules, the no_std proof, the frames of its stack, the tests of the workspace (the conformance suite on QEMU among them), the
-    /// loom models.
+    /// examples, the loom models.
     Test,
     /// Formatting, clippy and the documentation, with warnings as errors.
     Check,
+    /// The packages of `examples/`, each copied out of the workspace, built and tested there; the design once more with a flaw, which the test
+    /// kit has to find.
+    Examples,
     /// The conformance suite, on the model and on QEMU.
     Conformance {
         /// A line for every check, not only for those that fail.
@@ -134,6 +138,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
     match chore {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
+        Chore::Examples => examples::examples(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Frames { path, design } => {
             frames::frames(&workspace, &frames::Options { path: *path, design: design.clone() })

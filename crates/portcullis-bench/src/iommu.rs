@@ -89,7 +89,7 @@ const fn capabilities(coherent: bool) -> Capabilities {
 
 /// Takes submissions and does nothing with them but count.
 #[derive(Debug)]
-pub(super) struct Empty {
+pub struct Empty {
     coherent: bool,
     domain: OneDomain,
 }
@@ -101,7 +101,7 @@ impl Empty {
 }
 
 /// Writes submissions to a ring.
-pub(super) struct Queued {
+pub struct Queued {
     domain: OneDomain,
     /// What is behind the lock and not in the page of descriptors shares the lock's line.
     ring: Padded<SpinLock<Ring>>,

@@ -7,8 +7,6 @@
 //! of hardware and host. Nor are the parts that an `AssembledMapper` asks and that have nothing to do in most designs:
 //! `design/locking.rs` without a lock runs what it is given, `invalidation/policy.rs` is asked at the end of a map, and
 //! `table/freed.rs` at the end of an unmap.
-//!
-//! Behind the semicolon are examples, which only tests pick up.
 
 mod choice;
 
@@ -21,27 +19,16 @@ use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 
 macro_rules! designs {
-    (
-        $($module:ident :: $name:ident,)*
-        ; $(#[cfg($condition:meta)] #[path = $path:literal] $example_module:ident :: $example:ident,)*
-    ) => {
+    ($($module:ident :: $name:ident,)*) => {
         $(
             mod $module;
             pub use $module::$name;
-        )*
-        $(
-            #[cfg($condition)]
-            #[path = $path]
-            mod $example_module;
-            #[cfg($condition)]
-            pub use $example_module::$example;
         )*
 
         /// A design by name.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DesignId {
             $(#[doc = concat!("[`", stringify!($name), "`]")] $name,)*
-            $(#[cfg($condition)] #[doc = concat!("[`", stringify!($example), "`]")] $example,)*
         }
 
         /// Calls the macro that is named with the types of all designs, separated by commas: for what needs each of them by name at compile
@@ -56,14 +43,11 @@ macro_rules! designs {
         impl DesignId {
             /// Every design, in the order of the table of designs.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-            /// Those that show how to add one.
-            const EXAMPLES: &'static [Self] = &[$(#[cfg($condition)] Self::$example,)*];
 
             /// What there is to say about it.
             pub const fn info(self) -> &'static Info {
                 match self {
                     $(Self::$name => &$name::INFO,)*
-                    $(#[cfg($condition)] Self::$example => &$example::INFO,)*
                 }
             }
 
@@ -71,7 +55,6 @@ macro_rules! designs {
             pub fn visit<P: Platform, I: Iommu, V: Visitor<P, I>>(self, visitor: V) -> V::Output {
                 match self {
                     $(Self::$name => visitor.visit::<$name>(),)*
-                    $(#[cfg($condition)] Self::$example => visitor.visit::<$example>(),)*
                 }
             }
         }
@@ -92,28 +75,12 @@ designs! {
     fast_and_safe::FastAndSafe,
     riommu::RIommu,
     portcullis::Portcullis,
-    ;
-    #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,
 }
 
 impl DesignId {
     /// The design called `id`.
     pub fn by_id(id: &str) -> Option<Self> {
-        Self::ALL.iter().chain(Self::EXAMPLES).copied().find(|design| design.info().id == id)
-    }
-
-    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, separated by commas, or else every one,
-    /// with the examples that are built.
-    ///
-    /// # Panics
-    /// If one is named that there is not.
-    #[cfg(feature = "fake")]
-    pub fn under_test() -> std::vec::Vec<Self> {
-        let named = |id: &str| Self::by_id(id).unwrap_or_else(|| panic!("no design `{id}` to be tested"));
-        match std::env::var("PORTCULLIS_DESIGNS") {
-            Ok(ids) => ids.split(',').map(named).collect(),
-            Err(_) => Self::ALL.iter().chain(Self::EXAMPLES).copied().collect(),
-        }
+        Self::ALL.iter().copied().find(|design| design.info().id == id)
     }
 }
 
