@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::{env, fs, process};
 
 /// The packages, by their folders.
-const EXAMPLES: [&str; 1] = ["custom-design"];
+const EXAMPLES: [&str; 3] = ["quick-start", "custom-design", "custom-host"];
 /// A package with a flaw behind a feature, and what the tests say that find it.
 const PLANTED: (&str, &str, [&str; 2]) =
     ("custom-design", "planted-reuse", ["guarded deferred: S3 (Reuse) is broken", "test attack ... FAILED"]);

@@ -23,6 +23,8 @@ mod faults;
 mod hardware;
 mod inherit;
 #[allow(unsafe_code, reason = "what registers promise")]
+mod mapped;
+#[allow(unsafe_code, reason = "what registers promise")]
 mod mmio;
 #[allow(unsafe_code, reason = "pages that hardware shares")]
 mod page;
@@ -42,6 +44,7 @@ mod units;
 
 pub use hardware::RegisterTimeout;
 pub use inherit::InheritanceError;
+pub use mapped::MappedRegisters;
 pub use mmio::Mmio;
 pub use queue::{QueueUse, Ticket};
 pub use unit::{BringUpError, TakeOver, Unit, UnitConfig};

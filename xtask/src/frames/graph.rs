@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// What belongs to the host: it has a stack to spare for it, or not, and is not the library's to answer for. A function of the host that
 /// runs code of the library is not among these.
-const HOOKS: [&str; 6] = [
+const HOOKS: [&str; 5] = [
     "<no_std_proof::host::Host as ",
     "<no_std_proof::host::Copies as ",
-    "<no_std_proof::registers::Registers as ",
     "<no_std_proof::allocator::Bump as ",
     "__rustc::",
     "no_std_proof::panic",
