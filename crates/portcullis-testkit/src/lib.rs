@@ -13,7 +13,7 @@
 //! | [`properties`] | random scripts of operations on the fakes; after every step a device tries all addresses, and a plain model says what it may reach | |
 //! | [`replay`] | a recorded trace, and synthetic rings, on virtual cores over a modelled VT-d | `lab` |
 //! | [`attack`] | the same with a malicious device beside the driver | `lab` |
-//! | [`bench`] | the design on the CPUs of this machine; each map and unmap is checked, and what they take is printed | `bench` |
+//! | [`mod@bench`] | the design on the CPUs of this machine; each map and unmap is checked, and what they take is printed | `bench` |
 //! | [`conformance`] | its tables and invalidations through the VT-d driver, on the model and, where there is one, on QEMU | `conformance` |
 //!
 //! What fails names the safety rule that is broken (`S3`, say; see [`portcullis::Rule`]). A rule that the design declares to break

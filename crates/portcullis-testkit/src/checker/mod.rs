@@ -2,7 +2,7 @@
 //! address that was ever handed out, for reading and for writing.
 //!
 //! The device is the worst there can be: the fake IOMMU caches every translation that it has ever used until that is
-//! invalidated. What it may reach is kept in a plain [`Reference`]; the first difference is a [`Violation`] that names
+//! invalidated. What it may reach is kept in a plain reference; the first difference is a [`Violation`] that names
 //! its rule. A rule that the design declares to break is not a violation but a finding, since each declared breach must be found.
 
 mod face;
