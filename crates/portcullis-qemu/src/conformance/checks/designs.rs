@@ -11,6 +11,8 @@ use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Rule};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;
+/// Turns of a spin in which a unit is done with a few invalidations.
+const HARDWARE_TURNS: u32 = 1000;
 
 pub(super) const CHECKS: &[Check] = &[
     Check::driven("design-stock-is-strict", strict::<Stock>),
@@ -92,8 +94,9 @@ fn deferred_window<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
             space.domain.unmap_raw(*iova, PAGE_SIZE)?;
         }
         if let Some(window_us) = space.domain.usage().window_us_max {
-            // Hardware that has been told is done when time goes on.
             driven.pass_us(window_us + 1);
+            // What the hardware has been told takes it a while, on its own clock.
+            (0..HARDWARE_TURNS).for_each(|_| driven.rig().pause());
             if space.domain.due_us().is_some() {
                 space.domain.tick()?;
             }
