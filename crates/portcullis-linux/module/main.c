@@ -93,6 +93,7 @@ static int __init portcullis_init(void)
 
 	if (error)
 		return error;
+	pc_host_start();
 	error = start();
 	if (error) {
 		stop_platform();

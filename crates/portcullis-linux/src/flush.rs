@@ -1,6 +1,7 @@
 //! Writing cache lines back to memory, where a walker that does not snoop finds them.
 
 use core::arch::asm;
+use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering};
 use portcullis::table::Entry;
 
@@ -26,19 +27,30 @@ pub(crate) unsafe fn use_instruction(number: u8) {
 /// Writes the lines of `entries` back, before any register is written.
 #[inline(always)]
 pub(crate) fn write_back(entries: &[Entry]) {
-    let range = entries.as_ptr_range();
-    let (mut line, end) = (range.start.addr() & !(LINE_BYTES - 1), range.end.addr());
-    while line < end {
-        match INSTRUCTION.load(Ordering::Relaxed) {
-            // SAFETY: changes no memory, only where it is held; `use_instruction` was promised that there is the instruction.
-            CLWB => unsafe { asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
-            // SAFETY: as above.
-            CLFLUSHOPT => unsafe { asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
-            // SAFETY: as above; every processor of this architecture has it.
-            _ => unsafe { asm!("clflush byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
+    // One entry lies in one line, of which any byte will do.
+    if let [entry] = entries {
+        write_line_back(ptr::from_ref(entry).addr());
+    } else {
+        let range = entries.as_ptr_range();
+        let (mut line, end) = (range.start.addr() & !(LINE_BYTES - 1), range.end.addr());
+        while line < end {
+            write_line_back(line);
+            line += LINE_BYTES;
         }
-        line += LINE_BYTES;
     }
     // SAFETY: a fence; all three are behind it before what is stored later, registers among it.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+}
+
+/// Writes back the line in which there is a byte at `at`.
+#[inline(always)]
+fn write_line_back(at: usize) {
+    match INSTRUCTION.load(Ordering::Relaxed) {
+        // SAFETY: changes no memory, only where it is held; `use_instruction` was promised that there is the instruction.
+        CLWB => unsafe { asm!("clwb byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) },
+        // SAFETY: as above.
+        CLFLUSHOPT => unsafe { asm!("clflushopt byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) },
+        // SAFETY: as above; every processor of this architecture has it.
+        _ => unsafe { asm!("clflush byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) },
+    }
 }

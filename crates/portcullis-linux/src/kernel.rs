@@ -1,6 +1,17 @@
 //! What the C half offers.
 
+use core::arch::asm;
 use core::ffi::{c_char, c_void};
+
+/// Calls a function of the C half that changes no register but that of its result, so that the caller keeps all others.
+macro_rules! thin {
+    ($function:ident($($register:tt = $argument:expr),*)) => {
+        asm!("call {}", sym $function, $(in($register) $argument,)*)
+    };
+    ($function:ident($($register:tt = $argument:expr),*) -> $result:ident) => {
+        asm!("call {}", sym $function, $(in($register) $argument,)* out("rax") $result)
+    };
+}
 
 unsafe extern "C" {
     /// Memory of the kernel's general allocator. It may sleep only between `pcs_may_sleep` and `pcs_may_not_sleep`. Null where there is none.
@@ -14,23 +25,24 @@ unsafe extern "C" {
     pub(crate) fn pcs_page_free(phys: u64);
     /// Makes an open lock of class `class` in memory for one.
     pub(crate) fn pcs_lock_init(lock: *mut c_void, class: u32);
-    /// Takes a lock with interrupts off, and says how they were before.
-    pub(crate) fn pcs_lock(lock: *mut c_void) -> usize;
-    pub(crate) fn pcs_unlock(lock: *mut c_void, flags: usize);
-    pub(crate) fn pcs_cpu() -> u32;
+    /// Takes a lock with interrupts off, and says how they were before. To be called by [`thin`].
+    fn pcs_lock(lock: *mut c_void) -> usize;
+    /// To be called by [`thin`].
+    fn pcs_unlock(lock: *mut c_void, flags: usize);
+    /// The number of the CPU that runs, where `gs` leads to what that has.
+    pub(crate) static pcs_cpu: u32;
     pub(crate) fn pcs_cpus() -> u32;
     /// A cache line of words for each CPU, all zero. Null where there is no memory.
     pub(crate) fn pcs_words_alloc() -> *mut u64;
     pub(crate) fn pcs_words_free(words: *mut u64);
     /// The line of `cpu`.
     pub(crate) fn pcs_words_of(words: *mut u64, cpu: u32) -> *mut u64;
-    /// Adds to word `word` of the CPU that runs. Returns what it held before, and says which CPU that was.
-    pub(crate) fn pcs_add_here(words: *mut u64, word: usize, amount: u64, cpu: *mut u32) -> u64;
     /// Changes word `word` of the CPU that runs from `old` to `new`, if that is `cpu`.
     pub(crate) fn pcs_exchange_at(words: *mut u64, cpu: u32, word: usize, old: u64, new: u64) -> bool;
     pub(crate) fn pcs_now_ns() -> u64;
-    pub(crate) fn pcs_rcu_lock();
-    pub(crate) fn pcs_rcu_unlock();
+    /// To be called by [`thin`], as its counterpart.
+    fn pcs_rcu_lock();
+    fn pcs_rcu_unlock();
     /// A name for the grace period of all read-side sections that there are now.
     pub(crate) fn pcs_rcu_now() -> u64;
     pub(crate) fn pcs_rcu_is_over(name: u64) -> bool;
@@ -42,4 +54,43 @@ unsafe extern "C" {
     pub(crate) fn pcs_next_piece(list: *mut *mut c_void, len: *mut u64) -> u64;
     /// A request that was refused.
     pub(crate) fn pcs_fault(context: *mut c_void, source: u16, page: u64, is_write: bool, reason: u32);
+}
+
+/// Begins a read-side section of RCU.
+#[inline(always)]
+pub(crate) fn rcu_lock() {
+    // SAFETY: sections nest, anywhere.
+    unsafe { thin!(pcs_rcu_lock()) }
+}
+
+/// Ends it.
+///
+/// # Safety
+/// One that this CPU has begun.
+#[inline(always)]
+pub(crate) unsafe fn rcu_unlock() {
+    // SAFETY: the caller's promise.
+    unsafe { thin!(pcs_rcu_unlock()) }
+}
+
+/// Takes a lock with interrupts off, and says how they were before.
+///
+/// # Safety
+/// It was made by [`pcs_lock_init`].
+#[inline(always)]
+pub(crate) unsafe fn lock(lock: *mut c_void) -> usize {
+    let flags;
+    // SAFETY: the caller's promise.
+    unsafe { thin!(pcs_lock("rdi" = lock) -> flags) }
+    flags
+}
+
+/// Opens a lock, and turns interrupts on if they were.
+///
+/// # Safety
+/// This CPU has taken it, and was told `flags` then.
+#[inline(always)]
+pub(crate) unsafe fn unlock(lock: *mut c_void, flags: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { thin!(pcs_unlock("rdi" = lock, "rsi" = flags)) }
 }

@@ -233,7 +233,9 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Moves the cursor of a stream on. Returns its number, and where it was.
+    /// Moves the cursor of a stream on. Returns its number, and where it was. The number may be that of another CPU, to which the caller has
+    /// been moved: that cursor is at the end of another chunk, if it is at the end of one, or has none either. Where it is at the end it is
+    /// given another chunk, and its own CPU does the same for the cursor that was moved on.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {
