@@ -1,13 +1,13 @@
 //! Domains, the devices in them, and the commands of the protection layer: a unit as an [`Iommu`].
 
 use crate::attachments::{Attachments, Refusal, Spares, with_spares};
-use crate::queue::{BURST_MAX, Ticket};
+use crate::queue::{BURST_MAX, Ticket, Words};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::registers::{large_pages, widths};
 use crate::spec::tables::{ContextEntry, TranslationType};
 use crate::{Mmio, Unit};
 use portcullis::iommu::{
-    AttachError, COMMANDS_MAX, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation,
+    AttachError, COMMANDS_MAX, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation,
 };
 use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::table::Walker;
@@ -116,7 +116,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn descriptors(
         &self,
         commands: impl ExactSizeIterator<Item = Invalidation>,
-    ) -> impl ExactSizeIterator<Item = InvalidationDescriptor> {
+    ) -> impl ExactSizeIterator<Item = Words> {
         commands.map(|command| match command {
             Invalidation::Pages { domain, .. } if !is_aligned(&command) => {
                 self.descriptor(&Invalidation::Domain(domain))
@@ -136,18 +136,19 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
-    #[inline]
-    fn descriptor(&self, command: &Invalidation) -> InvalidationDescriptor {
-        self.iotlb(match *command {
+    #[inline(always)]
+    fn descriptor(&self, command: &Invalidation) -> Words {
+        let descriptor = self.iotlb(match *command {
             Invalidation::Pages { domain, first, mask, leaf_only } if self.selects(first, mask) => {
                 IotlbScope::Pages { domain, first, mask, leaf_only: leaf_only && self.leaf_only_hint }
             }
             Invalidation::Pages { domain, .. } | Invalidation::Domain(domain) => IotlbScope::Domain(domain),
             Invalidation::Global => IotlbScope::Global,
-        })
+        });
+        descriptor.encode()
     }
 
-    #[inline]
+    #[inline(always)]
     fn selects(&self, first: Iova, mask: u8) -> bool {
         let is_ring = mask == RING_ADDRESS_MASK && RingAddress::of(first).ring != 0 && self.extended.rings();
         self.capability.psi() && (mask <= self.capability.mamv() || is_ring)
@@ -155,7 +156,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
 }
 
 /// Whether a page-selective command names a run that is aligned to its size; hardware would invalidate another one.
-#[inline]
+#[inline(always)]
 fn is_aligned(command: &Invalidation) -> bool {
     match *command {
         Invalidation::Pages { first, mask, .. } => {
@@ -262,13 +263,25 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         self.share_burst(commands)
     }
 
-    #[inline]
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
         // What is refused, or waited for in between, is left to `submit_shared`.
         if !fits_a_ride(commands) {
             return Ok(None);
         }
         self.queue.try_submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
+    }
+
+    #[inline(always)]
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Ticket>> {
+        // As in `try_submit_shared`.
+        if !is_aligned(&command) {
+            return Err(Ok(None));
+        }
+        let mut left = Ok(None);
+        match self.queue.try_one(&self.hardware, self.descriptor(&command), &mut left) {
+            true => Ok(()),
+            false => Err(left),
+        }
     }
 
     fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(

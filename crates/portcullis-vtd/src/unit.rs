@@ -406,7 +406,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// Context-cache and IOTLB invalidations may go together, in this order: hardware starts the second kind only after the
     /// first kind ahead of it is done (§6.5.2.11).
     pub(crate) fn invalidate(&self, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
-        let ticket = self.queue.submit(&self.hardware, || descriptors.iter().copied())?;
+        let ticket = self.queue.submit(&self.hardware, || descriptors.iter().map(|descriptor| descriptor.encode()))?;
         self.queue.wait_for(&self.hardware, ticket)
     }
 }

@@ -1,7 +1,7 @@
 //! What the hardware has confirmed, as a type.
 //!
 //! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`] (S2, S3, S4,
-//! S11). There are three kinds. One is that the hardware has said so: `Proof::ask` and `Proof::close` put the question and make
+//! S11). There are three kinds. One is that the hardware has said so: `Proof::ask`, `Proof::of_one` and `Proof::close` put the question and make
 //! a proof of the answer, so that no other safe code can. The second is a reason with a name, for what no invalidation is needed for.
 //! The third is the word of a mapper that is written outside, which is unsafe.
 //!
@@ -9,7 +9,7 @@
 //! commit answers for what it is used on. Two things outlast a commit: a flush that serves what other CPUs have queued (`Served`),
 //! and table pages that have left the hardware and wait for walks of software.
 
-use crate::iommu::{AttachError, DomainId, Iommu, QueueError};
+use crate::iommu::{AttachError, DomainId, HandedIn, Invalidation, Iommu, QueueError};
 use crate::safety::{Breach, Rule};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -26,6 +26,15 @@ impl Proof {
     #[inline(always)]
     pub(crate) fn ask<I: Iommu>(iommu: &I, ticket: I::Ticket) -> Result<Option<Self>, QueueError> {
         Ok(if iommu.is_done(ticket)? { Some(Self(())) } else { None })
+    }
+
+    /// Hands in a command, and asks at once whether it has taken effect.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::try_invalidate`]: what was handed in, where it has not yet.
+    #[inline(always)]
+    pub(crate) fn of_one<I: Iommu>(iommu: &I, command: Invalidation) -> Result<Self, HandedIn<I::Ticket>> {
+        iommu.try_invalidate(command).map(|()| Self(()))
     }
 
     /// Closes a domain: the IOMMU has detached its devices and forgotten what it had cached of it (S10).

@@ -3,7 +3,7 @@
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
 use crate::iommu::{
-    AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
+    AttachError, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
 use crate::platform::memory::try_box;
 use crate::platform::{Context, Phase, Platform, Step};
@@ -64,7 +64,7 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
 }
 
 /// An invalidation that was not done at once: the ticket of its submission, or none where there was no room for it.
-pub(crate) struct Pending<T>(Result<Option<T>, QueueError>);
+pub(crate) struct Pending<T>(HandedIn<T>);
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Opens a domain over an empty table that translates addresses of up to `width` bits.
@@ -440,14 +440,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// The first part of [`invalidate_shared`](Self::invalidate_shared), which waits for nothing; [`invalidate_pending`](Self::invalidate_pending)
     /// is the rest of it, where there is one. To be called in a walk, which must be over before the other.
     #[inline(always)]
-    pub(crate) fn invalidate_at_once(&self, commands: &[Invalidation]) -> Result<Proof, Pending<I::Ticket>> {
-        let ticket = self.iommu.try_submit_shared(commands);
-        if let Ok(Some(ticket)) = ticket
-            && let Ok(Some(proof)) = Proof::ask(&self.iommu, ticket)
-        {
-            return Ok(proof);
-        }
-        Err(Pending(ticket))
+    pub(crate) fn invalidate_at_once(&self, command: Invalidation) -> Result<Proof, Pending<I::Ticket>> {
+        Proof::of_one(&self.iommu, command).map_err(Pending)
     }
 
     /// Waits for what [`invalidate_at_once`](Self::invalidate_at_once) has begun.

@@ -44,6 +44,9 @@ pub(crate) const SLOTS: usize = ENTRIES / 2;
 /// Descriptors of one submission, not counting its wait. They are written with interrupts masked, so there is a limit.
 pub(crate) const BURST_MAX: usize = 64;
 
+/// A descriptor, encoded.
+pub(crate) type Words = [u64; 2];
+
 /// What was submitted, alone or with others, to be asked about with [`Iommu::is_done`](portcullis::Iommu::is_done).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
@@ -63,25 +66,23 @@ impl From<Submission> for Ticket {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Submission(NonZeroU64);
 
-const SLOT_BITS: u32 = SLOTS.ilog2();
-
 impl Submission {
     #[inline]
-    fn new(slot: usize, sequence: u64) -> Self {
-        debug_assert!(slot < SLOTS && sequence > 0);
+    fn new(slot: u8, sequence: u64) -> Self {
+        debug_assert!(sequence > 0);
         // Sequences begin at one, so it is never zero. 2^56 of them are not used up.
-        Self(NonZeroU64::new(sequence << SLOT_BITS | slot as u64).unwrap_or(NonZeroU64::MIN))
+        Self(NonZeroU64::new(sequence << u8::BITS | u64::from(slot)).unwrap_or(NonZeroU64::MIN))
     }
 
     /// Where it begins, and its status lies.
     #[inline]
-    pub(crate) const fn slot(self) -> usize {
-        self.0.get() as usize % SLOTS
+    pub(crate) const fn slot(self) -> u8 {
+        self.0.get() as u8
     }
 
     #[inline]
     const fn sequence(self) -> u64 {
-        self.0.get() >> SLOT_BITS
+        self.0.get() >> u8::BITS
     }
 }
 
@@ -97,12 +98,12 @@ pub struct QueueUse {
 /// What the lock protects. Between `head` and `tail` lie the slots in use.
 pub(crate) struct Ring {
     /// The oldest slot that is not known to be over. Behind the hardware's head, never before it.
-    head: usize,
+    head: u8,
     /// The sequence of the submission that begins there, and of the last one: each has the number that follows the one before it.
     oldest: u64,
     sequence: u64,
     /// The slot that is written next.
-    tail: usize,
+    tail: u8,
     /// The submission that callers may still join: it ends at `tail`, and hardware does not know of it.
     boarding: Option<Ride>,
     /// The last two that callers have shared, the older first, unless they are known to be over.
@@ -115,7 +116,7 @@ pub(crate) struct Ring {
     ends: Box<[u8; SLOTS]>,
 }
 
-const _: () = assert!(SLOTS <= 1 << u8::BITS, "a byte names a slot");
+const _: () = assert!(SLOTS == 1 << u8::BITS, "a byte is a slot, and wraps as they do");
 
 impl Ring {
     /// Goes on with another sequence. All that was submitted is over.
@@ -132,7 +133,7 @@ impl Ring {
     }
 
     /// The submissions that have a wait and are not known to be over, oldest first, each with the slot behind its wait.
-    fn submissions(&self) -> impl Iterator<Item = (Submission, usize)> + '_ {
+    fn submissions(&self) -> impl Iterator<Item = (Submission, u8)> + '_ {
         let end = self.boarding.map_or(self.tail, |ride| ride.first());
         let (mut first, mut sequence) = (self.head, self.oldest);
         core::iter::from_fn(move || {
@@ -140,17 +141,16 @@ impl Ring {
                 return None;
             }
             let submission = Submission::new(first, sequence);
-            // The remainder of a slot is the slot: so that no index is checked.
-            (first, sequence) = (usize::from(self.ends[first % SLOTS]), sequence + 1);
+            (first, sequence) = (self.ends[usize::from(first)], sequence + 1);
             Some((submission, first))
         })
     }
 
     /// The slot that is written next, taken.
     #[inline]
-    fn take(&mut self) -> usize {
+    fn take(&mut self) -> u8 {
         let slot = self.tail;
-        self.tail = (slot + 1) % SLOTS;
+        self.tail = slot.wrapping_add(1);
         slot
     }
 }
@@ -166,7 +166,7 @@ impl SlotEnds {
 
 /// Tells the hardware how far the ring is written.
 fn ring_doorbell<M: Mmio, P: Platform>(ring: &Ring, hardware: &Hardware<M, P>) {
-    hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
+    hardware.write64(IQT, u64::from(ring.tail) << QUEUE_INDEX_SHIFT);
 }
 
 /// Whether the hardware reports an error of the queue.
@@ -175,14 +175,16 @@ fn has_error<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> bool {
 }
 
 /// Slots from `from` forward to `to`.
-fn distance(from: usize, to: usize) -> usize {
-    (to + SLOTS - from) % SLOTS
+fn distance(from: u8, to: u8) -> usize {
+    usize::from(to.wrapping_sub(from))
 }
 
 /// The queue of one unit.
 pub(crate) struct Queue<P: Platform> {
     descriptors: Page,
     statuses: Page,
+    /// Where that page is, for waits.
+    statuses_at: PhysAddr,
     pub(crate) ring: Unbroken<P::Lock<Ring>>,
     /// The sequence of [`Ring::boarding`], zero for none: written under the lock, read without.
     boarding: AtomicU64,
@@ -205,7 +207,8 @@ impl<P: Platform> Queue<P> {
         };
         let ring = Unbroken::closed(platform.lock(LockClass::InvalidationQueue, ring));
         let landing_seen_us = AtomicU64::new(UNSEEN);
-        Self { descriptors, statuses, ring, boarding: AtomicU64::new(0), landing_seen_us }
+        let statuses_at = statuses.phys();
+        Self { descriptors, statuses, statuses_at, ring, boarding: AtomicU64::new(0), landing_seen_us }
     }
 
     /// Tells the hardware where the queue is, turns it on, and lets submissions in. It was off, from the beginning or since it was
@@ -251,7 +254,7 @@ impl<P: Platform> Queue<P> {
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.
     ///
     /// The wait needs no fence: hardware completes a wait only after everything ahead of it in the queue (§6.5.2.11).
-    pub(crate) fn submit<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
+    pub(crate) fn submit<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
@@ -289,8 +292,8 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Tries once. `None` where there is no room.
-    #[inline]
-    fn once(&self, attempt: impl Fn(&mut Ring) -> Option<Ticket>) -> Result<Option<Ticket>, QueueError> {
+    #[inline(always)]
+    fn once<T>(&self, attempt: impl FnOnce(&mut Ring) -> Option<T>) -> Result<Option<T>, QueueError> {
         self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
@@ -321,7 +324,7 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Submission> {
         let needed = descriptors.len() + 1;
         debug_assert!(needed <= BURST_MAX + 1);
@@ -339,12 +342,12 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Submission {
         let platform = &hardware.platform;
         platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
         let page = self.descriptors.entries(platform);
-        let submission = self.begin(ring, platform);
+        let submission = Self::begin(ring, self.statuses.entries(platform));
         Self::append(ring, page, descriptors);
         self.end(ring, platform, page, submission);
         ring_doorbell(ring, hardware);
@@ -353,18 +356,18 @@ impl<P: Platform> Queue<P> {
 
     /// Begins a submission in the slot that is written next.
     #[inline(always)]
-    fn begin(&self, ring: &mut Ring, platform: &P) -> Submission {
+    fn begin(ring: &mut Ring, statuses: &Frame) -> Submission {
         ring.sequence += 1;
         let submission = Submission::new(ring.tail, ring.sequence);
         // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
         // here sees that it is over: that is what let the slot be taken.
-        self.status(platform, submission).store_bits(u64::from((ring.sequence as u32).wrapping_sub(1)));
+        status_of(statuses, submission).store_bits(u64::from((ring.sequence as u32).wrapping_sub(1)));
         submission
     }
 
     /// Writes the descriptors of a commit to their page.
     #[inline(always)]
-    fn append(ring: &mut Ring, page: &Frame, descriptors: impl Iterator<Item = InvalidationDescriptor>) {
+    fn append(ring: &mut Ring, page: &Frame, descriptors: impl Iterator<Item = Words>) {
         for descriptor in descriptors {
             write(page, ring.take(), descriptor);
         }
@@ -376,7 +379,7 @@ impl<P: Platform> Queue<P> {
     fn end(&self, ring: &mut Ring, platform: &P, page: &Frame, submission: Submission) {
         write(page, ring.take(), self.wait(submission));
         let first = submission.slot();
-        ring.ends[first] = ring.tail as u8;
+        ring.ends[usize::from(first)] = ring.tail;
         make_visible(platform, page, first, distance(first, ring.tail));
     }
 
@@ -443,10 +446,11 @@ impl<P: Platform> Queue<P> {
     /// What memory tells of `submission`.
     #[inline]
     fn look(&self, platform: &P, submission: Submission) -> Result<bool, QueueError> {
+        let statuses = self.statuses.entries(platform);
         // The status first: whatever makes it read as landed, a failure was written before that, and the acquiring load
         // shows it.
-        let landed = self.has_landed(platform, submission);
-        match Failure::decode(self.failure(platform, submission).load_bits()) {
+        let landed = has_landed(statuses, submission);
+        match Failure::decode(failure_of(statuses, submission).load_bits()) {
             Some(failure) if failure.sequence >= submission.sequence() => Err(failure.error),
             _ => Ok(landed),
         }
@@ -455,47 +459,54 @@ impl<P: Platform> Queue<P> {
     /// Whether hardware is through with the wait of `submission`, well or badly.
     #[inline]
     fn has_landed(&self, platform: &P, submission: Submission) -> bool {
-        let status = self.status(platform, submission).load_bits() as u32;
-        status.wrapping_sub(submission.sequence() as u32).cast_signed() >= 0
-    }
-
-    #[inline]
-    fn status<'a>(&'a self, platform: &'a P, submission: Submission) -> &'a Entry {
-        &self.statuses.entries(platform)[submission.slot() * 2]
-    }
-
-    #[inline]
-    fn failure<'a>(&'a self, platform: &'a P, submission: Submission) -> &'a Entry {
-        &self.statuses.entries(platform)[submission.slot() * 2 + 1]
+        has_landed(self.statuses.entries(platform), submission)
     }
 
     /// The wait that lands `submission`.
     #[inline(always)]
-    fn wait(&self, submission: Submission) -> InvalidationDescriptor {
-        let address = PhysAddr::new(self.statuses.phys().as_u64() + submission.slot() as u64 * DESCRIPTOR_BYTES);
-        InvalidationDescriptor::Wait {
+    fn wait(&self, submission: Submission) -> Words {
+        let address = PhysAddr::new(self.statuses_at.as_u64() + u64::from(submission.slot()) * DESCRIPTOR_BYTES);
+        let wait = InvalidationDescriptor::Wait {
             status: Some(StatusWrite { address, data: submission.sequence() as u32 }),
             interrupt: false,
             fence: false,
             drain_page_requests: false,
-        }
+        };
+        wait.encode()
     }
+}
+
+/// The status of `submission` among all of them.
+#[inline(always)]
+fn status_of(statuses: &Frame, submission: Submission) -> &Entry {
+    &statuses[usize::from(submission.slot()) * 2]
+}
+
+/// Where a failure of `submission` is noted.
+#[inline(always)]
+fn failure_of(statuses: &Frame, submission: Submission) -> &Entry {
+    &statuses[usize::from(submission.slot()) * 2 + 1]
+}
+
+/// Whether hardware is through with the wait of `submission`, well or badly.
+#[inline(always)]
+fn has_landed(statuses: &Frame, submission: Submission) -> bool {
+    let landed = status_of(statuses, submission).load_bits() as u32;
+    landed.wrapping_sub(submission.sequence() as u32).cast_signed() >= 0
 }
 
 /// Writes a descriptor, the quadword with its type last.
 #[inline(always)]
-fn write(page: &Frame, slot: usize, descriptor: InvalidationDescriptor) {
-    let [low, high] = descriptor.encode();
-    // The remainder of a slot is the slot: so that no index is checked.
-    let slot = slot % SLOTS;
+fn write(page: &Frame, slot: u8, [low, high]: Words) {
+    let slot = usize::from(slot);
     page[slot * 2 + 1].store_bits(high);
     page[slot * 2].store_bits(low);
 }
 
 /// Makes `count` descriptors from `first` on visible to the hardware, which snoops the queue even where its walker does not snoop (§10.4.3).
 #[inline(always)]
-fn make_visible<P: Platform>(platform: &P, page: &Frame, first: usize, count: usize) {
-    let to_end = &page[first % SLOTS * 2..];
+fn make_visible<P: Platform>(platform: &P, page: &Frame, first: u8, count: usize) {
+    let to_end = &page[usize::from(first) * 2..];
     match to_end.get(..count * 2) {
         Some(all) => platform.table_barrier(all, true),
         None => {

@@ -1,6 +1,6 @@
 //! Errors of the queue: who pays, and how the others go on (§6.5.2.10).
 
-use super::{Queue, Ring, SLOTS, Submission, distance, make_visible, ring_doorbell, write};
+use super::{Queue, Ring, SLOTS, Submission, distance, failure_of, make_visible, ring_doorbell, status_of, write};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::spec::faults::status;
@@ -43,13 +43,13 @@ impl<P: Platform> Queue<P> {
         // Every descriptor has a wait behind it then, and who boarded fails or goes on with the others.
         self.close_boarding(ring, &hardware.platform);
         let raw_head = hardware.read64(IQH);
-        let head = (raw_head >> QUEUE_INDEX_SHIFT) as usize;
+        let head = (raw_head >> QUEUE_INDEX_SHIFT) as u8;
         // `ring.head` follows the hardware's head and never passes it.
         let sane = raw_head & !QUEUE_OFFSET_MASK == 0
-            && head < SLOTS
+            && raw_head >> QUEUE_INDEX_SHIFT < SLOTS as u64
             && distance(ring.head, head) <= distance(ring.head, ring.tail);
         // The submission that has the descriptor at the head: the first that ends behind it.
-        let has_head = |&(_, end): &(Submission, usize)| distance(ring.head, head) < distance(ring.head, end);
+        let has_head = |&(_, end): &(Submission, u8)| distance(ring.head, head) < distance(ring.head, end);
         let owner = if sane { ring.submissions().find(has_head) } else { None };
         let refused = errors & status::QUEUE_ERROR != 0;
         // Stopped at no descriptor of ours, or in front of a wait that has landed: hardware could not fetch, or is gone and
@@ -71,7 +71,7 @@ impl<P: Platform> Queue<P> {
             return;
         }
         if let Some((owner, end)) = owner.filter(|_| refused) {
-            self.replace_refused(hardware, head, (end + SLOTS - 1) % SLOTS, owner);
+            self.replace_refused(hardware, head, end.wrapping_sub(1), owner);
         }
         // A completion that no invalidation of ours asked for, `COMPLETION_ERROR`, stops nothing and hits no submission.
         hardware.write32(FSTS, errors);
@@ -83,7 +83,7 @@ impl<P: Platform> Queue<P> {
     /// of it. The rest of the owner stays, its wait at `wait` too, which tells when the hardware is through: the failure is
     /// written before the wait can land, and outweighs it.
     #[inline(always)]
-    fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: usize, wait: usize, owner: Submission) {
+    fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: u8, wait: u8, owner: Submission) {
         self.fail(hardware, owner, QueueError::Descriptor);
         // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
         // the owner's wait is in. Nobody unfinished has begun there, unless the owner is nothing but that wait.
@@ -95,19 +95,19 @@ impl<P: Platform> Queue<P> {
     /// Fails every submission whose wait lies before `end` and has not landed, and lands it in the hardware's stead.
     // In line, as `resume`.
     #[inline(always)]
-    fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, error: QueueError) {
-        let is_before = |&(_, behind): &(Submission, usize)| distance(ring.head, behind) <= distance(ring.head, end);
+    fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: u8, error: QueueError) {
+        let is_before = |&(_, behind): &(Submission, u8)| distance(ring.head, behind) <= distance(ring.head, end);
         for (submission, _) in ring.submissions().take_while(is_before) {
             if !self.has_landed(&hardware.platform, submission) {
                 self.fail(hardware, submission, error);
-                self.status(&hardware.platform, submission).store_bits(u64::from(submission.sequence() as u32));
+                status_of(self.statuses.entries(&hardware.platform), submission).store_bits(u64::from(submission.sequence() as u32));
             }
         }
     }
 
     fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, error: QueueError) {
         let failure = Failure { sequence: submission.sequence(), error };
-        self.failure(&hardware.platform, submission).store_bits(failure.encode());
+        failure_of(self.statuses.entries(&hardware.platform), submission).store_bits(failure.encode());
     }
 
     /// Begins anew, now that the hardware's queue is off and ours closed: what it has not done by now it never will.

@@ -15,11 +15,11 @@
 //! the doorbell. So who stops asking, is interrupted or never asks holds nobody up, and an interrupt may board what it has
 //! interrupted.
 
-use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, distance, ring_doorbell};
+use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, Words, distance, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
-use crate::spec::descriptors::InvalidationDescriptor;
 use crate::sync::Ordering;
+use portcullis::iommu::HandedIn;
 use portcullis::platform::{CpuHint, Step};
 use portcullis::{Platform, QueueError};
 
@@ -51,7 +51,7 @@ pub(super) struct Turn {
 
 impl<P: Platform> Queue<P> {
     /// Submits `descriptors`, at most [`BURST_MAX`], behind one wait with those of others. Spins for room, without the lock.
-    pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
+    pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
@@ -65,35 +65,83 @@ impl<P: Platform> Queue<P> {
 
     /// The same where there is room; `None` where there is none.
     #[inline]
-    pub(crate) fn try_submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
+    pub(crate) fn try_submit_shared<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Option<Ticket>, QueueError> {
-        self.once(|ring| self.board(ring, hardware, descriptors()))
+        self.once(|ring| {
+            let alone = self.go_alone(ring, hardware, descriptors());
+            alone.map(Ticket::from).or_else(|| self.board(ring, hardware, descriptors()))
+        })
+    }
+
+    /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does, and looks whether it is done. What has been handed in,
+    /// if it is not, is in `left` then, where nothing was before.
+    #[inline(never)]
+    pub(crate) fn try_one<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        [low, high]: Words,
+        left: &mut HandedIn<Ticket>,
+    ) -> bool {
+        let platform = &hardware.platform;
+        let submitted = self.once(
+            #[inline(always)]
+            |ring| {
+                let alone = self.go_alone(ring, hardware, core::iter::once([low, high]));
+                if alone.is_none() {
+                    *left = Ok(self.board(ring, hardware, core::iter::once([low, high])));
+                }
+                alone
+            },
+        );
+        match submitted {
+            Ok(Some(submission)) => {
+                let looked = self.look(platform, submission);
+                if looked != Ok(true) {
+                    *left = Ok(Some(submission.into()));
+                }
+                looked == Ok(true)
+            }
+            // Those on board are not done so soon.
+            Ok(None) => false,
+            Err(error) => {
+                *left = Err(error);
+                false
+            }
+        }
+    }
+
+    /// Writes a commit, and has it depart, where there is nothing to wait for and nobody on board: a ride of its own.
+    #[inline(always)]
+    fn go_alone<M: Mmio>(
+        &self,
+        ring: &mut Ring,
+        hardware: &Hardware<M, P>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
+    ) -> Option<Submission> {
+        let [older, last] = ring.departed;
+        let in_flight = older.is_some_and(|departed| !self.has_landed(&hardware.platform, departed));
+        if ring.boarding.is_some() || in_flight || ring.room() <= descriptors.len() {
+            return None;
+        }
+        let submission = self.write_submission(ring, hardware, descriptors);
+        ring.departed = [last, Some(submission)];
+        Some(submission)
     }
 
     /// Writes a commit into the next ride, and has that depart where there is nothing to wait for.
-    #[inline]
+    #[inline(never)]
     fn board<M: Mmio>(
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Ticket> {
-        let platform = &hardware.platform;
-        let count = descriptors.len();
-        let [older, last] = ring.departed;
-        let in_flight = older.filter(|departed| !self.has_landed(platform, *departed));
-        if ring.boarding.is_none() && in_flight.is_none() && ring.room() > count {
-            // Nothing to wait for, and nobody on board: a ride of its own.
-            let submission = self.write_submission(ring, hardware, descriptors);
-            ring.departed = [last, Some(submission)];
-            return Some(submission.into());
-        }
-        if ring.room() <= count {
+        if ring.room() <= descriptors.len() {
             // Here, not in `board_next`: the two frames must not add up.
-            self.reclaim(ring, platform);
+            self.reclaim(ring, &hardware.platform);
         }
         self.board_next(ring, hardware, descriptors)
     }
@@ -103,7 +151,7 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Ticket> {
         let platform = &hardware.platform;
         let count = descriptors.len();
@@ -118,7 +166,7 @@ impl<P: Platform> Queue<P> {
         let ride = ring.boarding.unwrap_or_else(|| {
             // Relaxed: see `is_out_of_patience`.
             self.landing_seen_us.store(UNSEEN, Ordering::Relaxed);
-            Ride { submission: self.begin(ring, platform), leader: cpu }
+            Ride { submission: Self::begin(ring, self.statuses.entries(platform)), leader: cpu }
         });
         let before = ride.descriptors(ring);
         Self::append(ring, self.descriptors.entries(platform), descriptors);
@@ -201,7 +249,7 @@ impl<P: Platform> Queue<P> {
 
 impl Ride {
     /// The slot in which it begins.
-    pub(super) fn first(&self) -> usize {
+    pub(super) fn first(&self) -> u8 {
         self.submission.slot()
     }
 

@@ -250,7 +250,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                 platform.probe(Step::Enter(Phase::Other));
                 platform.probe(Step::ChunkUnmap);
                 platform.probe(Step::Enter(Phase::Invalidate));
-                let proof = match space.invalidate_at_once(&[command]) {
+                let proof = match space.invalidate_at_once(command) {
                     Ok(proof) => proof,
                     Err(pending) => {
                         *left = Some(Unspent { pending, mark: cleared.mark() });
