@@ -45,12 +45,16 @@ pub(crate) fn write_back(entries: &[Entry]) {
 /// Writes back the line in which there is a byte at `at`.
 #[inline(always)]
 fn write_line_back(at: usize) {
-    match INSTRUCTION.load(Ordering::Relaxed) {
+    let instruction = INSTRUCTION.load(Ordering::Relaxed);
+    // The newest first.
+    if instruction == CLWB {
         // SAFETY: changes no memory, only where it is held; `use_instruction` was promised that there is the instruction.
-        CLWB => unsafe { asm!("clwb byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) },
+        unsafe { asm!("clwb byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
+    } else if instruction == CLFLUSHOPT {
         // SAFETY: as above.
-        CLFLUSHOPT => unsafe { asm!("clflushopt byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) },
+        unsafe { asm!("clflushopt byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
+    } else {
         // SAFETY: as above; every processor of this architecture has it.
-        _ => unsafe { asm!("clflush byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) },
+        unsafe { asm!("clflush byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
     }
 }

@@ -242,8 +242,8 @@ fn not_mapped(error: RawMapError) -> u64 {
 
 #[cold]
 #[inline(never)]
-fn not_unmapped(error: &RawUnmapError) -> i32 {
-    refused("unmap", error)
+fn not_unmapped(error: RawUnmapError) -> i32 {
+    refused("unmap", &error)
 }
 
 /// Maps a buffer for the device. All ones where that fails.
@@ -252,11 +252,15 @@ fn not_unmapped(error: &RawUnmapError) -> i32 {
 /// The memory is meant for the device until its unmap has returned, as drivers promise by the DMA API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
-    // SAFETY: the caller's promise, passed on.
-    match each!(&space.domain, domain => unsafe { domain.map_raw(PhysAddr::new(phys), len, access_of(direction)) }) {
-        Ok(iova) => iova.as_u64(),
-        Err(error) => not_mapped(error),
-    }
+    let (phys, access) = (PhysAddr::new(phys), access_of(direction));
+    // The result is taken apart for each design, where it is known to be in registers.
+    each!(&space.domain, domain => {
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { domain.map_raw(phys, len, access) } {
+            Ok(iova) => iova.as_u64(),
+            Err(error) => not_mapped(error),
+        }
+    })
 }
 
 /// The same for what has to be as `wish` says.
@@ -322,10 +326,13 @@ pub unsafe extern "C" fn pcr_map_list(
 /// Takes a mapping away. When this returns 0, the device has lost the buffer, or under deferred protection will within the window.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
-    match each!(&space.domain, domain => domain.unmap_raw(Iova::new(iova), len)) {
-        Ok(()) => 0,
-        Err(error) => not_unmapped(&error),
-    }
+    // As in `pcr_map`.
+    each!(&space.domain, domain => {
+        match domain.unmap_raw(Iova::new(iova), len) {
+            Ok(()) => 0,
+            Err(error) => not_unmapped(error),
+        }
+    })
 }
 
 /// The same for a mapping whose length only the domain knows.
@@ -333,7 +340,7 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
 pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
     match each!(&space.domain, domain => domain.unmap_raw_at(Iova::new(iova))) {
         Ok(_) => 0,
-        Err(error) => not_unmapped(&error),
+        Err(error) => not_unmapped(error),
     }
 }
 

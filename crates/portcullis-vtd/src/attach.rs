@@ -277,8 +277,13 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         if !is_aligned(&command) {
             return Err(Ok(None));
         }
+        let [low, high] = match (command, self.one_page) {
+            // As most of them are.
+            (Invalidation::Pages { domain, first, mask: 0, leaf_only: true }, Some(one_page)) => one_page.at(domain, first),
+            _ => self.descriptor(&command),
+        };
         let mut left = Ok(None);
-        match self.queue.try_one(&self.hardware, self.descriptor(&command), &mut left) {
+        match self.queue.try_one(&self.hardware, low, high, &mut left) {
             true => Ok(()),
             false => Err(left),
         }

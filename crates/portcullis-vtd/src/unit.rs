@@ -5,7 +5,7 @@ use crate::hardware::{Hardware, RegisterTimeout};
 use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
 use crate::queue::{Queue, QueueUse, SlotEnds};
-use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope, OnePage};
 use crate::spec::faults::status;
 use crate::spec::registers::{
     CAP, Capability, ECAP, ExtendedCapability, FECTL, FSTS, GSTS, IEUADDR, PMEN, RTADDR, VER, fault_event, global,
@@ -128,6 +128,8 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) extended: ExtendedCapability,
     pub(crate) physical_bits: u8,
     pub(crate) leaf_only_hint: bool,
+    /// What takes the leaves of a page out, where the unit has such commands.
+    pub(crate) one_page: Option<OnePage>,
     pub(crate) queue: Queue<P>,
     pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
     /// Reading a fault record and clearing it are one step.
@@ -242,6 +244,9 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             extended,
             physical_bits: config.physical_bits,
             leaf_only_hint: config.leaf_only_hint,
+            one_page: capability
+                .psi()
+                .then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd())),
             queue,
             attachments: Unbroken::new(platform.lock(LockClass::Attachment, attachments)),
             fault_records: platform.lock(LockClass::Attachment, ()),

@@ -145,14 +145,6 @@ impl Ring {
             Some((submission, first))
         })
     }
-
-    /// The slot that is written next, taken.
-    #[inline]
-    fn take(&mut self) -> u8 {
-        let slot = self.tail;
-        self.tail = slot.wrapping_add(1);
-        slot
-    }
 }
 
 /// Memory for [`Ring::ends`]: in the ring itself it would be in every frame through which a new unit goes.
@@ -333,7 +325,7 @@ impl<P: Platform> Queue<P> {
         }
         // A submission is one run of slots, so those who wait for submissions go now. The doorbell is for both.
         self.close_boarding(ring, &hardware.platform);
-        Some(self.write_submission(ring, hardware, descriptors))
+        Some(self.write_submission(ring, hardware, self.statuses.entries(&hardware.platform), descriptors))
     }
 
     /// Writes a submission, for which there is room while nobody boards, and tells the hardware.
@@ -342,14 +334,15 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
+        statuses: &Frame,
         descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Submission {
         let platform = &hardware.platform;
         platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
         let page = self.descriptors.entries(platform);
-        let submission = Self::begin(ring, self.statuses.entries(platform));
-        Self::append(ring, page, descriptors);
-        self.end(ring, platform, page, submission);
+        let submission = Self::begin(ring, statuses);
+        let tail = Self::append(ring, ring.tail, page, descriptors);
+        self.end(ring, tail, platform, page, submission);
         ring_doorbell(ring, hardware);
         submission
     }
@@ -357,27 +350,31 @@ impl<P: Platform> Queue<P> {
     /// Begins a submission in the slot that is written next.
     #[inline(always)]
     fn begin(ring: &mut Ring, statuses: &Frame) -> Submission {
-        ring.sequence += 1;
+        let before = ring.sequence;
+        ring.sequence = before + 1;
         let submission = Submission::new(ring.tail, ring.sequence);
         // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
         // here sees that it is over: that is what let the slot be taken.
-        status_of(statuses, submission).store_bits(u64::from((ring.sequence as u32).wrapping_sub(1)));
+        status_of(statuses, submission).store_bits(u64::from(before as u32));
         submission
     }
 
-    /// Writes the descriptors of a commit to their page.
+    /// Writes the descriptors of a commit to their page, from slot `tail` on. Returns the slot behind them.
     #[inline(always)]
-    fn append(ring: &mut Ring, page: &Frame, descriptors: impl Iterator<Item = Words>) {
+    fn append(ring: &mut Ring, mut tail: u8, page: &Frame, descriptors: impl Iterator<Item = Words>) -> u8 {
         for descriptor in descriptors {
-            write(page, ring.take(), descriptor);
+            write(page, tail, descriptor);
+            tail = tail.wrapping_add(1);
         }
         ring.commits += 1;
+        tail
     }
 
-    /// Writes the wait of a submission that ends here, and makes all of it visible.
+    /// Writes the wait of a submission that ends in slot `tail`, and makes all of it visible.
     #[inline(always)]
-    fn end(&self, ring: &mut Ring, platform: &P, page: &Frame, submission: Submission) {
-        write(page, ring.take(), self.wait(submission));
+    fn end(&self, ring: &mut Ring, tail: u8, platform: &P, page: &Frame, submission: Submission) {
+        write(page, tail, self.wait(submission));
+        ring.tail = tail.wrapping_add(1);
         let first = submission.slot();
         ring.ends[usize::from(first)] = ring.tail;
         make_visible(platform, page, first, distance(first, ring.tail));
@@ -446,14 +443,7 @@ impl<P: Platform> Queue<P> {
     /// What memory tells of `submission`.
     #[inline]
     fn look(&self, platform: &P, submission: Submission) -> Result<bool, QueueError> {
-        let statuses = self.statuses.entries(platform);
-        // The status first: whatever makes it read as landed, a failure was written before that, and the acquiring load
-        // shows it.
-        let landed = has_landed(statuses, submission);
-        match Failure::decode(failure_of(statuses, submission).load_bits()) {
-            Some(failure) if failure.sequence >= submission.sequence() => Err(failure.error),
-            _ => Ok(landed),
-        }
+        look(self.statuses.entries(platform), submission)
     }
 
     /// Whether hardware is through with the wait of `submission`, well or badly.
@@ -486,6 +476,15 @@ fn status_of(statuses: &Frame, submission: Submission) -> &Entry {
 #[inline(always)]
 fn failure_of(statuses: &Frame, submission: Submission) -> &Entry {
     &statuses[usize::from(submission.slot()) * 2 + 1]
+}
+
+/// What memory tells of `submission`.
+#[inline(always)]
+fn look(statuses: &Frame, submission: Submission) -> Result<bool, QueueError> {
+    // The status first: whatever makes it read as landed, a failure was written before that, and the acquiring load
+    // shows it.
+    let landed = has_landed(statuses, submission);
+    Failure::of(failure_of(statuses, submission).load_bits(), submission.sequence()).map_or(Ok(landed), Err)
 }
 
 /// Whether hardware is through with the wait of `submission`, well or badly.

@@ -24,9 +24,16 @@ impl Failure {
         self.sequence << Self::SHIFT | error as u64
     }
 
-    pub(super) fn decode(word: u64) -> Option<Self> {
-        let error = *Self::ERRORS.get(word as usize % (1 << Self::SHIFT)).unwrap_or(&QueueError::Descriptor);
-        (word != 0).then_some(Self { sequence: word >> Self::SHIFT, error })
+    /// How the submission of this sequence has failed, if it has: `word` is that of its slot.
+    #[inline(always)]
+    pub(super) fn of(word: u64, sequence: u64) -> Option<QueueError> {
+        // The sequence of no failure is zero, which comes before all others.
+        if word >> Self::SHIFT < sequence { None } else { Some(Self::error_of(word)) }
+    }
+
+    #[cold]
+    fn error_of(word: u64) -> QueueError {
+        *Self::ERRORS.get(word as usize % (1 << Self::SHIFT)).unwrap_or(&QueueError::Descriptor)
     }
 }
 

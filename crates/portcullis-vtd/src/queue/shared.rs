@@ -15,11 +15,12 @@
 //! the doorbell. So who stops asking, is interrupted or never asks holds nobody up, and an interrupt may board what it has
 //! interrupted.
 
-use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, Words, distance, ring_doorbell};
+use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, Words, distance, has_landed, look, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::sync::Ordering;
 use portcullis::iommu::HandedIn;
+use portcullis::table::Frame;
 use portcullis::platform::{CpuHint, Step};
 use portcullis::{Platform, QueueError};
 
@@ -71,46 +72,49 @@ impl<P: Platform> Queue<P> {
         descriptors: impl Fn() -> D,
     ) -> Result<Option<Ticket>, QueueError> {
         self.once(|ring| {
-            let alone = self.go_alone(ring, hardware, descriptors());
+            let statuses = self.statuses.entries(&hardware.platform);
+            let alone = self.go_alone(ring, hardware, statuses, descriptors());
             alone.map(Ticket::from).or_else(|| self.board(ring, hardware, descriptors()))
         })
     }
 
     /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does, and looks whether it is done. What has been handed in,
     /// if it is not, is in `left` then, where nothing was before.
+    // By values that fit into registers.
     #[inline(never)]
     pub(crate) fn try_one<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,
-        [low, high]: Words,
+        low: u64,
+        high: u64,
         left: &mut HandedIn<Ticket>,
     ) -> bool {
-        let platform = &hardware.platform;
+        let statuses = self.statuses.entries(&hardware.platform);
         let submitted = self.once(
             #[inline(always)]
             |ring| {
-                let alone = self.go_alone(ring, hardware, core::iter::once([low, high]));
+                let alone = self.go_alone(ring, hardware, statuses, core::iter::once([low, high]));
                 if alone.is_none() {
-                    *left = Ok(self.board(ring, hardware, core::iter::once([low, high])));
+                    *left = Ok(self.board_one(ring, hardware, low, high));
                 }
                 alone
             },
         );
-        match submitted {
-            Ok(Some(submission)) => {
-                let looked = self.look(platform, submission);
-                if looked != Ok(true) {
-                    *left = Ok(Some(submission.into()));
-                }
-                looked == Ok(true)
-            }
+        let handed_in = match submitted {
+            Ok(Some(submission)) if look(statuses, submission) == Ok(true) => return true,
+            Ok(Some(submission)) => Ok(Some(submission.into())),
             // Those on board are not done so soon.
-            Ok(None) => false,
-            Err(error) => {
-                *left = Err(error);
-                false
-            }
-        }
+            Ok(None) => return false,
+            Err(error) => Err(error),
+        };
+        *left = handed_in;
+        false
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn board_one<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>, low: u64, high: u64) -> Option<Ticket> {
+        self.board(ring, hardware, core::iter::once([low, high]))
     }
 
     /// Writes a commit, and has it depart, where there is nothing to wait for and nobody on board: a ride of its own.
@@ -119,14 +123,15 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
+        statuses: &Frame,
         descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Submission> {
         let [older, last] = ring.departed;
-        let in_flight = older.is_some_and(|departed| !self.has_landed(&hardware.platform, departed));
+        let in_flight = older.is_some_and(|departed| !has_landed(statuses, departed));
         if ring.boarding.is_some() || in_flight || ring.room() <= descriptors.len() {
             return None;
         }
-        let submission = self.write_submission(ring, hardware, descriptors);
+        let submission = self.write_submission(ring, hardware, statuses, descriptors);
         ring.departed = [last, Some(submission)];
         Some(submission)
     }
@@ -169,7 +174,7 @@ impl<P: Platform> Queue<P> {
             Ride { submission: Self::begin(ring, self.statuses.entries(platform)), leader: cpu }
         });
         let before = ride.descriptors(ring);
-        Self::append(ring, self.descriptors.entries(platform), descriptors);
+        ring.tail = Self::append(ring, ring.tail, self.descriptors.entries(platform), descriptors);
         self.set_boarding(ring, Some(ride));
         // A full ride gains nothing by waiting.
         let [older, _] = ring.departed;
@@ -235,7 +240,7 @@ impl<P: Platform> Queue<P> {
         if let Some(ride) = ring.boarding {
             platform.probe(Step::QueueWrite { descriptors: 1 });
             self.set_boarding(ring, None);
-            self.end(ring, platform, self.descriptors.entries(platform), ride.submission);
+            self.end(ring, ring.tail, platform, self.descriptors.entries(platform), ride.submission);
             ring.departed = [ring.departed[1], Some(ride.submission)];
         }
     }
