@@ -2,26 +2,27 @@
 
 use core::arch::asm;
 use core::ptr;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use portcullis::table::Entry;
 
-// As the C half numbers them. CLWB leaves a line in the cache, where the next map finds it; the others take it out.
-const CLFLUSH: u8 = 0;
+// As the C half numbers them; 0 is CLFLUSH. CLWB leaves a line in the cache, where the next map finds it; the others take it out.
 const CLFLUSHOPT: u8 = 1;
 const CLWB: u8 = 2;
 
 /// Of every processor that has a VT-d unit.
 const LINE_BYTES: usize = 64;
 
-/// Relaxed: written once, before a unit is brought up.
-static INSTRUCTION: AtomicU8 = AtomicU8::new(CLFLUSH);
+// Relaxed: written once, before a unit is brought up.
+static HAS_CLWB: AtomicBool = AtomicBool::new(false);
+static HAS_CLFLUSHOPT: AtomicBool = AtomicBool::new(false);
 
 /// Says which instruction is to be used.
 ///
 /// # Safety
 /// The processor has it.
 pub(crate) unsafe fn use_instruction(number: u8) {
-    INSTRUCTION.store(number, Ordering::Relaxed);
+    HAS_CLWB.store(number == CLWB, Ordering::Relaxed);
+    HAS_CLFLUSHOPT.store(number == CLFLUSHOPT, Ordering::Relaxed);
 }
 
 /// Writes the lines of `entries` back, before any register is written.
@@ -45,12 +46,10 @@ pub(crate) fn write_back(entries: &[Entry]) {
 /// Writes back the line in which there is a byte at `at`.
 #[inline(always)]
 fn write_line_back(at: usize) {
-    let instruction = INSTRUCTION.load(Ordering::Relaxed);
-    // The newest first.
-    if instruction == CLWB {
+    if HAS_CLWB.load(Ordering::Relaxed) {
         // SAFETY: changes no memory, only where it is held; `use_instruction` was promised that there is the instruction.
         unsafe { asm!("clwb byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
-    } else if instruction == CLFLUSHOPT {
+    } else if HAS_CLFLUSHOPT.load(Ordering::Relaxed) {
         // SAFETY: as above.
         unsafe { asm!("clflushopt byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
     } else {

@@ -132,9 +132,14 @@ impl Ring {
         SLOTS - 1 - distance(self.head, self.tail) - usize::from(self.boarding.is_some())
     }
 
+    /// The slot behind the last submission that has a wait.
+    fn end_of_submissions(&self) -> u8 {
+        self.boarding.map_or(self.tail, |ride| ride.first())
+    }
+
     /// The submissions that have a wait and are not known to be over, oldest first, each with the slot behind its wait.
     fn submissions(&self) -> impl Iterator<Item = (Submission, u8)> + '_ {
-        let end = self.boarding.map_or(self.tail, |ride| ride.first());
+        let end = self.end_of_submissions();
         let (mut first, mut sequence) = (self.head, self.oldest);
         core::iter::from_fn(move || {
             if first == end {
@@ -340,23 +345,22 @@ impl<P: Platform> Queue<P> {
         let platform = &hardware.platform;
         platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
         let page = self.descriptors.entries(platform);
-        let submission = Self::begin(ring, statuses);
-        let tail = Self::append(ring, ring.tail, page, descriptors);
-        self.end(ring, tail, platform, page, submission);
+        let (first, sequence) = (ring.tail, Self::begin(ring, statuses));
+        let tail = Self::append(ring, first, page, descriptors);
+        self.end(ring, tail, platform, page, first, sequence);
         ring_doorbell(ring, hardware);
-        submission
+        Submission::new(first, sequence)
     }
 
-    /// Begins a submission in the slot that is written next.
+    /// Begins a submission in the slot that is written next. Returns its sequence.
     #[inline(always)]
-    fn begin(ring: &mut Ring, statuses: &Frame) -> Submission {
+    fn begin(ring: &mut Ring, statuses: &Frame) -> u64 {
         let before = ring.sequence;
         ring.sequence = before + 1;
-        let submission = Submission::new(ring.tail, ring.sequence);
         // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
         // here sees that it is over: that is what let the slot be taken.
-        status_of(statuses, submission).store_bits(u64::from(before as u32));
-        submission
+        statuses[usize::from(ring.tail) * 2].store_bits(u64::from(before as u32));
+        ring.sequence
     }
 
     /// Writes the descriptors of a commit to their page, from slot `tail` on. Returns the slot behind them.
@@ -370,12 +374,11 @@ impl<P: Platform> Queue<P> {
         tail
     }
 
-    /// Writes the wait of a submission that ends in slot `tail`, and makes all of it visible.
+    /// Writes the wait of a submission that begins in slot `first` and ends in slot `tail`, and makes all of it visible.
     #[inline(always)]
-    fn end(&self, ring: &mut Ring, tail: u8, platform: &P, page: &Frame, submission: Submission) {
-        write(page, tail, self.wait(submission));
+    fn end(&self, ring: &mut Ring, tail: u8, platform: &P, page: &Frame, first: u8, sequence: u64) {
+        write(page, tail, self.wait(first, sequence));
         ring.tail = tail.wrapping_add(1);
-        let first = submission.slot();
         ring.ends[usize::from(first)] = ring.tail;
         make_visible(platform, page, first, distance(first, ring.tail));
     }
@@ -387,13 +390,14 @@ impl<P: Platform> Queue<P> {
     #[cold]
     #[inline(never)]
     fn reclaim(&self, ring: &mut Ring, platform: &P) {
-        let (mut head, mut oldest) = (ring.head, ring.oldest);
-        for (_, end) in ring.submissions().take_while(|(submission, _)| self.has_landed(platform, *submission)) {
-            (head, oldest) = (end, oldest + 1);
+        let statuses = self.statuses.entries(platform);
+        let end = ring.end_of_submissions();
+        // As `submissions` has them, without a word for each.
+        while ring.head != end && landed(statuses, ring.head, ring.oldest) {
+            (ring.head, ring.oldest) = (ring.ends[usize::from(ring.head)], ring.oldest + 1);
         }
-        (ring.head, ring.oldest) = (head, oldest);
         // Within a revolution, so that no later one can take its status out of the reach of comparison.
-        ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
+        ring.departed = ring.departed.map(|ride| ride.filter(|departed| !has_landed(statuses, *departed)));
     }
 
     /// Whether everything under `ticket` is done.
@@ -452,12 +456,12 @@ impl<P: Platform> Queue<P> {
         has_landed(self.statuses.entries(platform), submission)
     }
 
-    /// The wait that lands `submission`.
+    /// The wait that lands the submission of this sequence that begins in slot `first`.
     #[inline(always)]
-    fn wait(&self, submission: Submission) -> Words {
-        let address = PhysAddr::new(self.statuses_at.as_u64() + u64::from(submission.slot()) * DESCRIPTOR_BYTES);
+    fn wait(&self, first: u8, sequence: u64) -> Words {
+        let address = PhysAddr::new(self.statuses_at.as_u64() + u64::from(first) * DESCRIPTOR_BYTES);
         let wait = InvalidationDescriptor::Wait {
-            status: Some(StatusWrite { address, data: submission.sequence() as u32 }),
+            status: Some(StatusWrite { address, data: sequence as u32 }),
             interrupt: false,
             fence: false,
             drain_page_requests: false,
@@ -490,8 +494,14 @@ fn look(statuses: &Frame, submission: Submission) -> Result<bool, QueueError> {
 /// Whether hardware is through with the wait of `submission`, well or badly.
 #[inline(always)]
 fn has_landed(statuses: &Frame, submission: Submission) -> bool {
-    let landed = status_of(statuses, submission).load_bits() as u32;
-    landed.wrapping_sub(submission.sequence() as u32).cast_signed() >= 0
+    landed(statuses, submission.slot(), submission.sequence())
+}
+
+/// The same of the submission of this sequence that begins in `slot`.
+#[inline(always)]
+fn landed(statuses: &Frame, slot: u8, sequence: u64) -> bool {
+    let status = statuses[usize::from(slot) * 2].load_bits() as u32;
+    status.wrapping_sub(sequence as u32).cast_signed() >= 0
 }
 
 /// Writes a descriptor, the quadword with its type last.

@@ -95,7 +95,7 @@ impl<P: Platform> Queue<P> {
         // Not a wait without any effect, which some implementations refuse too: one that writes to the status of the slot that
         // the owner's wait is in. Nobody unfinished has begun there, unless the owner is nothing but that wait.
         let page = self.descriptors.entries(&hardware.platform);
-        write(page, head, self.wait(Submission::new(wait, owner.sequence())));
+        write(page, head, self.wait(wait, owner.sequence()));
         make_visible(&hardware.platform, page, head, 1);
     }
 

@@ -171,7 +171,9 @@ impl<P: Platform> Queue<P> {
         let ride = ring.boarding.unwrap_or_else(|| {
             // Relaxed: see `is_out_of_patience`.
             self.landing_seen_us.store(UNSEEN, Ordering::Relaxed);
-            Ride { submission: Self::begin(ring, self.statuses.entries(platform)), leader: cpu }
+            let first = ring.tail;
+            let sequence = Self::begin(ring, self.statuses.entries(platform));
+            Ride { submission: Submission::new(first, sequence), leader: cpu }
         });
         let before = ride.descriptors(ring);
         ring.tail = Self::append(ring, ring.tail, self.descriptors.entries(platform), descriptors);
@@ -240,7 +242,8 @@ impl<P: Platform> Queue<P> {
         if let Some(ride) = ring.boarding {
             platform.probe(Step::QueueWrite { descriptors: 1 });
             self.set_boarding(ring, None);
-            self.end(ring, ring.tail, platform, self.descriptors.entries(platform), ride.submission);
+            let page = self.descriptors.entries(platform);
+            self.end(ring, ring.tail, platform, page, ride.first(), ride.submission.sequence());
             ring.departed = [ring.departed[1], Some(ride.submission)];
         }
     }

@@ -204,6 +204,16 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
+    /// Takes the next page of a CPU's own stream, if its chunk has one. Where it has none, nothing of it is left to be given up either: the
+    /// next [`take`](Self::take) replaces it.
+    #[inline(always)]
+    pub(crate) fn take_page_at_once(&self, platform: &P, access: Access) -> Option<Taken<'_>> {
+        platform.probe(Step::ChunkTake);
+        let (_, before) = self.advance(platform, Stream(None), access as usize, 1);
+        let (end, next) = split(before);
+        (next < end).then(|| self.taken(next, 1))
+    }
+
     /// Takes as many pages for mappings of a page as there are in the chunk that `stream` is in, `pages` at most. `None` where there are as
     /// many tables as there may be.
     ///

@@ -23,7 +23,7 @@ use crate::safety::Protection;
 use crate::space::Pending;
 use crate::sub_page::{Bounce, BouncePages, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
-use crate::table::{Frame, TableRule};
+use crate::table::{Entry, Frame, TableRule};
 use core::mem::MaybeUninit;
 
 /// Unmaps of a CPU that wait for a flush at most: half of what Linux has.
@@ -188,12 +188,20 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             || self.chunks().take(platform, &IovaRequest::of(request), self.grow()),
         );
         let Some(taken) = taken? else { return Ok(None) };
+        self.write(request, taken.entries);
+        Ok(Some(taken))
+    }
+
+    /// Writes the entries of pages that were taken.
+    #[inline(always)]
+    fn write(&self, request: &Request<'_>, entries: &[Entry]) {
+        let space = &self.base.space;
+        let platform = space.platform();
         // Only now: a map that finds no place in a chunk is charged as any other.
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::ChunkMap);
         platform.probe(Step::Enter(Phase::Table));
-        page_states::write(space.walker(), taken.entries, request.segments(), request.access().rights());
-        Ok(Some(taken))
+        page_states::write(space.walker(), entries, request.segments(), request.access().rights());
     }
 
     /// Takes pages of a chunk for mappings of a page, as many as a chunk has at most. `None` where there are as many tables as there may be.
@@ -380,6 +388,24 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             }
             _ => self.map_general(request),
         }
+    }
+
+    #[inline(always)]
+    unsafe fn map_at_once(&self, segment: Segment, access: Access) -> Option<IovaRange> {
+        let space = &self.base.space;
+        let platform = space.platform();
+        let segments = [segment];
+        let request = Request::in_a_page(&segments, access);
+        if !space.is_plain(&request) {
+            return None;
+        }
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let taken = space.poison_on_panic(
+            #[inline(always)]
+            || self.chunks().take_page_at_once(platform, access),
+        )?;
+        self.write(&request, taken.entries);
+        Some(taken.range)
     }
 
     unsafe fn map_apart(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {

@@ -249,6 +249,16 @@ pub unsafe trait Mapper: Send + Sync {
     /// design declares is over; for good, where that window has no bound. None of it holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
+    /// Makes a mapping of a segment within a page, of a CPU's own stream and for one DMA, if that takes no more than an entry. `None` leaves it
+    /// to [`map`](Mapper::map).
+    ///
+    /// # Safety
+    /// That of [`map`](Mapper::map).
+    #[inline(always)]
+    unsafe fn map_at_once(&self, _segment: Segment, _access: Access) -> Option<IovaRange> {
+        None
+    }
+
     /// Does what [`map`](Mapper::map) does, for callers that are off the fast paths: in a frame of its own, and the general way at once
     /// where there is a short one.
     ///
