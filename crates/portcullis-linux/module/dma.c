@@ -22,10 +22,12 @@ static noinline dma_addr_t note_failure(struct pc_device *device)
 
 static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, size_t size)
 {
+	struct pc_counts __percpu *counts = device->counts;
+
 	if (unlikely(at == DMA_MAPPING_ERROR))
 		return note_failure(device);
-	this_cpu_inc(device->counts->maps);
-	this_cpu_add(device->counts->bytes, size);
+	this_cpu_inc(counts->maps);
+	this_cpu_add(counts->bytes, size);
 	return at;
 }
 

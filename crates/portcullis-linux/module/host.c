@@ -124,7 +124,7 @@ void pcs_lock_init(void *lock, u32 class)
 }
 
 #if defined(CONFIG_DEBUG_SPINLOCK) || defined(CONFIG_DEBUG_LOCK_ALLOC)
-pc_thin unsigned long pcs_lock(void *lock)
+pc_short unsigned long pcs_lock(void *lock)
 {
 	unsigned long flags;
 
@@ -132,13 +132,13 @@ pc_thin unsigned long pcs_lock(void *lock)
 	return flags;
 }
 
-pc_thin void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
+pc_short void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
 #else
 /* By itself, for it saves all registers. */
 static noinline pc_thin void wait_for_lock(raw_spinlock_t *lock) { arch_spin_lock(&lock->raw_lock); }
 
 /* The same without two calls more. With interrupts off no task is preempted, so that need not be said. */
-pc_thin unsigned long pcs_lock(void *lock)
+pc_short unsigned long pcs_lock(void *lock)
 {
 	unsigned long flags;
 
@@ -148,7 +148,7 @@ pc_thin unsigned long pcs_lock(void *lock)
 	return flags;
 }
 
-pc_thin void pcs_unlock(void *lock, unsigned long flags)
+pc_short void pcs_unlock(void *lock, unsigned long flags)
 {
 	arch_spin_unlock(&((raw_spinlock_t *)lock)->raw_lock);
 	local_irq_restore(flags);

@@ -84,6 +84,7 @@ void pcr_space_use(struct pcr_space *space, struct pcr_space_use *out);
  * Functions that Rust calls in the middle of its own, and that would be inline in C. They save what they use but for what they return,
  * so that their callers keep all in registers.
  */
+#define pc_short notrace __noendbr
 #define pc_thin notrace __noendbr __attribute__((no_caller_saved_registers))
 
 void *pcs_alloc(size_t bytes, size_t align);
@@ -93,8 +94,8 @@ void pcs_may_not_sleep(int slot);
 u64 pcs_page_alloc(bool may_sleep);
 void pcs_page_free(u64 phys);
 void pcs_lock_init(void *lock, u32 class);
-pc_thin unsigned long pcs_lock(void *lock);
-pc_thin void pcs_unlock(void *lock, unsigned long flags);
+pc_short unsigned long pcs_lock(void *lock);
+pc_short void pcs_unlock(void *lock, unsigned long flags);
 DECLARE_PER_CPU(u32, pcs_cpu);
 u32 pcs_cpus(void);
 u64 __percpu *pcs_words_alloc(void);

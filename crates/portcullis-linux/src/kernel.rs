@@ -79,10 +79,8 @@ pub(crate) unsafe fn rcu_unlock() {
 /// It was made by [`pcs_lock_init`].
 #[inline(always)]
 pub(crate) unsafe fn lock(lock: *mut c_void) -> usize {
-    let flags;
     // SAFETY: the caller's promise.
-    unsafe { thin!(pcs_lock("rdi" = lock) -> flags) }
-    flags
+    unsafe { pcs_lock(lock) }
 }
 
 /// Opens a lock, and turns interrupts on if they were.
@@ -92,5 +90,5 @@ pub(crate) unsafe fn lock(lock: *mut c_void) -> usize {
 #[inline(always)]
 pub(crate) unsafe fn unlock(lock: *mut c_void, flags: usize) {
     // SAFETY: the caller's promise.
-    unsafe { thin!(pcs_unlock("rdi" = lock, "rsi" = flags)) }
+    unsafe { pcs_unlock(lock, flags) }
 }

@@ -259,14 +259,16 @@ pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: 
         return iova.as_u64();
     }
     // SAFETY: as above.
-    unsafe { map_otherwise(space, phys, len, direction) }
+    unsafe { pcr_map_otherwise(space, phys, len, direction) }
 }
 
 /// # Safety
 /// That of [`pcr_map`].
-// Apart, so that it takes the place of that function, which has no frame.
+// Apart, so that it takes the place of that function, which has no frame. By a name, so that no compiler changes its arguments, which are
+// those of that function.
 #[inline(never)]
-unsafe extern "C" fn map_otherwise(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcr_map_otherwise(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
     let (phys, access) = (PhysAddr::new(phys), access_of(direction));
     // The result is taken apart for each design, where it is known to be in registers.
     each!(&space.domain, domain => {

@@ -223,8 +223,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let mut left = None;
         match (self.clear_invalidate_spend::<ONE>(range, &mut left), left) {
             (Some(proof), _) => Ok(Committed::Lost(proof)),
-            (None, Some(unspent)) => self.await_and_spend(range, unspent),
-            (None, None) => self.unmap_general(range),
+            (None, Some(unspent)) => self.await_and_spend(range, unspent).map_err(RawUnmapError::Commit),
+            (None, None) => Ok(self.unmap_general(range)?),
         }
     }
 
