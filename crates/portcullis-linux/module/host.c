@@ -134,17 +134,13 @@ pc_short unsigned long pcs_lock(void *lock)
 
 pc_short void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
 #else
-/* By itself, for it saves all registers. */
-static noinline pc_thin void wait_for_lock(raw_spinlock_t *lock) { arch_spin_lock(&lock->raw_lock); }
-
 /* The same without two calls more. With interrupts off no task is preempted, so that need not be said. */
 pc_short unsigned long pcs_lock(void *lock)
 {
 	unsigned long flags;
 
 	local_irq_save(flags);
-	if (unlikely(!arch_spin_trylock(&((raw_spinlock_t *)lock)->raw_lock)))
-		wait_for_lock(lock);
+	arch_spin_lock(&((raw_spinlock_t *)lock)->raw_lock);
 	return flags;
 }
 

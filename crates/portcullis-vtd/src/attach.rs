@@ -135,6 +135,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.submit(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
 
+    /// By values that fit into registers.
+    #[inline(never)]
+    fn try_one(&self, low: u64, high: u64, left: &mut HandedIn<Ticket>) -> bool {
+        self.queue.try_one(&self.hardware, [low, high], left)
+    }
+
     /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
     #[inline(always)]
     fn descriptor(&self, command: &Invalidation) -> Words {
@@ -283,7 +289,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             _ => self.descriptor(&command),
         };
         let mut left = Ok(None);
-        match self.queue.try_one(&self.hardware, low, high, &mut left) {
+        match self.try_one(low, high, &mut left) {
             true => Ok(()),
             false => Err(left),
         }

@@ -80,19 +80,20 @@ impl<P: Platform> Queue<P> {
 
     /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does, and looks whether it is done. What has been handed in,
     /// if it is not, is in `left` then, where nothing was before.
-    // By values that fit into registers.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn try_one<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,
-        low: u64,
-        high: u64,
+        [low, high]: Words,
         left: &mut HandedIn<Ticket>,
     ) -> bool {
         let statuses = self.statuses.entries(&hardware.platform);
         let submitted = self.once(
             #[inline(always)]
             |ring| {
+                if ring.room() <= 1 {
+                    self.reclaim(ring, &hardware.platform);
+                }
                 let alone = self.go_alone(ring, hardware, statuses, core::iter::once([low, high]));
                 if alone.is_none() {
                     *left = Ok(self.board_one(ring, hardware, low, high));
