@@ -87,23 +87,20 @@ impl<P: Platform> Queue<P> {
         [low, high]: Words,
         left: &mut HandedIn<Ticket>,
     ) -> bool {
-        let statuses = self.statuses.entries(&hardware.platform);
         let submitted = self.once(
             #[inline(always)]
             |ring| {
-                if ring.room() <= 1 {
-                    self.reclaim(ring, &hardware.platform);
-                }
+                let statuses = self.statuses.entries(&hardware.platform);
                 let alone = self.go_alone(ring, hardware, statuses, core::iter::once([low, high]));
                 if alone.is_none() {
                     *left = Ok(self.board_one(ring, hardware, low, high));
                 }
-                alone
+                alone.map(|submission| (submission, statuses))
             },
         );
         let handed_in = match submitted {
-            Ok(Some(submission)) if look(statuses, submission) == Ok(true) => return true,
-            Ok(Some(submission)) => Ok(Some(submission.into())),
+            Ok(Some((submission, statuses))) if look(statuses, submission) == Ok(true) => return true,
+            Ok(Some((submission, _))) => Ok(Some(submission.into())),
             // Those on board are not done so soon.
             Ok(None) => return false,
             Err(error) => Err(error),
@@ -129,8 +126,14 @@ impl<P: Platform> Queue<P> {
     ) -> Option<Submission> {
         let [older, last] = ring.departed;
         let in_flight = older.is_some_and(|departed| !has_landed(statuses, departed));
-        if ring.boarding.is_some() || in_flight || ring.room() <= descriptors.len() {
+        if ring.boarding.is_some() || in_flight {
             return None;
+        }
+        if ring.room() <= descriptors.len() {
+            self.reclaim(ring, &hardware.platform);
+            if ring.room() <= descriptors.len() {
+                return None;
+            }
         }
         let submission = self.write_submission(ring, hardware, statuses, descriptors);
         ring.departed = [last, Some(submission)];
