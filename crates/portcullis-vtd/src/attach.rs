@@ -285,7 +285,9 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         }
         let [low, high] = match (command, self.one_page) {
             // As most of them are.
-            (Invalidation::Pages { domain, first, mask: 0, leaf_only: true }, Some(one_page)) => one_page.at(domain, first),
+            (Invalidation::Pages { domain, first, mask: 0, leaf_only: true }, Some(one_page)) => {
+                one_page.at(domain, first)
+            }
             _ => self.descriptor(&command),
         };
         let mut left = Ok(None);

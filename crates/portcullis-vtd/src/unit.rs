@@ -244,9 +244,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             extended,
             physical_bits: config.physical_bits,
             leaf_only_hint: config.leaf_only_hint,
-            one_page: capability
-                .psi()
-                .then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd())),
+            one_page: capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd())),
             queue,
             attachments: Unbroken::new(platform.lock(LockClass::Attachment, attachments)),
             fault_records: platform.lock(LockClass::Attachment, ()),

@@ -107,7 +107,8 @@ impl<P: Platform> Queue<P> {
         for (submission, _) in ring.submissions().take_while(is_before) {
             if !self.has_landed(&hardware.platform, submission) {
                 self.fail(hardware, submission, error);
-                status_of(self.statuses.entries(&hardware.platform), submission).store_bits(u64::from(submission.sequence() as u32));
+                status_of(self.statuses.entries(&hardware.platform), submission)
+                    .store_bits(u64::from(submission.sequence() as u32));
             }
         }
     }

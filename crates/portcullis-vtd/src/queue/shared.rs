@@ -20,8 +20,8 @@ use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::sync::Ordering;
 use portcullis::iommu::HandedIn;
-use portcullis::table::Frame;
 use portcullis::platform::{CpuHint, Step};
+use portcullis::table::Frame;
 use portcullis::{Platform, QueueError};
 
 /// How long the others on board leave it to the leader to depart once it may, and then each to those who have boarded before,
