@@ -81,11 +81,11 @@ void pcr_space_use(struct pcr_space *space, struct pcr_space_use *out);
 /* ---- What C offers: host.c, units.c and dma.c; kernel.rs says what each does. ---- */
 
 /*
- * Functions that Rust calls in the middle of its own, and that would be inline in C. They save what they use but for what they return,
- * so that their callers keep all in registers.
+ * Functions that Rust calls where C would have them in line. A thin one saves all that it uses, and so does not make its caller move what it
+ * keeps in registers.
  */
 #define pc_short notrace __noendbr
-#define pc_thin notrace __noendbr __attribute__((no_caller_saved_registers))
+#define pc_thin pc_short __attribute__((no_caller_saved_registers))
 
 void *pcs_alloc(size_t bytes, size_t align);
 void pcs_free(void *at);

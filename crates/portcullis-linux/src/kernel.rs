@@ -3,16 +3,6 @@
 use core::arch::asm;
 use core::ffi::{c_char, c_void};
 
-/// Calls a function of the C half that changes no register but that of its result, so that the caller keeps all others.
-macro_rules! thin {
-    ($function:ident($($register:tt = $argument:expr),*)) => {
-        asm!("call {}", sym $function, $(in($register) $argument,)*)
-    };
-    ($function:ident($($register:tt = $argument:expr),*) -> $result:ident) => {
-        asm!("call {}", sym $function, $(in($register) $argument,)* out("rax") $result)
-    };
-}
-
 unsafe extern "C" {
     /// Memory of the kernel's general allocator. It may sleep only between `pcs_may_sleep` and `pcs_may_not_sleep`. Null where there is none.
     pub(crate) fn pcs_alloc(bytes: usize, align: usize) -> *mut u8;
@@ -25,10 +15,9 @@ unsafe extern "C" {
     pub(crate) fn pcs_page_free(phys: u64);
     /// Makes an open lock of class `class` in memory for one.
     pub(crate) fn pcs_lock_init(lock: *mut c_void, class: u32);
-    /// Takes a lock with interrupts off, and says how they were before. To be called by [`thin`].
-    fn pcs_lock(lock: *mut c_void) -> usize;
-    /// To be called by [`thin`].
-    fn pcs_unlock(lock: *mut c_void, flags: usize);
+    /// Takes a lock with interrupts off, and says how they were before.
+    pub(crate) fn pcs_lock(lock: *mut c_void) -> usize;
+    pub(crate) fn pcs_unlock(lock: *mut c_void, flags: usize);
     /// The number of the CPU that runs, where `gs` leads to what that has.
     pub(crate) static pcs_cpu: u32;
     pub(crate) fn pcs_cpus() -> u32;
@@ -40,8 +29,9 @@ unsafe extern "C" {
     /// Changes word `word` of the CPU that runs from `old` to `new`, if that is `cpu`.
     pub(crate) fn pcs_exchange_at(words: *mut u64, cpu: u32, word: usize, old: u64, new: u64) -> bool;
     pub(crate) fn pcs_now_ns() -> u64;
-    /// To be called by [`thin`], as its counterpart.
+    /// To be called by [`rcu_lock`]: it changes no register, which no declaration in Rust says.
     fn pcs_rcu_lock();
+    /// Likewise, by [`rcu_unlock`].
     fn pcs_rcu_unlock();
     /// A name for the grace period of all read-side sections that there are now.
     pub(crate) fn pcs_rcu_now() -> u64;
@@ -60,7 +50,7 @@ unsafe extern "C" {
 #[inline(always)]
 pub(crate) fn rcu_lock() {
     // SAFETY: sections nest, anywhere.
-    unsafe { thin!(pcs_rcu_lock()) }
+    unsafe { asm!("call {}", sym pcs_rcu_lock) }
 }
 
 /// Ends it.
@@ -70,25 +60,5 @@ pub(crate) fn rcu_lock() {
 #[inline(always)]
 pub(crate) unsafe fn rcu_unlock() {
     // SAFETY: the caller's promise.
-    unsafe { thin!(pcs_rcu_unlock()) }
-}
-
-/// Takes a lock with interrupts off, and says how they were before.
-///
-/// # Safety
-/// It was made by [`pcs_lock_init`].
-#[inline(always)]
-pub(crate) unsafe fn lock(lock: *mut c_void) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { pcs_lock(lock) }
-}
-
-/// Opens a lock, and turns interrupts on if they were.
-///
-/// # Safety
-/// This CPU has taken it, and was told `flags` then.
-#[inline(always)]
-pub(crate) unsafe fn unlock(lock: *mut c_void, flags: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { pcs_unlock(lock, flags) }
+    unsafe { asm!("call {}", sym pcs_rcu_unlock) }
 }

@@ -1,6 +1,6 @@
 //! The kernel's raw spin lock, taken with interrupts off.
 
-use crate::kernel::{lock, pcs_lock_init, unlock};
+use crate::kernel::{pcs_lock, pcs_lock_init, pcs_unlock};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use portcullis::platform::{Lock, LockClass};
@@ -34,11 +34,11 @@ impl<T: Send> Lock<T> for SpinLock<T> {
     #[inline(always)]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: a lock, made in `new`. A panic ends in `BUG()`, so the unlock below always runs.
-        let flags = unsafe { lock(self.raw()) };
+        let flags = unsafe { pcs_lock(self.raw()) };
         // SAFETY: the lock is held.
         let result = critical(unsafe { &mut *self.value.get() });
         // SAFETY: taken above.
-        unsafe { unlock(self.raw(), flags) };
+        unsafe { pcs_unlock(self.raw(), flags) };
         result
     }
 }

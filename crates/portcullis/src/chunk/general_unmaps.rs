@@ -65,10 +65,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(committed)
     }
 
-    /// An unmap, committed, that is not one command: deferred, of the lower half, with other commands, the one that
-    /// schedules a sweep, or refused.
+    /// An unmap, committed, of `ONE` page or of several, that is not one command: deferred, of the lower half, with other commands, the one
+    /// that schedules a sweep, or refused.
     #[inline(never)]
-    pub(super) fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+    pub(super) fn unmap_general<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         // Each of the calls takes the place of this frame.
         let Some(chunks) = allocator.chunks_of(range) else {

@@ -218,13 +218,15 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
 
     /// Unmaps the mapping at `range`, of `ONE` page or of several, by one command, if it is one in a chunk; any other the general way.
     /// The hardware has page-selective commands.
+    // A result is taken apart here, so that the usual one is known to the caller without memory.
+    #[allow(clippy::needless_question_mark, reason = "see above")]
     #[inline(always)]
     pub(super) fn unmap_by_command<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut left = None;
         match (self.clear_invalidate_spend::<ONE>(range, &mut left), left) {
             (Some(proof), _) => Ok(Committed::Lost(proof)),
             (None, Some(unspent)) => self.await_and_spend(range, unspent).map_err(RawUnmapError::Commit),
-            (None, None) => Ok(self.unmap_general(range)?),
+            (None, None) => Ok(self.unmap_general::<ONE>(range)?),
         }
     }
 
@@ -465,6 +467,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         Ok(())
     }
 
+    #[allow(clippy::needless_question_mark, reason = "see `unmap_by_command`")]
     #[inline(always)]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         // What takes one page is built for one, and need not ask `chunks_of`: where a page is not in the upper half, `Chunks::entries` finds
@@ -473,14 +476,14 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             return self.unmap_apart(range);
         }
         self.base.space.platform().probe(Step::Enter(Phase::Other));
-        if self.is_one_command() { self.unmap_by_command::<true>(range) } else { Ok(self.unmap_general(range)?) }
+        if self.is_one_command() { self.unmap_by_command::<true>(range) } else { Ok(self.unmap_general::<true>(range)?) }
     }
 
     #[inline(always)]
     fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Other));
         let is_chunked = self.is_one_command() && self.base.allocator.chunks_of(range).is_some();
-        if is_chunked { self.unmap_by_command::<false>(range) } else { self.unmap_general(range) }
+        if is_chunked { self.unmap_by_command::<false>(range) } else { self.unmap_general::<false>(range) }
     }
 
     #[inline(always)]
