@@ -204,8 +204,7 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes the next page of a CPU's own stream, if its chunk has one. Where it has none, nothing of it is left to be given up either: the
-    /// next [`take`](Self::take) replaces it.
+    /// Takes the next page of a CPU's own stream, if its chunk has one. If not, it has no rest either, and [`take`](Self::take) replaces it.
     #[inline(always)]
     pub(crate) fn take_page_at_once(&self, platform: &P, access: Access) -> Option<Taken<'_>> {
         platform.probe(Step::ChunkTake);
@@ -243,9 +242,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Moves the cursor of a stream on. Returns its number, and where it was. The number may be that of another CPU, to which the caller has
-    /// been moved: that cursor is at the end of another chunk, if it is at the end of one, or has none either. Where it is at the end it is
-    /// given another chunk, and its own CPU does the same for the cursor that was moved on.
+    /// Moves the cursor of a stream on. Returns its number, and where it was. The number may be of another CPU, to which the caller was moved:
+    /// that cursor is replaced only if it is at its end as well, and the one that was moved on by its next request.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {

@@ -476,7 +476,11 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             return self.unmap_apart(range);
         }
         self.base.space.platform().probe(Step::Enter(Phase::Other));
-        if self.is_one_command() { self.unmap_by_command::<true>(range) } else { Ok(self.unmap_general::<true>(range)?) }
+        if self.is_one_command() {
+            self.unmap_by_command::<true>(range)
+        } else {
+            Ok(self.unmap_general::<true>(range)?)
+        }
     }
 
     #[inline(always)]

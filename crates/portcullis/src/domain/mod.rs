@@ -386,9 +386,10 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     #[inline(always)]
     pub fn unmap_raw(&self, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
         match self.short_way.takes_raw(iova.page_offset(), len) {
-            true => self.mapper.unmap_now(IovaRange::of(iova.pfn(), 1)).map(drop),
-            false => self.unmap_pages(IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?).map(drop),
+            true => self.mapper.unmap_now(IovaRange::of(iova.pfn(), 1)),
+            false => self.unmap_pages(IovaRange::covering(iova, len).ok_or(UnmapError::BadRange)?),
         }
+        .map(drop)
     }
 
     /// Not inlined, so that what takes one page stays short.

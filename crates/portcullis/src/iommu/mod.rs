@@ -253,7 +253,7 @@ pub unsafe trait Iommu: Send + Sync {
     fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Self::Ticket>> {
         let handed_in = self.try_submit_shared(&[command]);
         match handed_in {
-            Ok(Some(ticket)) if self.is_done(ticket) == Ok(true) => Ok(()),
+            Ok(Some(ticket)) if matches!(self.is_done(ticket), Ok(true)) => Ok(()),
             _ => Err(handed_in),
         }
     }
