@@ -95,7 +95,12 @@ static int __init portcullis_init(void)
 	if (error)
 		return error;
 	pc_host_start();
-	error = start();
+	error = start_platform();
+	if (!error) {
+		error = start();
+		if (error)
+			stop_platform();
+	}
 	if (error) {
 		pc_protect_stop();
 		return error;
