@@ -2,7 +2,8 @@
 //! a chunk, completed at once. The fast path makes tail calls to these functions, so that their stack frames replace
 //! its own.
 
-use super::chunks::{Chunks, TABLE_PAGES};
+use super::chunks::Chunks;
+use super::geometry::TABLE_PAGES;
 use super::mapper::{Chunked, Unspent};
 use super::page_states;
 use crate::address::IovaRange;

@@ -5,7 +5,8 @@
 //! from the lower half, by the magazines and the tree of `magazine`. These belong to the base mapper, which also
 //! commits for both halves whatever is not invalidated at once.
 
-use super::chunks::{CHUNK_PAGES, Chunks, TABLE_IDLE_US, Taken};
+use super::chunks::{Chunks, TABLE_IDLE_US, Taken};
+use super::geometry::CHUNK_PAGES;
 use super::halves::{Halves, has_place};
 use super::page_states::{self, ClearedMark};
 use super::reclaim::Reclaim;
