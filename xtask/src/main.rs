@@ -13,6 +13,7 @@ mod house;
 mod linux;
 mod mutants;
 mod peers;
+mod published;
 mod qemu;
 mod readme;
 mod soak;

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::frames;
 use crate::linux;
+use crate::published;
 use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::{NO_STD_PROOF, Workspace};
@@ -18,6 +19,11 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     stages.stage("frames", "cargo xtask frames", |workspace| frames::frames(workspace, &frames::Options::default()))?;
     // The feature makes every test that loops over the designs include the example design.
     stages.cargo("tests", &[], &["test", "--workspace", "--features", EXAMPLE_DESIGN])?;
+    stages.stage(
+        "published packages",
+        "each is packed, unpacked outside the workspace and built there",
+        published::test,
+    )?;
     loom_models(workspace, &mut stages)?;
     let skipped = stages.stage("kernel module", "cargo xtask linux test", linux::test)?;
     stages.finish();

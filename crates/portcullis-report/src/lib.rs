@@ -4,6 +4,11 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+/// The example of the README, compiled as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod attack;
 mod compare;
 mod document;
@@ -22,6 +27,7 @@ use thiserror::Error;
 
 /// Why there is no page.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ReportError {
     /// Not a document that there are pages for.
     #[error("there is no page for documents of the schema `{0}`")]

@@ -55,6 +55,7 @@ pub struct Prefetching {
 
 /// No such prefetching.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum PrefetchingError {
     /// Not a prefetcher.
     #[error(transparent)]

@@ -92,9 +92,9 @@
 
 extern crate alloc;
 
-/// The examples of the README, compiled as documentation tests.
+/// The example of the README, compiled as a documentation test. `tests/suite/readme.rs` holds the README of the repository to it.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 mod address;

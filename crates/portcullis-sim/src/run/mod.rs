@@ -50,6 +50,7 @@ use world::{BatchTally, World};
 
 /// What a run does.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Work {
     /// Replays a trace, with the device's own accesses where there is a log of them.
     Trace(Arc<Trace>, Option<Arc<Joined>>),
@@ -449,8 +450,10 @@ impl Start {
     }
 }
 
-fn queue_use_since(now: QueueUse, then: QueueUse) -> QueueUse {
-    QueueUse { commits: now.commits - then.commits, waits: now.waits - then.waits }
+fn queue_use_since(mut now: QueueUse, then: QueueUse) -> QueueUse {
+    now.commits -= then.commits;
+    now.waits -= then.waits;
+    now
 }
 
 fn since(now: &Counters, then: &Counters) -> Counters {

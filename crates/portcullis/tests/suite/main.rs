@@ -32,6 +32,7 @@ mod planted;
 mod properties;
 #[path = "../raw_face/mod.rs"]
 mod raw_face;
+mod readme;
 mod rings;
 mod riommu;
 mod s11_completion;

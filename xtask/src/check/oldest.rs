@@ -1,0 +1,43 @@
+//! The oldest compiler that is promised, `rust-version` in `Cargo.toml`, builds what is published. Where it cannot be had, clippy looks for
+//! what the standard library has had only since.
+
+use crate::apt;
+use crate::failure::Failure;
+use crate::published::NO_STD;
+use crate::stages::{Stages, succeed};
+use crate::workspace::Workspace;
+use std::process::Command;
+
+/// Adds the stage, whose name says which of the two it is.
+pub(super) fn check(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
+    let Some(version) = workspace.published().find_map(|package| package.rust_version.as_deref()) else {
+        return Err(Failure::Metadata("no package has a rust-version".to_owned()));
+    };
+    let target = workspace.target_beside("oldest");
+    let packages: Vec<&str> = NO_STD.iter().flat_map(|name| ["--package", name]).collect();
+    if is_there(version) || install(version) {
+        let name = format!("oldest compiler, Rust {version}");
+        let build = [&["run", version, "cargo", "build", "--target-dir", &target], &packages[..]].concat();
+        let what = format!("rustup {}", build.join(" "));
+        return stages.stage(&name, &what, |workspace| {
+            succeed(&name, Command::new("rustup").args(&build).current_dir(&workspace.root))
+        });
+    }
+    let clippy = [&["clippy"], &packages[..], &["--", "-D", "clippy::incompatible_msrv"]].concat();
+    stages.cargo(
+        &format!("oldest compiler, by clippy's incompatible_msrv, as there is no Rust {version}"),
+        &[],
+        &clippy,
+    )
+}
+
+/// Whether rustup has that compiler.
+fn is_there(version: &str) -> bool {
+    apt::in_path("rustup") && apt::succeeds(Command::new("rustup").args(["run", version, "rustc", "--version"]))
+}
+
+/// Has rustup install it, if it can in a reasonable time.
+fn install(version: &str) -> bool {
+    let install = ["300", "rustup", "toolchain", "install", version, "--profile", "minimal", "--no-self-update"];
+    apt::in_path("rustup") && apt::succeeds(Command::new("timeout").args(install))
+}
