@@ -155,7 +155,10 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         }
         Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
         Chore::Readme { quick } => readme::readme(&workspace, *quick),
-        Chore::Bench { peers: false, check: true, update, .. } => bench::instructions::check(&workspace, *update),
+        Chore::Bench { peers: false, check: true, update, .. } => {
+            bench::instructions::check(&workspace, *update)?;
+            if *update { tables::write(&workspace) } else { Ok(()) }
+        }
         Chore::Bench { machine: true, .. } => bench::machine(&workspace),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),
         Chore::Bench { rounds, check, .. } => {

@@ -1,4 +1,4 @@
-//! The rows: a design under a protection, a workload, a number of threads.
+//! The rows: a design under a protection, a workload, and a number of threads.
 
 use super::check::Checks;
 use super::driven::Driven;
@@ -19,7 +19,7 @@ use portcullis::designs::{Choice, Visitor};
 use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::hint::black_box;
 
-/// A row to be.
+/// A row to measure.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) choice: Choice,
@@ -28,8 +28,9 @@ pub(super) struct Case {
     pub(super) workload: Workload,
 }
 
-/// Samples that a row takes before the next row has its turn. What else happens on the machine, and on one that this is a part of, lasts
-/// longer than a turn; taken by turns, the samples of every row see as much of it. Each turn begins with a domain of its own.
+/// Samples that a row takes before the next row has its turn. Disturbances on the machine, or on a host that it is a
+/// part of, last longer than a turn. With turns, the samples of every row see the same share of them. Each turn uses a
+/// new domain.
 const SAMPLES_PER_TURN: usize = 4;
 
 /// How many turns the rows of a plan take.
@@ -52,11 +53,11 @@ fn cases(plan: &BenchPlan) -> Vec<Case> {
     cases
 }
 
-/// Makes all rows, whose samples are taken by turns; tells `progress` before each turn.
+/// Measures all rows. Their samples are taken in turns. Calls `progress` before each turn.
 ///
 /// # Errors
-/// [`BenchError::Threads`] where the machine has not as many CPUs as the plan has threads. What goes wrong in a row is in it, and it has
-/// no turn any more.
+/// Returns [`BenchError::Threads`] if the machine has fewer CPUs than the plan has threads. The error of a row is
+/// stored in the row, which then gets no more turns.
 pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<BenchRow>, BenchError> {
     let cpus = cpus::available();
     let asked = plan.threads.iter().copied().max().unwrap_or(0);
@@ -91,12 +92,12 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
 }
 
 impl Case {
-    /// A look at what the design does, before it is timed.
+    /// Checks closely what the design does, before it is timed.
     fn verify(self) -> Result<(), BenchError> {
         self.choice.design.visit(Closely(self, &Queued::new(&Native::coherent())))
     }
 
-    /// A turn of the row.
+    /// Makes one turn of the row.
     fn run(self, cpus: &[usize], effort: Effort) -> Result<Samples, BenchError> {
         let design = self.choice.design;
         let group = ThreadGroup { cpus, effort, period: self.workload.period() };
@@ -122,7 +123,7 @@ impl Case {
     }
 }
 
-/// The design of a case, looked at.
+/// Checks the design of a case closely.
 struct Closely<'r>(Case, &'r Queued);
 
 impl<'r> Visitor<Native<true>, &'r Queued> for Closely<'r> {
@@ -134,7 +135,7 @@ impl<'r> Visitor<Native<true>, &'r Queued> for Closely<'r> {
     }
 }
 
-/// Where a case is run.
+/// The surroundings in which a case runs.
 pub(super) struct Setting<'r, P, I> {
     pub(super) case: Case,
     pub(super) group: ThreadGroup<'r>,
@@ -142,7 +143,7 @@ pub(super) struct Setting<'r, P, I> {
     pub(super) iommu: &'r I,
 }
 
-/// Workloads of one ring through the raw face.
+/// Workloads of one ring through the raw interface.
 struct OneRing<'r, P, I>(Setting<'r, P, I>);
 
 /// Every workload.
@@ -175,7 +176,7 @@ impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
 }
 
 impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
-    /// Has `work` done in a domain of design `D`, and checked.
+    /// Does `work` in a domain of design `D`, and checks it.
     pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D, P, &'r I>) -> Result<Samples, BenchError> {
         let Self { case, group, platform, iommu } = self;
         let memory = [Buffers::memory(2 * case.threads as u64)];
@@ -195,11 +196,11 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
     }
 }
 
-/// What the threads of a group do in a domain.
+/// The work of a group's threads in a domain.
 pub(super) type Work<D, P, I> =
     fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Samples, BenchError>;
 
-/// Times the threads of a group, each with a worker that `make` makes.
+/// Times the threads of a group. `make` makes the worker of each.
 fn each<'l, W: Worker + 'l>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
@@ -209,7 +210,7 @@ fn each<'l, W: Worker + 'l>(
     Ok(Samples::each(&group::run(group, checks, &worker)?))
 }
 
-/// Mappings for a ring of the workload, those of worker `worker`.
+/// The mappings for a ring of the workload, for worker `worker`.
 pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
@@ -255,7 +256,7 @@ pub(super) fn bursts_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
     Bursts::new(domain, worker as u64, workload.live(), burst, Access::DeviceWrites)
 }
 
-/// The worker of a workload through the typed face, one mapping at a time.
+/// The worker of a workload through the typed interface, one mapping at a time.
 pub(super) fn typed_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &'d Domain<D, P, I>,
     workload: Workload,
@@ -286,7 +287,7 @@ fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
     })
 }
 
-/// Threads in pairs: even ones map, odd ones unmap.
+/// Threads in pairs: even ones map, and odd ones unmap.
 fn hand_offs<D: Design<P, I>, P: Platform, I: Iommu>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
@@ -313,7 +314,7 @@ fn queues(group: &ThreadGroup<'_>) -> Vec<Queue> {
     (0..group.cpus.len() / 2).map(|_| Queue::new()).collect()
 }
 
-/// What the threads of a hand-off do, without anything that is mapped.
+/// The work of the threads of a hand-off, without mapping anything.
 fn queue_alone<'q>(queues: &'q [Queue]) -> impl Fn(usize) -> Result<Box<dyn Worker + 'q>, BenchError> + Sync {
     move |thread| {
         let queue = &queues[thread / 2];

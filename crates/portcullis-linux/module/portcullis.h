@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What the files of the C half share, and both halves offer each other: pcr_ is Rust's, pcs_ is C's. */
+/* What the files of the C half share, and the functions of both halves: pcr_ is in Rust, pcs_ is in C. */
 #ifndef PORTCULLIS_H
 #define PORTCULLIS_H
 
@@ -108,10 +108,10 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
 
 /* ---- host.c ---- */
 
-/* Memory that the Rust half has: zero when all is closed. */
+/* Memory in use by the Rust half: zero after everything is closed. */
 s64 pc_pages_lent(void);
 s64 pc_allocations_lent(void);
-/* How lines of the cache are written back: flush.rs numbers the instructions. */
+/* The instruction that writes cache lines back. flush.rs numbers them. */
 u8 pc_flush_instruction(void);
 
 /* ---- units.c ---- */
@@ -131,7 +131,7 @@ extern int pc_unit_count;
 int pc_units_up(void);
 void pc_units_down(void);
 void pc_units_halt(bool opens_gate);
-/* The unit that serves a device; null where none does. */
+/* The unit that serves a device; null if there is none. */
 struct pc_unit *pc_unit_of(struct pci_dev *pdev);
 /* Lets a device through, or shuts it out. */
 int pc_pass_through(struct pci_dev *pdev, bool on);
@@ -152,11 +152,11 @@ struct pc_counts {
 
 /* A protected device: from before its driver is bound until after that has gone. */
 struct pc_device {
-	struct dma_map_ops ops;		/* a copy of its own: the way from the device to here */
+	struct dma_map_ops ops;		/* a copy per device, to get from the device to this structure */
 	struct pcr_space *space;
 	u64 last;			/* the highest address that its domain hands out */
-	bool maps_reserved;		/* what firmware reserves for it */
-	u32 reserved;			/* mappings that are firmware's, and not its driver's */
+	bool maps_reserved;		/* whether regions reserved by firmware are mapped */
+	u32 reserved;			/* mappings for firmware, not made by its driver */
 	bool is_ticking;
 	struct hrtimer timer;
 	struct pc_counts __percpu *counts;
@@ -168,14 +168,14 @@ struct pc_device {
 	struct list_head list;		/* under pc_devices_lock */
 };
 
-/* What goes down behind all protected devices. */
+/* Shut down after all protected devices. */
 extern struct platform_device *pc_platform;
 extern struct list_head pc_devices;
 extern struct mutex pc_devices_lock;
 
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy);
 void pc_unprotect(struct pci_dev *pdev);
-/* Opens another domain, of `bits` bits, while nothing is mapped. */
+/* Replaces the domain by one of `bits` bits. Nothing may be mapped. */
 int pc_reopen(struct pc_device *device, u8 bits);
 void pc_start_ticking(struct pc_device *device);
 
@@ -184,14 +184,14 @@ static inline struct pc_device *pc_device_of(struct device *dev)
 	return container_of(dev->dma_ops, struct pc_device, ops);
 }
 
-/* The timer runs while anything waits for a tick: an unmap starts it. */
+/* The timer runs while anything waits for a tick. An unmap starts it. */
 static inline void pc_has_unmapped(struct pc_device *device)
 {
 	if (unlikely(!READ_ONCE(device->is_ticking)))
 		pc_start_ticking(device);
 }
 
-/* An unmap has failed, and the buffer goes back to its driver all the same: the DMA API knows no other way. */
+/* An unmap has failed. The DMA API cannot report that, so the driver still gets its buffer back. */
 void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error);
 
 /* ---- policy.c ---- */

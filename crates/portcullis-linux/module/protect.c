@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* A device is protected: it gets a domain and our DMA operations before its driver is bound, and loses both after that has gone. */
+/* Protects a device: it gets a domain and our DMA operations before its driver is bound, and loses both afterwards. */
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/platform_device.h>
@@ -7,11 +7,11 @@
 
 #include "portcullis.h"
 
-/* Addresses of domains are of so many bits at most: tables of four levels. */
+/* Addresses of domains have at most this many bits: tables have four levels. */
 #define WIDEST_BITS 48
-/* Windows of a host bridge that are looked at. */
+/* The most windows of a host bridge that are reserved. */
 #define WINDOWS 16
-/* How soon what an unmap has queued is looked after: the window of deferred protection, and what table pages may idle. */
+/* The tick after an unmap: within the deferred window, or the time that table pages may idle. */
 #define DEFERRED_TICK_US 500
 #define STRICT_TICK_US 100000
 
@@ -36,15 +36,15 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 	if (due_us < 0) {
 		WRITE_ONCE(device->is_ticking, false);
 		/*
-		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued. Deferred unmaps
-		 * queue by a locked instruction, so theirs needs no barrier.
+		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued.
+		 * Deferred unmaps queue by a locked instruction, so their side needs no barrier.
 		 */
 		smp_mb();
 		due_us = pcr_tick(device->space);
 		if (due_us < 0 || xchg(&device->is_ticking, true))
 			return HRTIMER_NORESTART;
 	}
-	/* What is due may be a page that idles, and an unmap that comes before that finds the timer running. */
+	/* The due time may be that of an idle table page. An unmap before that would find the timer running. */
 	if (device->policy.is_deferred)
 		due_us = min_t(s64, due_us, DEFERRED_TICK_US);
 	hrtimer_forward_now(timer, ns_to_ktime(due_us * NSEC_PER_USEC));
@@ -59,14 +59,14 @@ void pc_start_ticking(struct pc_device *device)
 		hrtimer_start(&device->timer, ns_to_ktime(us * NSEC_PER_USEC), HRTIMER_MODE_REL_SOFT);
 }
 
-/* The driver maps and unmaps no more. */
+/* The driver must no longer map or unmap. */
 static void stop_ticking(struct pc_device *device)
 {
 	hrtimer_cancel(&device->timer);
 	WRITE_ONCE(device->is_ticking, false);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 {
@@ -74,14 +74,17 @@ void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	pr_err_ratelimited("%s: %pad was not unmapped: error %d\n", pci_name(device->pdev), &at, error);
 	if (error != -EIO)
 		return;
-	/* The hardware has not confirmed it, so the device may write there still: it must not write anywhere (S11). */
+	/*
+	 * The hardware has not confirmed the unmap, so the device may still write there. It must not write at all
+	 * (S11).
+	 */
 	pci_clear_master(device->pdev);
 	pr_err_ratelimited("%s has lost bus mastering: bind its driver again\n", pci_name(device->pdev));
 }
 
 /* ---- what cannot be protected ---- */
 
-/* Whose requests carry an id that is not its own, or not its own alone. */
+/* Whether the device's requests carry another id than its own, or an id that it shares. */
 static bool shares_id(struct pci_dev *pdev)
 {
 	struct pci_bus *bus;
@@ -107,8 +110,8 @@ static bool shares_id(struct pci_dev *pdev)
 }
 
 /*
- * Has a port send requests up, and refuse those that carry an id from elsewhere, as far as it can. Linux does that only where it drives the
- * IOMMU itself. Returns what is on.
+ * Makes a port send requests up, and refuse those that carry an id from elsewhere, as far as it can. Linux does that
+ * only if it drives the IOMMU itself. Returns the controls that are on.
  */
 static u16 isolate(struct pci_dev *port)
 {
@@ -123,7 +126,7 @@ static u16 isolate(struct pci_dev *port)
 	return control;
 }
 
-/* Below a switch, devices reach each other unless the port sends all up; below any port, they may use the ids of others. */
+/* Below a switch, devices reach each other unless the port sends all up. Below any port, they may use foreign ids. */
 static u16 wanted_of(struct pci_dev *port)
 {
 	switch (pci_pcie_type(port)) {
@@ -136,7 +139,7 @@ static u16 wanted_of(struct pci_dev *port)
 	}
 }
 
-/* The port that does not keep a device apart; null where there is none. */
+/* The port that does not isolate a device; null if there is none. */
 static struct pci_dev *open_port(struct pci_dev *pdev)
 {
 	struct pci_bus *bus;
@@ -171,7 +174,7 @@ static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *open
 
 /* ---- coming ---- */
 
-/* Memory of other devices: an address there may never reach the IOMMU. */
+/* Memory of other devices. A request to such an address may never reach the IOMMU. */
 static size_t windows_of(struct pci_dev *pdev, struct pcr_window *windows, size_t room)
 {
 	struct pci_host_bridge *bridge = pci_find_host_bridge(pdev->bus);
@@ -216,7 +219,7 @@ static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *poli
 	if (!device)
 		return NULL;
 	device->counts = alloc_percpu(struct pc_counts);
-	/* The notifier may still run when the module is on its way out. */
+	/* The notifier may still run while the module is being unloaded. */
 	if (!device->counts || !try_module_get(THIS_MODULE)) {
 		free_percpu(device->counts);
 		kfree(device);
@@ -258,7 +261,7 @@ static int open(struct pc_device *device)
 
 	pcr_unit_use(device->unit->rust, &use);
 	bits = min_t(u32, WIDEST_BITS, use.address_bits);
-	/* What the bus above the device carries, where that is less. */
+	/* The limit of the bus above the device, if that is lower. */
 	if (device->pdev->dev.bus_dma_limit)
 		bits = min_t(u8, bits, fls64(device->pdev->dev.bus_dma_limit + 1) - 1);
 	/* From here on the device is shut out. */
@@ -279,7 +282,7 @@ static void close(struct pc_device *device)
 	let_through(device);
 }
 
-/* The device has no driver yet that does DMA. Its lock is held. */
+/* The device has no driver yet that does DMA. The caller holds the device's lock. */
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 {
 	bool maps_reserved = READ_ONCE(map_reserved);
@@ -296,7 +299,7 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		pr_err("%s is not protected: something else handles its DMA\n", pci_name(pdev));
 		return -EBUSY;
 	}
-	/* The devices behind it use its id, and their drivers do not ask it for addresses. */
+	/* The devices behind it use its id, but their drivers do not map through it. */
 	if (pdev->dev.driver && !strcmp(pdev->dev.driver->name, "vmd")) {
 		pr_err("%s is not protected: it stands for the disks behind it (VMD)\n", pci_name(pdev));
 		return -EOPNOTSUPP;
@@ -313,7 +316,7 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		drop(device);
 		return error;
 	}
-	/* Shut down, before a reboot, ahead of the unit. */
+	/* Before a reboot the device is shut down ahead of the unit. */
 	device->link = device_link_add(&pdev->dev, &pc_platform->dev, DL_FLAG_STATELESS);
 	if (!device->link) {
 		pr_err("%s is not protected: nothing would stop it ahead of its unit\n", pci_name(pdev));
@@ -338,10 +341,10 @@ int pc_reopen(struct pc_device *device, u8 bits)
 		return error;
 	error = open_space(device, bits, &after);
 	if (error)
-		/* Back as it was; where not even that can be done, the device stays shut out. */
+		/* Attach the old domain again. If even that fails, the device stays shut out. */
 		return pcr_attach(before, source_of(device->pdev)) ?: error;
 	stop_ticking(device);
-	/* Who reads the list of devices asks their domains. */
+	/* Readers of the device list access the domains. */
 	mutex_lock(&pc_devices_lock);
 	device->space = after;
 	device->last = DMA_BIT_MASK(bits);
@@ -352,7 +355,7 @@ int pc_reopen(struct pc_device *device, u8 bits)
 
 /* ---- going ---- */
 
-/* The driver has gone, and all that the driver core has held for it. */
+/* The driver has gone, and so has everything that the driver core held for it. */
 void pc_unprotect(struct pci_dev *pdev)
 {
 	struct pc_device *device = pc_device_of(&pdev->dev);

@@ -18,7 +18,7 @@
 static void __iomem *edu_registers;
 static struct pci_dev *edu_device;
 
-/* Has the device write to an address. It takes 100 ms, and says nothing of what came of it. */
+/* Makes the device write to an address. It takes 100 ms, and does not report the result. */
 static int edu_write(dma_addr_t at)
 {
 	int turns;
@@ -36,7 +36,7 @@ static int edu_write(dma_addr_t at)
 	return -EIO;
 }
 
-/* Whether the write lands. The device's own buffer is all zero, so a byte of 0xaa that is still there was not written. */
+/* Whether the write lands. The device's own buffer is all zero, so a remaining byte of 0xaa was not written. */
 static int lands(u8 *memory, dma_addr_t at, bool *landed)
 {
 	int error;
@@ -47,7 +47,7 @@ static int lands(u8 *memory, dma_addr_t at, bool *landed)
 	return error;
 }
 
-/* By the address that the DMA API has given, whose translation is cached when it is unmapped; or by that of the memory. */
+/* Attacks by the DMA address, whose translation is cached when it is unmapped, or by the address of the memory. */
 static int attack(u8 *memory, bool by_memory)
 {
 	bool before, after;
@@ -107,7 +107,7 @@ static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!edu_registers)
 		return -ENOMEM;
 	pci_set_master(pdev);
-	/* It drives 28 bits unless it is told so otherwise; the guest gives it dma_mask=-1. */
+	/* It addresses 28 bits by default. The guest sets dma_mask=-1. */
 	edu_device = pdev;
 	return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The remapping units: where they are, how they come up under live devices, their faults, and their end. */
+/* The remapping units: where they are, how they are brought up under live devices, their faults, and their end. */
 #include <linux/acpi.h>
 #include <linux/io.h>
 #include <linux/module.h>
@@ -43,14 +43,14 @@ struct pc_unit *pc_unit_of(struct pci_dev *pdev)
 {
 	int index;
 
-	/* What is behind a VMD has a segment that no unit knows, and its requests carry the VMD's id: so it goes where that goes. */
+	/* Devices behind a VMD have a segment that no unit knows. Their requests carry the VMD's id and share its fate. */
 	if (is_vmd(pdev->bus) || pci_domain_nr(pdev->bus) > U16_MAX)
 		return NULL;
 	index = pcr_unit_of(pci_domain_nr(pdev->bus), scope_of(pdev));
 	return index < 0 ? NULL : &pc_units[index];
 }
 
-/* The id that a bridge to conventional PCI puts on requests from behind it; negative for other bridges, which leave ids as they are. */
+/* The id that a bridge to conventional PCI puts on requests from behind it; negative for other bridges. */
 static int id_behind(struct pci_dev *bridge)
 {
 	bool is_pcie = pci_is_pcie(bridge);
@@ -63,7 +63,7 @@ static int id_behind(struct pci_dev *bridge)
 	return PCI_DEVID(bridge->bus->number, bridge->devfn);
 }
 
-/* Ids that requests of a device carry besides its own: as pci_for_each_dma_alias, which modules cannot call. */
+/* Ids that requests of a device may carry besides its own, like pci_for_each_dma_alias(), which is not exported. */
 static int for_each_alias(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data)
 {
 	struct pci_bus *bus;
@@ -95,11 +95,11 @@ static int pass_alias(u16 id, void *data)
 	const struct passing *passing = data;
 	int error = pcr_pass_through(passing->unit->rust, id, passing->on);
 
-	/* It is so already, for another device. */
+	/* The id is already in this state, because of another device. */
 	return error == (passing->on ? -EBUSY : -EINVAL) ? 0 : error;
 }
 
-/* By every id that its requests may carry. Where others share one, they are let through or shut out with it. */
+/* Applies to every id that its requests may carry. Devices that share such an id change with it. */
 int pc_pass_through(struct pci_dev *pdev, bool on)
 {
 	struct passing passing = { .unit = pc_unit_of(pdev), .on = on };
@@ -108,13 +108,13 @@ int pc_pass_through(struct pci_dev *pdev, bool on)
 	if (!passing.unit)
 		return on ? 0 : -ENODEV;
 	error = pass_own(passing.unit, pdev, on);
-	/* It is so already, and a shared id may have been shut for another device. */
+	/* The device is already in this state, and a shared id may have been shut out for another device. */
 	if (error == (on ? -EBUSY : -EINVAL))
 		return 0;
 	return error ?: for_each_alias(pdev, pass_alias, &passing);
 }
 
-/* The device has gone. What others share stays. */
+/* The device has gone. Shared ids stay as they are. */
 void pc_forget(struct pci_dev *pdev)
 {
 	struct pc_unit *unit = pc_unit_of(pdev);
@@ -137,7 +137,7 @@ static int find(u32 index)
 	status = readl(unit->registers + GSTS);
 	if (!(status & IN_USE))
 		return 0;
-	/* Interrupt remapping uses the invalidation queue, which can have one owner only. */
+	/* Interrupt remapping uses the invalidation queue, which can only have one owner. */
 	pr_err("the unit at %#llx is in use (status %#x): %s; boot with intel_iommu=off intremap=off%s\n", unit->place.base,
 	       status, status & BIT(25) ? "Linux remaps interrupts with it" : "Linux, or firmware, translates with it",
 	       status & BIT(25) ? " (and nox2apic where firmware has turned x2APIC on)" : "");
@@ -150,7 +150,7 @@ static int note(u16 id, void *ids)
 	return 0;
 }
 
-/* Every function that is there, also those whose bridge says that they do no DMA, by every id that it may use. */
+/* Every id that a present function may use, even if its bridge says that the function does no DMA. */
 static size_t sources_of(struct pc_unit *unit, unsigned long *ids, u16 *sources)
 {
 	struct pci_dev *pdev = NULL;
@@ -189,7 +189,7 @@ static int bring_up(struct pc_unit *unit)
 	return 0;
 }
 
-/* Faults are polled for: they are rare, and no interrupt is set up. */
+/* Faults are polled, because they are rare and no interrupt is set up. */
 static void poll_faults(struct timer_list *timer);
 static DEFINE_TIMER(fault_timer, poll_faults);
 
@@ -203,7 +203,7 @@ static void poll_faults(struct timer_list *timer)
 	mod_timer(timer, jiffies + msecs_to_jiffies(FAULTS_MS));
 }
 
-/* From the timer. */
+/* Called from the timer. */
 void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason)
 {
 	struct pc_unit *unit = context;
@@ -229,7 +229,7 @@ int pc_units_up(void)
 			pr_err("the DMAR table has %d units, and 1 to %d are supported\n", count, PC_UNITS_MAX);
 		goto out;
 	}
-	/* All are looked at before the first is touched. */
+	/* All units are checked before the first is changed. */
 	for (index = 0; index < count; index++) {
 		error = find(index);
 		if (error)

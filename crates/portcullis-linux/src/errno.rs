@@ -1,4 +1,4 @@
-//! Errors as the kernel has them. What an error is in words goes to the log before.
+//! Error numbers of the kernel. The description of an error goes to the log first.
 
 use portcullis::iommu::AttachError;
 use portcullis::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};

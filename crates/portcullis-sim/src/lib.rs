@@ -1,6 +1,7 @@
-//! The laboratory: the protection layer on virtual cores, over modelled hardware, doing real work.
+//! The lab: runs the protection layer on virtual cores, over modelled hardware, with real work.
 //!
-//! With `figures`, which are made of runs that nothing outside could make, it is a little longer than other crates.
+//! It includes `figures`, because these need runs that code outside cannot make. The crate is therefore a little
+//! longer than others.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

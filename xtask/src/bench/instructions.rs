@@ -8,7 +8,6 @@
 use crate::apt::{in_path, install};
 use crate::failure::Failure;
 use crate::stages::Stages;
-use crate::tables;
 use crate::workspace::Workspace;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -71,7 +70,6 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     if update {
         let text = serde_json::to_string_pretty(&limits).map_err(contents)?;
         fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
-        tables::write(workspace)?;
     }
     if above > 0 {
         return Err(Failure::Instructions(above));

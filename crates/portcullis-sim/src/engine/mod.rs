@@ -1,9 +1,9 @@
 //! Virtual cores in virtual time.
 //!
-//! Each core is a fiber; one OS thread runs them all. A core has a clock of its own, and everything that it does adds to it.
-//! Before it touches anything shared it calls [`Engine::sync`], which lets every core with an earlier clock go first; so
-//! shared state changes in the order of virtual time, whatever the order in which fibers happen to run. Ties go to the lower
-//! core number, so that a run is the same every time.
+//! Each core is a fiber, and one OS thread runs them all. A core has its own clock, and everything that it does
+//! advances this clock. Before a core touches anything shared, it calls [`Engine::sync`], which first lets every core
+//! with an earlier clock run. Shared state therefore changes in the order of virtual time, regardless of the order in
+//! which fibers run. Ties go to the lower core number, so that every run is the same.
 
 mod cost;
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// Number of a virtual core.
 pub type Core = usize;
 
-/// Core cycles on one side, picoseconds on the other.
+/// Converts between core cycles and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Frequency {
     /// Picoseconds of a cycle, times 2^[`FRACTION_BITS`].
@@ -50,22 +50,22 @@ impl Frequency {
         Self { cycle: (1e12 / hz * unit) as u64, picosecond: (hz / 1e12 * unit) as u64 }
     }
 
-    /// How long that many cycles take, in picoseconds.
+    /// The time that `cycles` take, in picoseconds.
     pub fn picoseconds(self, cycles: u64) -> u64 {
         ((u128::from(cycles) * u128::from(self.cycle) + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS) as u64
     }
 
-    /// How many cycles pass in that time, rounded up.
+    /// The cycles that pass in this time, rounded up.
     pub fn cycles(self, picoseconds: u64) -> u64 {
         (u128::from(picoseconds) * u128::from(self.picosecond)).div_ceil(1 << FRACTION_BITS) as u64
     }
 }
 
-/// Something that cores wait for, by a number that the workload chooses.
+/// Something that cores wait for, identified by a number that the workload chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event(pub u64);
 
-/// A core that wants to go on at a time. Ordered by time, then core.
+/// A core that can continue at a time. Ordered by time, then by core.
 type Turn = Reverse<(u64, Core)>;
 
 /// How often each step of the protection layer was charged.
@@ -74,17 +74,17 @@ pub(crate) type StepCounts = FxHashMap<Step, u64>;
 /// The state of one virtual core.
 struct CoreState {
     now_ps: Cell<u64>,
-    /// How many locks it holds: interrupts are masked meanwhile.
+    /// How many locks it holds. Interrupts are masked while it holds any.
     masked: Cell<u32>,
     in_interrupt: Cell<bool>,
-    /// When its timer fires.
+    /// When its timer fires, if it is armed.
     timer_ps: Cell<Option<u64>>,
-    /// Whether what it does now is protection, and charged as such.
+    /// Whether its work is now charged as protection.
     charging: Cell<bool>,
-    /// Whether it is inside a single unmap that has not taken the mapping down yet.
+    /// Whether it is inside a single unmap that has not cleared its mapping yet.
     taking_down: Cell<bool>,
     account: RefCell<Account>,
-    /// How often each step was charged, where that is counted.
+    /// How often each step was charged, if that is counted.
     steps: RefCell<StepCounts>,
     suspender: RefCell<Option<Suspender>>,
 }
@@ -93,11 +93,11 @@ struct CoreState {
 pub struct Engine {
     cores: Vec<CoreState>,
     ready: RefCell<BinaryHeap<Turn>>,
-    /// Cores that wait for another core to get somewhere, see [`Engine::wait_until`].
+    /// Cores that wait for an event, see [`Engine::wait_until`].
     waiting: RefCell<Vec<(Core, Event)>>,
     current: Cell<Option<Core>>,
-    /// Before this moment the running core has nobody to wait for and no interrupt to take: the earlier of the first turn
-    /// among the ready and its own timer. Zero where that must be looked up.
+    /// Before this moment the running core need not wait for another core, and has no interrupt to take. It is the
+    /// earlier of the first turn among the ready cores and the core's own timer. Zero if it must be computed.
     horizon_ps: Cell<u64>,
     /// The clock while no core runs: before and after a run.
     outside_ps: Cell<u64>,
@@ -111,7 +111,7 @@ pub struct Engine {
     on_taken_down: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
-/// Leaves the engine with no core running, however a run ends.
+/// Leaves the engine with no core running, even if a run ends by a panic.
 struct Stop<'e>(&'e Engine);
 
 impl Drop for Stop<'_> {
@@ -142,7 +142,7 @@ impl CoreState {
 }
 
 impl Engine {
-    /// `cores` idle cores at time zero.
+    /// An engine of `cores` idle cores at time zero.
     pub fn new(cores: usize, frequency: Frequency, costs: CostBook, coherent: bool) -> Self {
         let core = || CoreState {
             now_ps: Cell::new(0),
@@ -173,12 +173,12 @@ impl Engine {
         }
     }
 
-    /// Names the hardware whose completions spinning cores wait for.
+    /// Sets the hardware for whose completions spinning cores wait.
     pub(crate) fn connect(&self, hardware: Arc<Vtd>) {
         assert!(self.hardware.set(hardware).is_ok(), "the hardware is connected once");
     }
 
-    /// What runs on a core whose timer has fired.
+    /// Sets the handler that runs on a core whose timer fires.
     pub(crate) fn on_timer(&self, handler: Option<Rc<dyn Fn()>>) {
         *self.on_timer.borrow_mut() = handler;
     }
@@ -188,12 +188,12 @@ impl Engine {
         self.cores.len()
     }
 
-    /// The core that runs, if any does.
+    /// The running core, if there is one.
     pub fn current(&self) -> Option<Core> {
         self.current.get()
     }
 
-    /// The clock of the core that runs, in picoseconds.
+    /// The clock of the running core in picoseconds, or the outside clock if no core runs.
     pub fn now_ps(&self) -> u64 {
         match self.current.get() {
             Some(core) => self.cores[core].now_ps.get(),
@@ -201,7 +201,7 @@ impl Engine {
         }
     }
 
-    /// What has been charged to every core together.
+    /// What has been charged to all cores together.
     pub fn account(&self) -> Account {
         let mut total = Account::default();
         for core in &self.cores {
@@ -210,36 +210,36 @@ impl Engine {
         total
     }
 
-    /// From now on counts how often each step is charged.
+    /// Starts counting how often each step is charged.
     pub(crate) fn count_steps(&self) {
         self.counts_steps.set(true);
     }
 
-    /// What is counted begins now.
+    /// Resets the counts of steps.
     pub(crate) fn forget_steps(&self) {
         self.cores.iter().for_each(|core| core.steps.borrow_mut().clear());
     }
 
-    /// What has been counted, by core.
+    /// The counts of steps, by core.
     pub(crate) fn steps_by_core(&self) -> Vec<StepCounts> {
         self.cores.iter().map(|core| core.steps.borrow().clone()).collect()
     }
 
-    /// The cycles that have been charged to each core.
+    /// The cycles charged to each core.
     pub(crate) fn cycles_by_core(&self) -> Vec<u64> {
         self.cores.iter().map(|core| core.account.borrow().cycles()).collect()
     }
 
-    /// Forgets the longest search so far: what is measured begins now.
+    /// Resets the longest search, because the measured part begins now.
     pub(crate) fn forget_longest_search(&self) {
         self.cores.iter().for_each(|core| core.account.borrow_mut().forget_longest_search());
     }
 
-    /// Runs one body per core, all from the same moment, until all have ended, and returns how long the longest took, in
-    /// picoseconds.
+    /// Runs one body per core until all have ended. All start at the same moment. Returns how long the longest body
+    /// took, in picoseconds.
     ///
     /// # Panics
-    /// If cores remain that wait for each other: a workload that cannot go on.
+    /// Panics if the remaining cores wait for each other: the workload is deadlocked.
     pub fn run(self: &Rc<Self>, bodies: Vec<Box<dyn FnOnce()>>) -> u64 {
         assert!(bodies.len() <= self.cores.len(), "more bodies than cores");
         let start_ps = self.outside_ps.get();
@@ -251,7 +251,7 @@ impl Engine {
             fibers.push(fiber);
             self.ready.borrow_mut().push(Reverse((start_ps, core)));
         }
-        // Dropped before the fibers: while they are unwound after a panic, no core runs, and engine calls do nothing.
+        // Dropped before the fibers: while a panic unwinds them, no core runs, and calls to the engine do nothing.
         let stop = Stop(self);
         let mut running = fibers.len();
         let mut end_ps = start_ps;
@@ -279,7 +279,7 @@ impl Engine {
         self.current.get().map(|core| &self.cores[core])
     }
 
-    /// Lets every core with an earlier clock go first.
+    /// First lets every core with an earlier clock run.
     #[inline]
     pub fn sync(&self) {
         let Some(core) = self.current.get() else { return };
@@ -292,7 +292,7 @@ impl Engine {
     fn sync_with_others(&self, core: Core) {
         let state = &self.cores[core];
         let mine = Reverse((state.now_ps.get(), core));
-        // `Reverse`: the greatest turn is the earliest.
+        // `Reverse` makes the greatest turn the earliest.
         let earlier = self.ready.borrow().peek().is_some_and(|first| *first > mine);
         if earlier {
             self.ready.borrow_mut().push(mine);
@@ -307,7 +307,7 @@ impl Engine {
         self.horizon_ps.set(state.timer_ps.get().map_or(first_ps, |timer_ps| timer_ps.min(first_ps)));
     }
 
-    /// Puts a core among the ready.
+    /// Makes a core ready at a time.
     fn make_ready(&self, at_ps: u64, core: Core) {
         self.ready.borrow_mut().push(Reverse((at_ps, core)));
         self.horizon_ps.set(self.horizon_ps.get().min(at_ps));
@@ -319,7 +319,7 @@ impl Engine {
         *state.suspender.borrow_mut() = Some(suspender);
     }
 
-    /// Runs the timer's handler where it is due and interrupts are enabled, nested in whatever the core was doing.
+    /// Runs the timer's handler if it is due and interrupts are enabled. It is nested in the core's current work.
     fn take_interrupt(&self, state: &CoreState) {
         let due = state.timer_ps.get().is_some_and(|timer_ps| timer_ps <= state.now_ps.get());
         if !due || !state.takes_interrupts() {
@@ -338,7 +338,7 @@ impl Engine {
         }
     }
 
-    /// Has the timer of the running core fire at `at_ps`, unless it is to fire earlier.
+    /// Arms the timer of the running core for `at_ps`, unless it is armed for an earlier time.
     pub fn arm_timer(&self, at_ps: u64) {
         if let Some(state) = self.state() {
             let earliest = state.timer_ps.get().map_or(at_ps, |timer_ps| timer_ps.min(at_ps));
@@ -347,12 +347,12 @@ impl Engine {
         }
     }
 
-    /// When the timer of the running core fires.
+    /// When the timer of the running core fires, if it is armed.
     pub fn own_timer_ps(&self) -> Option<u64> {
         self.state().and_then(|state| state.timer_ps.get())
     }
 
-    /// Runs `work`, whose cost is charged as protection.
+    /// Runs `work` and charges its cost as protection.
     pub fn charged<R>(&self, work: impl FnOnce() -> R) -> R {
         let Some(state) = self.state() else { return work() };
         let before = state.charging.replace(true);
@@ -373,8 +373,8 @@ impl Engine {
         }
     }
 
-    /// A step of the protection layer: charges it, then waits for its place in virtual time.
-    // Inlined, so that the kind of step, a constant where it is announced, costs no branch.
+    /// Charges a step of the protection layer, then waits for its place in virtual time.
+    // Inlined, so that the kind of step, a constant at the call, costs no branch.
     #[inline(always)]
     pub(crate) fn step(&self, step: Step) {
         let Some(state) = self.state() else { return };
@@ -395,7 +395,7 @@ impl Engine {
             // A read stalls the core until the hardware answers.
             state.account.borrow_mut().of_which_hardware_wait(cycles);
         }
-        // What only the holder of a lock can see needs no place in time of its own.
+        // A step whose effect only the holder of a lock can see needs no separate place in virtual time.
         let private = matches!(
             step,
             Step::Map
@@ -416,7 +416,8 @@ impl Engine {
         }
     }
 
-    /// Makes `entries` visible to the walker: what it costs. As many lines are counted as hold so many entries.
+    /// Charges the cost of making `entries` visible to the walker. It counts as many cache lines as these entries
+    /// fill.
     pub(crate) fn barrier(&self, entries: usize) {
         const ENTRIES_PER_LINE: usize = 8;
         let cycles = if self.coherent {
@@ -429,7 +430,8 @@ impl Engine {
         self.sync();
     }
 
-    /// A turn of a spin on the hardware: sleeps until something happens there, or an interrupt comes, and charges the time.
+    /// One turn of a spin on the hardware: sleeps until the hardware has an event or an interrupt comes, and charges
+    /// the time.
     pub(crate) fn pause(&self, _wait: Wait) {
         let next_ps = self.hardware.get().and_then(|hardware| hardware.next_event_ps());
         let Some(state) = self.state() else {
@@ -447,13 +449,14 @@ impl Engine {
             state.account.borrow_mut().hardware_wait(self.frequency.cycles(until_ps - start_ps));
         }
         self.sync();
-        // Polling reads memory, not the unit: it must have written its statuses by now.
+        // Polling reads memory, not the unit, so the unit must have written its statuses by now.
         if let Some(hardware) = self.hardware.get() {
             hardware.advance(state.now_ps.get());
         }
     }
 
-    /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire meanwhile, unless it holds a lock.
+    /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire in the meantime, unless it holds a
+    /// lock.
     pub fn sleep_until(&self, at_ps: u64) {
         let Some(state) = self.state() else {
             self.outside_ps.set(self.outside_ps.get().max(at_ps));
@@ -467,8 +470,9 @@ impl Engine {
         }
     }
 
-    /// Stops the running core until `condition` holds, which another core brings about and then [notifies](Engine::notify)
-    /// of `event`. Uncharged. Its timer may fire meanwhile, unless it holds a lock.
+    /// Suspends the running core, uncharged, until `condition` holds. Another core makes it true and then
+    /// [notifies](Engine::notify) `event`. The timer of the running core may fire in the meantime, unless it holds a
+    /// lock.
     pub fn wait_until(&self, event: Event, condition: impl Fn() -> bool) {
         let Some(core) = self.current.get() else { return };
         let state = &self.cores[core];
@@ -476,7 +480,7 @@ impl Engine {
             self.waiting.borrow_mut().push((core, event));
             let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
             if let Some(timer_ps) = timer_ps {
-                // A turn of its own, unless it is woken before: then `wake` has taken this one back.
+                // The core gets a turn for its timer. If it is woken before, `wake` removes this turn.
                 self.make_ready(timer_ps.max(state.now_ps.get()), core);
             }
             self.suspend(state);
@@ -489,7 +493,8 @@ impl Engine {
         }
     }
 
-    /// Wakes the cores that wait for `event`, to look again; they go on no earlier than the running core's clock.
+    /// Wakes the cores that wait for `event`, so that they check their conditions. Their clocks advance at least to
+    /// that of the running core.
     #[inline]
     pub fn notify(&self, event: Event) {
         if self.waiting.borrow().is_empty() {
@@ -498,7 +503,7 @@ impl Engine {
         self.wake(self.now_ps(), |waited_for| waited_for == event);
     }
 
-    /// Wakes every core that waits for anything.
+    /// Wakes every waiting core.
     pub fn notify_all(&self) {
         self.wake(self.now_ps(), |_| true);
     }
@@ -515,7 +520,7 @@ impl Engine {
             waiting.remove(index);
             let state = &self.cores[core];
             if state.timer_ps.get().is_some() {
-                // The turn that it has for its timer.
+                // Removes the turn for its timer.
                 self.ready.borrow_mut().retain(|Reverse((_, ready))| *ready != core);
             }
             state.now_ps.set(state.now_ps.get().max(now_ps));

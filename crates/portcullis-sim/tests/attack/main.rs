@@ -1,4 +1,5 @@
-//! The malicious device: what it finds out about every design, and that it finds each planted flaw by the name of its rule.
+//! The malicious device: what it finds out about every design, and that it finds each planted flaw by the name of its
+//! rule.
 
 mod allocators;
 mod hardware;
@@ -22,8 +23,8 @@ fn machine() -> Machine {
     Machine::by_id("cascadelake-cx5").expect("the default machine")
 }
 
-/// A run at the times of the work itself, under each design's own batch. Of a design that is in no list, the id is left out of
-/// account.
+/// A run at the pace of the work itself, with the design's own batch. For a design that is in no list, the id is
+/// ignored.
 fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
     let (pace, options, batch) = (Pace::Gaps(1.0), Options::NONE, design.info().batch_default);
     Job {
@@ -51,8 +52,8 @@ fn replay(name: &str) -> Work {
     Work::Trace(Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}"))), None)
 }
 
-/// Asserts that the run went to its end, that enough was cached to show something, and that nothing got through but what is
-/// declared.
+/// Asserts that the run completed, that enough was cached to show something, and that nothing got through except what
+/// is declared.
 fn passes(attacked: &Attacked, run: &str) {
     assert!(attacked.error.is_none(), "{run}: {:?}", attacked.error);
     assert!(attacked.found.iter().all(|found| found.declared), "{run}: {:?}", attacked.found);

@@ -1,4 +1,4 @@
-//! Every registered design under attack: what it declares is found, and nothing else.
+//! Every registered design under attack: the device finds what the design declares, and nothing else.
 
 use super::{job, machine, passes, replay, rings};
 use portcullis::designs::DesignId;
@@ -12,7 +12,7 @@ fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
     designs.flat_map(|design| design.info().protections.iter().map(move |protection| (design, *protection)))
 }
 
-/// Attacks every design, and asserts what must come of it.
+/// Attacks every design, and asserts the result.
 fn check(work: &Work, batch: Option<usize>) {
     let machine = machine();
     for (design, protection) in every_protection() {
@@ -39,9 +39,9 @@ fn check_windows(attacked: &Attacked, protection: Protection, run: &str) {
     let window_us = stale.window_us_max.expect("buffers were reached");
     assert!(stale.bytes_us.is_some_and(|bytes_us| bytes_us > 0.0), "{run}: {stale:?}");
     match attacked.bound_us {
-        // Until the address is used again, which takes as long as the work has it.
+        // The window lasts until the address is reused, which takes as long as the work keeps it.
         None => assert!(window_us > 0.0, "{run}: {stale:?}"),
-        // Behind the bound comes what timer and hardware take, which is less than a few hundred microseconds here.
+        // Timers and hardware may add to the bound. Here that is less than a few hundred microseconds.
         Some(bound_us) => assert!(window_us < bound_us as f64 + 500.0, "{run}: {stale:?}"),
     }
 }
@@ -53,7 +53,7 @@ fn on_the_bundled_traces() {
     }
 }
 
-/// More cores than the walkers can keep up with, were the device to try all that it can think of.
+/// There are more cores than the walkers could serve if the device tried everything that it can.
 #[test]
 fn on_more_rings_than_the_walkers_serve() {
     check(&rings("count=16,operations=8000"), Some(1));
@@ -74,13 +74,13 @@ fn on_mappings_of_random_lifetimes() {
     check(&Work::parse("churn:live=2048,operations=8000").expect("a workload"), None);
 }
 
-/// Buffers of 2 MiB, which a leaf of that size translates where the design allows.
+/// Buffers of 2 MiB. A large leaf translates each of them if the design allows it.
 #[test]
 fn on_large_leaves() {
     check(&rings("ring=8,burst=2,pages=512,operations=300"), None);
 }
 
-/// A walker that does not snoop sees what was flushed, and nothing else of what an unmap has cleared.
+/// A walker that does not snoop sees only those cleared entries that were flushed.
 #[test]
 fn where_walks_do_not_snoop() {
     let mut machine = machine();
@@ -91,7 +91,7 @@ fn where_walks_do_not_snoop() {
     }
 }
 
-/// Where a map invalidates what it has written, the device reaches the page for a while before the map returns.
+/// A map that invalidates what it has written: the device reaches the page for a while before the map returns.
 #[test]
 fn a_map_under_way_is_no_breach() {
     let mut machine = machine();
@@ -102,7 +102,8 @@ fn a_map_under_way_is_no_breach() {
     }
 }
 
-/// Some hundred unmaps wait for the timer of the queue, while the caches see many other pages: the device holds on to what it has.
+/// A few hundred unmaps wait for the timer of the queue, while the caches see many other pages. The device keeps using
+/// what it has.
 #[test]
 fn the_longest_window_is_found() {
     let mut machine = machine();
@@ -112,7 +113,7 @@ fn the_longest_window_is_found() {
     let window_us = attacked.found.iter().find_map(|found| found.window_us_max);
     let bound_us = attacked.bound_us.expect("a bound") as f64;
     assert!(window_us.is_some_and(|window_us| window_us > 0.99 * bound_us), "{attacked:?}");
-    // 32 pages for some 10 ms, 16 times: at least half of that.
+    // 32 pages for about 10 ms, 16 times: at least half of that.
     let bytes_us = attacked.found.iter().find_map(|found| found.bytes_us);
     assert!(bytes_us.is_some_and(|bytes_us| bytes_us > 0.5 * 32.0 * 4096.0 * 10_000.0 * 16.0), "{attacked:?}");
 }
@@ -150,7 +151,7 @@ fn a_seed_repeats_a_run() {
     assert_ne!(of(7), of(8));
 }
 
-/// What is walked for ahead of time is invalidated like everything else.
+/// Translations that were prefetched are invalidated like all others.
 #[test]
 fn under_every_prefetcher() {
     let all = [
@@ -166,7 +167,7 @@ fn under_every_prefetcher() {
         let Prefetching { prefetcher, hints } = Prefetching::parse(text).expect(text);
         let mut machine = machine();
         machine.iommu.prefetcher = prefetcher;
-        // Rings have a prefetcher of their own, and no other.
+        // Rings have only their own prefetcher.
         let strict = every_protection().filter(|(_, protection)| *protection == Protection::Strict);
         for (design, protection) in strict.filter(|(design, _)| !design.info().is_hypothetical()) {
             let job = job(&machine, rings("count=2,ring=64,tx=0.2,operations=1000"), design, protection);
@@ -174,7 +175,7 @@ fn under_every_prefetcher() {
             let (attacked, run) = (attack(&job), format!("{} under {text}", design.info().id));
             passes(&attacked, &run);
             assert!(attacked.found.is_empty(), "{run}: {:?}", attacked.found);
-            // Under others the pages that are predicted may never be mapped: beside guard pages, say.
+            // Under other designs the predicted pages may never be mapped, for instance beside guard pages.
             let must_find = hints != Hints::NONE || design == DesignId::Magazine;
             assert!(attacked.prefetches > 0 || !must_find, "{run} has prefetched nothing that is mapped");
         }

@@ -115,7 +115,7 @@ fn s3_an_occupied_slot_is_overwritten() {
     assert!(rules(&attacked).contains(&Rule::Reuse), "{attacked:?}");
 }
 
-/// The flaws of the published order of map and unmap by number, for they are part of a type.
+/// The flaws of the published order of map and unmap by number, because they are part of a type.
 const NONE: u8 = 0;
 /// Entries are free when they are cleared.
 const FREES_EARLY: u8 = 1;
