@@ -23,13 +23,10 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let unpacked = Unpacked::new(&workspace.root, &packages, &target, "workspace")?;
     unpacked.cargo(&["build", "--package", NO_STD[0], "--package", NO_STD[1]])?;
     unpacked.stands_for_itself()?;
-    // The next time they lie elsewhere, so nothing built of them is of use then; what is built of their dependencies is.
-    let mut clean = vec!["clean", "--quiet"];
-    clean.extend(packages.iter().flat_map(|package| ["--package", &package.name]));
-    unpacked.cargo(&clean)
+    unpacked.remove()
 }
 
-/// Packages, unpacked in a folder that is removed with this.
+/// Packages, unpacked in a folder that stays where one of them fails, so that what failed can be repeated.
 struct Unpacked<'t> {
     folder: PathBuf,
     target: &'t Path,
@@ -47,7 +44,11 @@ impl<'t> Unpacked<'t> {
         for package in packages {
             let archive = target.join("package").join(format!("{}.crate", package.folder()));
             let mut tar = Command::new("tar");
-            tar.args(["--extract", "--gzip", "--file"]).arg(archive).arg("--directory").arg(&unpacked.folder);
+            // An archive has one fixed time for all files. With it, cargo would not see what has changed since its last build.
+            tar.args(["--extract", "--touch", "--gzip", "--file"])
+                .arg(archive)
+                .arg("--directory")
+                .arg(&unpacked.folder);
             succeed(STAGE, &mut tar)?;
         }
         unpacked.write_workspace(packages)?;
@@ -74,6 +75,10 @@ impl<'t> Unpacked<'t> {
         self.cargo(&["doc", "--workspace", "--all-features", "--no-deps"])
     }
 
+    fn remove(self) -> Result<(), Failure> {
+        fs::remove_dir_all(&self.folder).map_err(Failure::file(self.folder))
+    }
+
     fn cargo(&self, arguments: &[&str]) -> Result<(), Failure> {
         self.cargo_in(&self.folder, arguments)
     }
@@ -84,13 +89,6 @@ impl<'t> Unpacked<'t> {
         // As the workspace is built: without what only a debugger needs.
         command.envs([("CARGO_PROFILE_DEV_DEBUG", "false"), ("CARGO_INCREMENTAL", "0")]);
         succeed(STAGE, command.env("RUSTDOCFLAGS", "-D warnings"))
-    }
-}
-
-impl Drop for Unpacked<'_> {
-    fn drop(&mut self) {
-        // What cannot be removed lies where temporary files lie.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -118,7 +116,9 @@ mod tests {
         let alone = r#"{"name": "alone", "version": "0.1.0", "targets": [], "dependencies": []}"#;
         let alone: Package = serde_json::from_str(alone).expect("what cargo prints");
         let target = around.join("target");
-        let result = Unpacked::new(&root, &[&alone], &target, name).and_then(|unpacked| unpacked.stands_for_itself());
+        let unpacked = Unpacked::new(&root, &[&alone], &target, name).expect("a package");
+        let result = unpacked.stands_for_itself();
+        unpacked.remove().expect("ours");
         fs::remove_dir_all(&around).expect("ours");
         result
     }

@@ -14,16 +14,21 @@ pub(super) fn check(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<()
         return Err(Failure::Metadata("no package has a rust-version".to_owned()));
     };
     let target = workspace.target_beside("oldest");
-    let packages: Vec<&str> = NO_STD.iter().flat_map(|name| ["--package", name]).collect();
+    let no_std: Vec<&str> = NO_STD.iter().flat_map(|name| ["--package", name]).collect();
+    let published: Vec<&str> = workspace.published().flat_map(|package| ["--package", &package.name]).collect();
     if is_there(version) || install(version) {
         let name = format!("oldest compiler, Rust {version}");
-        let build = [&["run", version, "cargo", "build", "--target-dir", &target], &packages[..]].concat();
-        let what = format!("rustup {}", build.join(" "));
-        return stages.stage(&name, &what, |workspace| {
-            succeed(&name, Command::new("rustup").args(&build).current_dir(&workspace.root))
+        let what = "builds the no_std crates, and checks all that is published";
+        return stages.stage(&name, what, |workspace| {
+            for arguments in [[&["build"], &no_std[..]], [&["check", "--all-features"], &published[..]]] {
+                let mut cargo = Command::new("rustup");
+                cargo.args(["run", version, "cargo"]).args(arguments.concat()).args(["--target-dir", &target]);
+                succeed(&name, cargo.current_dir(&workspace.root))?;
+            }
+            Ok(())
         });
     }
-    let clippy = [&["clippy"], &packages[..], &["--", "-D", "clippy::incompatible_msrv"]].concat();
+    let clippy = [&["clippy", "--all-features"], &published[..], &["--", "-D", "clippy::incompatible_msrv"]].concat();
     stages.cargo(
         &format!("oldest compiler, by clippy's incompatible_msrv, as there is no Rust {version}"),
         &[],
