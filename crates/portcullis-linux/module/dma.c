@@ -131,6 +131,7 @@ static bool map_run(struct device *dev, struct scatterlist *list, int count, enu
 		pc_was_not_unmapped(device, at, error);
 		return false;
 	}
+	pc_has_unmapped(device);
 	wish.boundary = (u64)dma_get_seg_boundary(dev) + 1;
 	at = pcr_map_list(device->space, list, count, dir, &wish);
 	return at != DMA_MAPPING_ERROR && place(dev, list, count, at);

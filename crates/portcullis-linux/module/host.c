@@ -16,9 +16,8 @@
 #error "with PREEMPT_RT, memory is not to be had where the library asks for it"
 #endif
 
-/* As in Platform and LockClass of the library. */
+/* As Platform of the library has them. */
 #define CPU_WORDS 8
-#define LOCK_CLASSES 10
 
 static atomic64_t pages_lent, allocations_lent;
 
@@ -108,14 +107,20 @@ void pcs_page_free(u64 phys)
 }
 
 #ifdef CONFIG_LOCKDEP
-static struct lock_class_key lock_keys[LOCK_CLASSES];
+/* By the numbers of LockClass. */
+static const char *const lock_names[] = {
+	"portcullis central flush queue", "portcullis flush queue", "portcullis attachment", "portcullis invalidation queue",
+	"portcullis domain", "portcullis magazine", "portcullis depot", "portcullis iova allocator", "portcullis table",
+	"portcullis table reserve",
+};
+static struct lock_class_key lock_keys[ARRAY_SIZE(lock_names)];
 #endif
 
 void pcs_lock_init(void *lock, u32 class)
 {
 #ifdef CONFIG_LOCKDEP
 	BUILD_BUG_ON(sizeof(raw_spinlock_t) > 128);
-	__raw_spin_lock_init(lock, "portcullis", &lock_keys[class], LD_WAIT_SPIN);
+	__raw_spin_lock_init(lock, lock_names[class], &lock_keys[class], LD_WAIT_SPIN);
 #else
 	/* The size of a lock in Rust, unless that was built for large locks. */
 	BUILD_BUG_ON(sizeof(raw_spinlock_t) > sizeof(u64));

@@ -90,13 +90,18 @@ static int start(void)
 
 static int __init portcullis_init(void)
 {
-	int error = start_platform();
+	int error = pc_protect_start();
 
 	if (error)
 		return error;
-	error = start();
+	error = start_platform();
+	if (!error) {
+		error = start();
+		if (error)
+			stop_platform();
+	}
 	if (error) {
-		stop_platform();
+		pc_protect_stop();
 		return error;
 	}
 	register_reboot_notifier(&reboot_notifier);
@@ -107,13 +112,15 @@ static int __init portcullis_init(void)
 
 static void __exit portcullis_exit(void)
 {
-	/* Each protected device holds a reference to the module, so none is protected now. */
+	/* Each protected device holds the module, so there is none. */
+	pc_protect_stop();
 	pc_report_stop();
 	unregister_pm_notifier(&suspend_notifier);
 	unregister_reboot_notifier(&reboot_notifier);
 	pci_lock_rescan_remove();
 	pc_policy_stop();
 	pc_units_down();
+	pc_ids_stop();
 	pci_unlock_rescan_remove();
 	stop_platform();
 	if (pc_pages_lent() || pc_allocations_lent())

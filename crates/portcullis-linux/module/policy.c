@@ -235,7 +235,7 @@ MODULE_PARM_DESC(protect, "DEVICE[=DESIGN[/strict|deferred]],...; DEVICE is all,
 /* A named device that cannot be protected is shut out, never passed through: its DMA then fails. */
 static void shut_out(struct pci_dev *pdev)
 {
-	if (pc_pass_through(pdev, false))
+	if (pc_close(pdev))
 		pr_err("%s cannot even be shut out: it reaches all memory\n", pci_name(pdev));
 	else
 		pr_err("%s stays shut out until its driver is unbound\n", pci_name(pdev));
@@ -257,10 +257,13 @@ static int protect(struct pci_dev *pdev, const struct pc_policy *policy)
 
 static void bind(struct pci_dev *pdev)
 {
-	struct pc_policy policy;
-	bool is_named;
+	struct pc_policy policy = {};
+	bool is_named = false;
 
-	if (!find(pdev, &policy, &is_named) || !protect(pdev, &policy))
+	/* What an earlier driver has left mapped keeps a device protected, whatever is said of it now. */
+	if (!find(pdev, &policy, &is_named) && !pc_is_protected(pdev))
+		return;
+	if (!protect(pdev, &policy))
 		return;
 	if (is_named)
 		shut_out(pdev);
@@ -274,17 +277,19 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 
 	switch (event) {
 	case BUS_NOTIFY_ADD_DEVICE:
-		pc_pass_through(pdev, true);
+		pc_open(pdev);
 		break;
 	case BUS_NOTIFY_BIND_DRIVER:
 		bind(pdev);
 		break;
 	case BUS_NOTIFY_DRIVER_NOT_BOUND:
 	case BUS_NOTIFY_UNBOUND_DRIVER:
-		/* A device that was shut out passes through again. */
-		pc_pass_through(pdev, true);
+		/* One that was shut out is let through again. */
+		if (!pc_is_protected(pdev))
+			pc_open(pdev);
 		break;
 	case BUS_NOTIFY_REMOVED_DEVICE:
+		pc_leave(pdev);
 		pc_forget(pdev);
 		break;
 	}

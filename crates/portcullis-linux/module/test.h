@@ -20,6 +20,11 @@ extern const struct file_operations test_datagrams;
 extern const struct file_operations test_reads;
 extern const struct file_operations test_attack;
 extern const struct file_operations test_exhaust;
+extern const struct file_operations test_places;
+extern const struct file_operations test_late;
+extern const struct file_operations test_alias;
 extern struct pci_driver test_edu;
+/* The attacker, while it has its driver. */
+extern struct pci_dev *test_edu_device;
 
 #endif

@@ -9,6 +9,9 @@
  *   echo buffer 3 > attack      QEMU's edu device writes to a buffer before and after its unmap, three times
  *   echo memory 3 > attack      likewise, by the address of the memory instead of that of the mapping
  *   echo 0000:00:04.0 > exhaust maps with interrupts off when no memory is left
+ *   echo 0x1fff0000 0x20000000 > places     buffers of edu, within boundaries and not where others are; firmware has so much
+ *   echo take 0 > late          pages are mapped for edu, and outlive its driver until `give 0`
+ *   echo 0000:00:01.0 0x10 > alias         the device uses the id of 02.0 too
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>
@@ -57,6 +60,9 @@ static int __init portcullis_test_init(void)
 	debugfs_create_file("reads", 0200, folder, NULL, &test_reads);
 	debugfs_create_file("attack", 0200, folder, NULL, &test_attack);
 	debugfs_create_file("exhaust", 0200, folder, NULL, &test_exhaust);
+	debugfs_create_file("places", 0200, folder, NULL, &test_places);
+	debugfs_create_file("late", 0200, folder, NULL, &test_late);
+	debugfs_create_file("alias", 0200, folder, NULL, &test_alias);
 	return 0;
 }
 

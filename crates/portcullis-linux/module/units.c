@@ -50,79 +50,6 @@ struct pc_unit *pc_unit_of(struct pci_dev *pdev)
 	return index < 0 ? NULL : &pc_units[index];
 }
 
-/* The id that a bridge to conventional PCI puts on requests from behind it; negative for other bridges. */
-static int id_behind(struct pci_dev *bridge)
-{
-	bool is_pcie = pci_is_pcie(bridge);
-	int type = is_pcie ? pci_pcie_type(bridge) : 0;
-
-	if (is_pcie && type != PCI_EXP_TYPE_PCI_BRIDGE && type != PCI_EXP_TYPE_PCIE_BRIDGE)
-		return -1;
-	if (is_pcie ? type == PCI_EXP_TYPE_PCI_BRIDGE : bridge->dev_flags & PCI_DEV_FLAG_PCIE_BRIDGE_ALIAS)
-		return PCI_DEVID(bridge->subordinate->number, 0);
-	return PCI_DEVID(bridge->bus->number, bridge->devfn);
-}
-
-/* Ids that requests of a device may carry besides its own, like pci_for_each_dma_alias(), which is not exported. */
-static int for_each_alias(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data)
-{
-	struct pci_bus *bus;
-	unsigned int devfn;
-	int error = 0;
-
-	if (pdev->dma_alias_mask)
-		for_each_set_bit(devfn, pdev->dma_alias_mask, 256)
-			error = error ?: found(PCI_DEVID(pdev->bus->number, devfn), data);
-	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
-		/* A bus of virtual functions has no bridge. */
-		if (bus->self && id_behind(bus->self) >= 0)
-			error = error ?: found(id_behind(bus->self), data);
-	return error;
-}
-
-static int pass_own(struct pc_unit *unit, struct pci_dev *pdev, bool on)
-{
-	return pcr_pass_through(unit->rust, PCI_DEVID(pdev->bus->number, pdev->devfn), on);
-}
-
-struct passing {
-	struct pc_unit *unit;
-	bool on;
-};
-
-static int pass_alias(u16 id, void *data)
-{
-	const struct passing *passing = data;
-	int error = pcr_pass_through(passing->unit->rust, id, passing->on);
-
-	/* The id is already in this state, because of another device. */
-	return error == (passing->on ? -EBUSY : -EINVAL) ? 0 : error;
-}
-
-/* Applies to every id that its requests may carry. Devices that share such an id change with it. */
-int pc_pass_through(struct pci_dev *pdev, bool on)
-{
-	struct passing passing = { .unit = pc_unit_of(pdev), .on = on };
-	int error;
-
-	if (!passing.unit)
-		return on ? 0 : -ENODEV;
-	error = pass_own(passing.unit, pdev, on);
-	/* The device is already in this state, and a shared id may have been shut out for another device. */
-	if (error == (on ? -EBUSY : -EINVAL))
-		return 0;
-	return error ?: for_each_alias(pdev, pass_alias, &passing);
-}
-
-/* The device has gone. Shared ids stay as they are. */
-void pc_forget(struct pci_dev *pdev)
-{
-	struct pc_unit *unit = pc_unit_of(pdev);
-
-	if (unit)
-		pass_own(unit, pdev, false);
-}
-
 static int find(u32 index)
 {
 	struct pc_unit *unit = &pc_units[index];
@@ -150,18 +77,32 @@ static int note(u16 id, void *ids)
 	return 0;
 }
 
-/* Every id that a present function may use, even if its bridge says that the function does no DMA. */
-static size_t sources_of(struct pc_unit *unit, unsigned long *ids, u16 *sources)
+/* Every function that is there, also those whose bridge says that they do no DMA, by every id that it may use. */
+static void note_functions(struct pc_unit *unit, unsigned long *ids)
 {
 	struct pci_dev *pdev = NULL;
+
+	for_each_pci_dev(pdev)
+		if (pc_unit_of(pdev) == unit)
+			pc_for_each_id(pdev, note, ids);
+}
+
+/* What does DMA and is no PCI device: firmware says with which id (ANDD). */
+static int note_masters(struct pc_unit *unit, unsigned long *ids)
+{
+	u32 index = 0;
+	int id;
+
+	while ((id = pcr_master(unit - pc_units, index++)) >= 0)
+		note(id, ids);
+	return id == -ENOENT ? 0 : id;
+}
+
+static size_t list_of(const unsigned long *ids, u16 *sources)
+{
 	unsigned int id;
 	size_t count = 0;
 
-	for_each_pci_dev(pdev)
-		if (pc_unit_of(pdev) == unit) {
-			note(PCI_DEVID(pdev->bus->number, pdev->devfn), ids);
-			for_each_alias(pdev, note, ids);
-		}
 	for_each_set_bit(id, ids, SOURCES)
 		sources[count++] = id;
 	return count;
@@ -176,7 +117,11 @@ static int bring_up(struct pc_unit *unit)
 	int error = -ENOMEM;
 
 	if (sources && ids) {
-		count = sources_of(unit, ids, sources);
+		note_functions(unit, ids);
+		error = note_masters(unit, ids);
+	}
+	if (!error) {
+		count = list_of(ids, sources);
 		error = pcr_bring_up(unit->registers, unit->place.physical_bits, sources, count, &unit->rust);
 	}
 	bitmap_free(ids);

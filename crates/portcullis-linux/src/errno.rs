@@ -4,6 +4,7 @@ use portcullis::iommu::AttachError;
 use portcullis::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis_vtd::BringUpError;
 
+pub(crate) const ENOENT: i32 = -2;
 pub(crate) const EIO: i32 = -5;
 pub(crate) const ENOMEM: i32 = -12;
 pub(crate) const EBUSY: i32 = -16;

@@ -7,6 +7,8 @@ use portcullis::platform::{Lock, LockClass};
 
 /// Words of a `raw_spinlock_t`; the C half checks that it is no larger.
 const LOCK_WORDS: usize = if cfg!(feature = "large-locks") { 16 } else { 1 };
+/// The C half has a name for each class, by its number.
+const _: () = assert!(LockClass::TableReserve as u32 == 9);
 
 pub(crate) struct SpinLock<T> {
     raw: UnsafeCell<[u64; LOCK_WORDS]>,

@@ -1,7 +1,7 @@
 //! Remapping units: where firmware says that they are, how they are brought up under live devices, and how they are
 //! taken down.
 
-use crate::errno::{EBUSY, EINVAL, ENODEV, ENOMEM, Errno};
+use crate::errno::{EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, Errno};
 use crate::host::{DIRECT_MAP, Host};
 use crate::kernel::{pcs_buses, pcs_fault};
 use crate::log::{print, refused};
@@ -13,7 +13,7 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use portcullis::iommu::{AttachError, DomainId, Translation};
 use portcullis::{Iommu, SourceId};
-use portcullis_vtd::dmar::Dmar;
+use portcullis_vtd::dmar::{Dmar, ScopeKind, Structure};
 use portcullis_vtd::spec::faults::FaultRequest;
 use portcullis_vtd::spec::registers::{GCMD, GSTS, global};
 use portcullis_vtd::{BringUpError, Mmio, RegisterTimeout, UnitConfig};
@@ -129,7 +129,32 @@ pub extern "C" fn pcr_unit_of(segment: u16, source: u16) -> i32 {
     index.map_or(ENODEV, |index| index as i32)
 }
 
-/// Brings a unit up with all of `sources` passed through. None of them is shut out at any moment.
+/// The id of master `index` behind unit `unit` of the table: what does DMA and is no PCI device, but has a name in the ACPI namespace. A
+/// negative error number where there are no more, which is `ENOENT`, or where the way to it leads nowhere.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_master(unit: u32, index: u32) -> i32 {
+    let Some(dmar) = dmar() else { return ENODEV };
+    let Some(unit) = dmar.units().nth(unit as usize) else { return ENODEV };
+    let mut masters = unit.scopes.iter().filter(|scope| scope.kind == ScopeKind::Namespace);
+    let Some(scope) = masters.nth(index as usize) else { return ENOENT };
+    match scope.source(buses(unit.segment)) {
+        Some(source) => i32::from(source.0),
+        None => {
+            let name = dmar.structures().find_map(|structure| match structure {
+                Structure::Andd(master) if master.number == scope.enumeration_id => Some(master.name),
+                _ => None,
+            });
+            print(format_args!(
+                "the DMAR table names the device {:?} (number {}), and there is no bridge on its way: it would be shut out",
+                name.unwrap_or_default(),
+                scope.enumeration_id
+            ));
+            EINVAL
+        }
+    }
+}
+
+/// Brings a unit up with all of `sources` passed through, none of which is shut out at any moment.
 ///
 /// # Safety
 /// `registers` must be the mapped register block of a unit without another driver. `sources` must have `count` ids.
