@@ -40,7 +40,6 @@ macro_rules! designs {
 
         /// A design by name.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        #[non_exhaustive]
         pub enum DesignId {
             $(#[doc = concat!("[`", stringify!($name), "`]")] $name,)*
             $(#[cfg($condition)] #[doc = concat!("[`", stringify!($example), "`]")] $example,)*
