@@ -6,6 +6,7 @@ mod apt;
 mod bench;
 mod check;
 mod conformance;
+mod examples;
 mod failure;
 mod frames;
 mod fuzz;
@@ -38,10 +39,13 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Chore {
     /// Run every test: the house rules, the no_std proof, its stack frames, the tests of the workspace (with the
-    /// conformance suite on QEMU), the loom models.
+    /// conformance suite on QEMU), the examples, the loom models.
     Test,
     /// Check the house rules, generated tables, formatting, clippy and the documentation, with warnings as errors.
     Check,
+    /// Copy each package of `examples/` out of the workspace, and build and test it there; test the custom design again
+    /// with a flaw, which the test kit must find.
+    Examples,
     /// Run the conformance suite on the model and on QEMU.
     Conformance {
         /// Print a line for every check, not only for those that fail.
@@ -144,6 +148,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
     match chore {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
+        Chore::Examples => examples::examples(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Frames { path, design } => {
             frames::frames(&workspace, &frames::Options { path: *path, design: design.clone() })

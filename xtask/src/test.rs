@@ -1,5 +1,6 @@
 //! `cargo xtask test`: runs every test.
 
+use crate::examples;
 use crate::failure::Failure;
 use crate::frames;
 use crate::linux;
@@ -8,22 +9,16 @@ use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::{NO_STD_PROOF, Workspace};
 
-/// The feature that includes the example design of `examples/`.
-const EXAMPLE_DESIGN: &str = "portcullis/example-design";
-
 pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
     stages.stage("QEMU", "find it, or install it", |_| qemu::require())?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
     stages.stage("frames", "cargo xtask frames", |workspace| frames::frames(workspace, &frames::Options::default()))?;
-    // The feature makes every test that loops over the designs include the example design.
-    stages.cargo("tests", &[], &["test", "--workspace", "--features", EXAMPLE_DESIGN])?;
-    stages.stage(
-        "published packages",
-        "each is packed, unpacked outside the workspace and built there",
-        published::test,
-    )?;
+    stages.cargo("tests", &[], &["test", "--workspace"])?;
+    stages.stage("examples", "cargo xtask examples", examples::examples)?;
+    let what = "pack each, unpack it outside the workspace, build and document it there";
+    stages.stage("published packages", what, published::test)?;
     loom_models(workspace, &mut stages)?;
     let skipped = stages.stage("kernel module", "cargo xtask linux test", linux::test)?;
     stages.finish();

@@ -99,7 +99,7 @@ unsafe impl Mmio for AtOnce {
 }
 
 /// The driver's unit over these registers.
-pub(super) struct Driven {
+pub struct Driven {
     unit: Unit<AtOnce, Native<true>>,
     domain: OneDomain,
 }

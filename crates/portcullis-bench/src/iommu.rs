@@ -90,7 +90,7 @@ const fn capabilities(coherent: bool) -> Capabilities {
 
 /// Counts submissions, and does nothing else with them.
 #[derive(Debug)]
-pub(super) struct Empty {
+pub struct Empty {
     coherent: bool,
     domain: OneDomain,
 }
@@ -102,7 +102,7 @@ impl Empty {
 }
 
 /// Writes submissions to a ring.
-pub(super) struct Queued {
+pub struct Queued {
     domain: OneDomain,
     /// The ring's fields other than the page of descriptors share the lock's line.
     ring: Padded<SpinLock<Ring>>,

@@ -29,7 +29,7 @@ mod verify;
 mod work;
 mod workload;
 
-pub use case::{execute, turns};
+pub use case::{TimedDesign, execute, time, turns};
 pub use group::Effort;
 pub use host::Native;
 pub use meter::CyclesFrom;

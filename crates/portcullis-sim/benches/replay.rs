@@ -58,7 +58,7 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
             let job = Job {
                 machine: &machine,
                 work: work.clone(),
-                design,
+                design: design.into(),
                 options: Options::NONE,
                 protection,
                 sub_page: SubPage::Expose,

@@ -283,7 +283,7 @@ impl ComparePlan {
         Job {
             machine: &item.machine,
             work: item.work.clone(),
-            design: choice.design,
+            design: choice.design.into(),
             options: choice.options,
             protection,
             sub_page: self.sub_page,

@@ -32,7 +32,7 @@ pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
-    Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
+    Churn, Job, LabDesign, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
     machine_pace,
 };
 pub use traffic::{PayloadRule, Traffic};

@@ -26,7 +26,7 @@ pub fn page_1(machine: &Machine, design: DesignId) -> Result<f64, RunError> {
     let measured = run::measure(&Job {
         machine: &machine,
         work: Work::Rings(rings),
-        design,
+        design: design.into(),
         options: Options::NONE,
         protection: Protection::Strict,
         sub_page: SubPage::Expose,

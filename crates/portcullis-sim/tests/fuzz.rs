@@ -218,7 +218,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
         let job = Job {
             machine,
             work,
-            design,
+            design: design.into(),
             options,
             protection,
             sub_page: SubPage::Expose,

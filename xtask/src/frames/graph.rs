@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The names of functions that belong to the host. Their stack is the host's responsibility, so it is not counted.
 /// A function of the host that runs code of the library is an exception.
-const HOOKS: [&str; 6] = [
+const HOOKS: [&str; 5] = [
     "<no_std_proof::host::Host as ",
     "<no_std_proof::host::Copies as ",
-    "<no_std_proof::registers::Registers as ",
     "<no_std_proof::allocator::Bump as ",
     "__rustc::",
     "no_std_proof::panic",

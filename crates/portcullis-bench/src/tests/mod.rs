@@ -11,7 +11,6 @@ use super::{BenchError, Effort, Workload};
 use planted::{Flaw, Planted};
 use portcullis::Protection;
 use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
 
 /// The least effort that shows that it works.
 const LITTLE: Effort = Effort { samples: 2, sample_us: 1 };
@@ -24,12 +23,7 @@ fn seen<const FLAW: u8>(workload: Workload) -> Result<(), BenchError> {
 
 /// The result of the checks of a timed run of a flawed design.
 fn timed<const FLAW: u8>() -> Result<(), BenchError> {
-    let case = Case {
-        choice: Choice::from(DesignId::Magazine),
-        protection: Protection::Strict,
-        threads: 1,
-        workload: Workload::Page1,
-    };
+    let case = Case { options: Options::NONE, protection: Protection::Strict, threads: 1, workload: Workload::Page1 };
     let cpus = &cpus::available()[..1];
     let group = ThreadGroup { cpus, effort: LITTLE, period: case.workload.period() };
     let setting = Setting { case, group, platform: Native::coherent(), iommu: &Empty::new(true) };

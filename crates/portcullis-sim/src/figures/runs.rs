@@ -116,7 +116,7 @@ impl Run<'_> {
         let job = Job {
             machine: &machine,
             work: self.subject.work.clone(),
-            design: self.design,
+            design: self.design.into(),
             options: Options::NONE,
             protection: self.protection,
             sub_page: SubPage::Expose,

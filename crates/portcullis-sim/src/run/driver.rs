@@ -1,8 +1,8 @@
 //! A core that acts as a device driver: it maps, unmaps in batches, and checks what the device can reach.
 
 use super::RunError;
-use super::any_domain::{self, AnyBatch};
 use super::backlog::Waiting;
+use super::design::{self, AnyBatch};
 use super::live::{Buffer, Extent, Live, Ranges, Slot, pieces};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
@@ -137,7 +137,7 @@ impl<'w> Driver<'w> {
         let request = |segments: &[Segment]| {
             let mut request = Request::new(segments, access)?;
             request.stream = stream;
-            any_domain::map(domain, &request)
+            design::map(domain, &request)
         };
         world.tell(&RunEvent::MapBegins { core: self.core });
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
@@ -283,7 +283,7 @@ impl<'w> Driver<'w> {
         }
         let begun_ps = world.engine.now_ps();
         let batch = &mut self.batches[live.device];
-        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(any_domain::unmap(batch, *range)? || any));
+        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(design::unmap(batch, *range)? || any));
         match world.engine.charged(unmap) {
             Ok(any_cleared) => world.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(any_cleared) }),
             Err(error) => return world.fail(RunError::Unmap(error)),

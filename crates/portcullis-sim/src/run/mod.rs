@@ -1,10 +1,10 @@
 //! A run of a workload under one design on one machine, in virtual time, and its measurements.
 
 mod adversary;
-#[allow(unsafe_code, reason = "maps memory of the model")]
-mod any_domain;
 mod backlog;
 mod churn;
+#[allow(unsafe_code, reason = "maps memory of the model")]
+mod design;
 mod driver;
 mod grace;
 mod live;
@@ -17,11 +17,11 @@ mod workload;
 mod world;
 
 pub use adversary::{
-    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware,
-    attack_on_flawed_prefetcher, attack_on_flawed_rings,
+    Attacked, Found, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    attack_on_flawed_rings,
 };
-use any_domain::AnyDesign;
 pub use churn::Churn;
+pub use design::LabDesign;
 pub use rings::Rings;
 pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
@@ -128,7 +128,7 @@ pub struct Job<'m> {
     /// The work.
     pub work: Work,
     /// The design.
-    pub design: DesignId,
+    pub design: LabDesign,
     /// The parameters of the design.
     pub options: Options,
     /// The protection, one of those that the design offers.
@@ -149,7 +149,26 @@ pub struct Job<'m> {
     pub payload: PayloadRule,
 }
 
-impl Job<'_> {
+impl<'m> Job<'m> {
+    /// A run of `work` as it comes, with the design's own parameters and batch.
+    pub fn new(machine: &'m Machine, work: Work, design: impl Into<LabDesign>, protection: Protection) -> Self {
+        let design = design.into();
+        Self {
+            machine,
+            work,
+            design,
+            options: Options::NONE,
+            protection,
+            sub_page: SubPage::Expose,
+            batch: design.info().batch_default,
+            pace: Pace::Gaps(1.0),
+            seed: 1,
+            leaf_only_hint: true,
+            hints: Hints::NONE,
+            payload: PayloadRule::default(),
+        }
+    }
+
     /// The kind of device for which the work is.
     pub fn traffic(&self) -> Traffic {
         self.work.traffic(self.machine)
@@ -302,7 +321,7 @@ fn measured_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64
         measure(&Job {
             machine,
             work: work.clone(),
-            design: DesignId::Unprotected,
+            design: DesignId::Unprotected.into(),
             options: Options::NONE,
             protection: Protection::None,
             sub_page: SubPage::Expose,
@@ -346,7 +365,7 @@ pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), Run
 
 /// Makes the run on hardware that `prepare` sets up first.
 fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
-    let mut world = World::new(job, AnyDesign::listed(job.design), None)?;
+    let mut world = World::new(job, None)?;
     prepare(&world.engine, &world.vtd);
     let exposure = world.subscribe(Exposure::of(&world, job.protection));
     let residual = world.subscribe(Residual::default());

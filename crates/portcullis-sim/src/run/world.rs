@@ -1,6 +1,5 @@
 //! A simulated machine: virtual cores, modelled hardware, the real driver, and the design's domains.
 
-use super::any_domain::AnyDesign;
 use super::backlog::Backlog;
 use super::live::{Buffer, Live, Slot};
 use super::observers::{Observer, RunEvent};
@@ -146,10 +145,10 @@ impl World {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
     }
 
-    /// The machine of `job`. Each device has its own domain, and so has `bystander`, in whose domain nothing is ever
-    /// mapped.
-    pub(super) fn new(job: &Job<'_>, design: AnyDesign, bystander: Option<SourceId>) -> Result<Self, RunError> {
+    /// The machine of `job`, whose devices each have a domain of their own, and so has `bystander`: nothing is ever mapped there.
+    pub(super) fn new(job: &Job<'_>, bystander: Option<SourceId>) -> Result<Self, RunError> {
         job.work.check_span()?;
+        let design = job.design;
         let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
         devices.extend(bystander);
         let iommu = &machine.iommu;
@@ -170,7 +169,7 @@ impl World {
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
         let address_bits = if iommu.four_level { 48 } else { 39 };
         let memory = &*job.work.memory();
-        let sub_page = super::sub_page(design.info, job.sub_page).unwrap_or_default();
+        let sub_page = super::sub_page(design.info(), job.sub_page).unwrap_or_default();
         let config =
             DomainConfig { address_bits, memory, options: job.options, sub_page, ..DomainConfig::new(job.protection) };
         let mut domains = Vec::with_capacity(devices.len());
@@ -186,7 +185,7 @@ impl World {
             vtd,
             unit,
             armed_us: domains.iter().map(|_| Cell::new(None)).collect(),
-            info: design.info,
+            info: design.info(),
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
@@ -195,7 +194,7 @@ impl World {
             backlog: RefCell::default(),
             waits_for_room: !matches!(job.work, Work::Trace(..)),
             ring_entries: match &job.work {
-                Work::Trace(trace, _) if design.info.is_hypothetical() => replay::ring_entries(trace, job.batch),
+                Work::Trace(trace, _) if design.info().is_hypothetical() => replay::ring_entries(trace, job.batch),
                 _ => None,
             },
             failure: RefCell::default(),

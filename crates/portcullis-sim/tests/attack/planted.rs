@@ -5,16 +5,17 @@ use super::allocators::{self, Listed, Windowed};
 use super::hardware::{self, OnUnit};
 use super::mappers::{self, Mapping};
 use super::shared_commits::Riding;
-use super::{job, machine, passes, rings};
+use super::{machine, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Solaris, Stock};
 use portcullis_model::PrefetchFlaw;
 use portcullis_sim::attack::{
-    Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    Attacked, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
 };
-use portcullis_sim::{Job, LabPlatform, LabUnit, Machine, RunError};
+use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, RunError};
+use portcullis_testkit::attack::passes;
 
 /// What is attacked.
 struct Case {
@@ -30,12 +31,16 @@ impl Case {
     }
 
     fn job(&self) -> Job<'_> {
-        let job = job(&self.machine, rings(self.rings), DesignId::Stock, self.protection);
+        let job = Job::new(&self.machine, rings(self.rings), DesignId::Stock, self.protection);
         Job { batch: self.batch, ..job }
     }
 
+    fn job_of<D: Design<LabPlatform, LabUnit>>(&self) -> Job<'_> {
+        Job { design: LabDesign::of::<D>(), ..self.job() }
+    }
+
     fn attack<D: Design<LabPlatform, LabUnit>>(&self) -> Attacked {
-        attack_design::<D>(&self.job())
+        attack(&self.job_of::<D>())
     }
 
     /// Asserts that the device finds in `Flawed` that `rule` is broken, and no other rules except `consequences`, and
@@ -227,9 +232,9 @@ fn s11_a_queue_error_that_returns_the_buffer() {
     let attack = |flawed: bool| {
         let after = 2000;
         if flawed {
-            attack_on_breaking_hardware::<Mapping<Stock, { mappers::HIDES_ERRORS }>>(&case.job(), after)
+            attack_on_breaking_hardware(&case.job_of::<Mapping<Stock, { mappers::HIDES_ERRORS }>>(), after)
         } else {
-            attack_on_breaking_hardware::<Mapping<Stock, { mappers::NONE }>>(&case.job(), after)
+            attack_on_breaking_hardware(&case.job_of::<Mapping<Stock, { mappers::NONE }>>(), after)
         }
     };
     let sound = attack(false);
@@ -250,7 +255,7 @@ fn a_flaw_of_the_prefetcher(rule: Rule, consequences: &[Rule], flaw: PrefetchFla
         case.machine.iommu.prefetcher = Some(prefetcher.parse().expect("a prefetcher"));
         // Walks take longer than an invalidation.
         case.machine.iommu.memory_read_ps = 1_000_000;
-        let job = Job { design, ..case.job() };
+        let job = Job { design: design.into(), ..case.job() };
         passes(&attack(&job), "without the flaw");
         let attacked = attack_on_flawed_prefetcher(&job, flaw);
         let found = undeclared(&attacked);

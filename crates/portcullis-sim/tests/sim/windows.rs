@@ -58,7 +58,7 @@ fn the_oldest_of_what_waits_ages_until_the_timer_comes() {
     assert_eq!(ages_us.iter().copied().fold(0.0, f64::max), outcome.stale_window_us_max.unwrap());
     let strict = measured(&Job { protection: Protection::Strict, ..job.clone() });
     assert_eq!(strict.stale_window_us_over_time, Some(Vec::new()), "nothing waits");
-    let none = measured(&Job { design: DesignId::Static, protection: Protection::None, ..job });
+    let none = measured(&Job { design: DesignId::Static.into(), protection: Protection::None, ..job });
     assert_eq!((none.stale_window_us_over_time, none.stale_window_piece_us), (None, None), "nothing is taken back");
 }
 

@@ -1,13 +1,10 @@
 //! A run with a malicious device.
 
-use super::super::any_domain::AnyDesign;
 use super::super::observers::Residual;
-use super::super::world::{LabUnit, World};
+use super::super::world::World;
 use super::super::{Job, RunError, perform};
 use super::{Adversary, Found};
-use crate::platform::LabPlatform;
 use portcullis::Protection;
-use portcullis::design::Design;
 use portcullis_model::{PrefetchFlaw, RingFlaw};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -59,28 +56,23 @@ impl Attacked {
 
 /// Makes the run of `job` with a malicious device. The device's choices are drawn from the seed of the job.
 pub fn attack(job: &Job<'_>) -> Attacked {
-    run(job, AnyDesign::listed(job.design), Broken::Nothing)
+    run(job, Broken::Nothing)
 }
 
-/// Like [`attack`], for a design that is in no list. The design in `job` is ignored.
-pub fn attack_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Attacked {
-    run(job, AnyDesign::of::<D>(), Broken::Nothing)
-}
-
-/// Like [`attack_design`], on hardware that refuses every invalidation after `hand_backs` buffers have been handed
-/// back. A design that keeps S11 ends the run there, with an error.
-pub fn attack_on_breaking_hardware<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, hand_backs: u64) -> Attacked {
-    run(job, AnyDesign::of::<D>(), Broken::After(hand_backs))
+/// The same on hardware that refuses every invalidation once `hand_backs` buffers have been handed back. A design that keeps
+/// S11 ends the run there, with an error.
+pub fn attack_on_breaking_hardware(job: &Job<'_>, hand_backs: u64) -> Attacked {
+    run(job, Broken::After(hand_backs))
 }
 
 /// Like [`attack`], on hardware whose prefetcher has a flaw.
 pub fn attack_on_flawed_prefetcher(job: &Job<'_>, flaw: PrefetchFlaw) -> Attacked {
-    run(job, AnyDesign::listed(job.design), Broken::Prefetcher(flaw))
+    run(job, Broken::Prefetcher(flaw))
 }
 
 /// Like [`attack`], on hardware whose rings have a flaw.
 pub fn attack_on_flawed_rings(job: &Job<'_>, flaw: RingFlaw) -> Attacked {
-    run(job, AnyDesign::listed(job.design), Broken::Rings(flaw))
+    run(job, Broken::Rings(flaw))
 }
 
 /// The flaw of the hardware.
@@ -92,9 +84,9 @@ enum Broken {
     Rings(RingFlaw),
 }
 
-fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
+fn run(job: &Job<'_>, broken: Broken) -> Attacked {
     let bystander = Adversary::stranger(&job.work.devices());
-    let mut world = match World::new(job, design, Some(bystander)) {
+    let mut world = match World::new(job, Some(bystander)) {
         Ok(world) => world,
         Err(error) => return Attacked { error: Some(error), ..Attacked::default() },
     };

@@ -13,7 +13,7 @@ mod findings;
 mod owners;
 
 pub use attack::{
-    Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    Attacked, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
     attack_on_flawed_rings,
 };
 pub use findings::Found;
