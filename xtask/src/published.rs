@@ -1,7 +1,7 @@
-//! What is published stands for itself: each package is packed as `cargo publish` packs it, unpacked outside the workspace, and built and
-//! documented there, beside the other packages and without the rest of the repository.
+//! Tests that each published package builds without the rest of the repository. Each is packed as `cargo publish` packs
+//! it, and unpacked outside the workspace. There it is built and documented, beside the other packages.
 //!
-//! `cargo publish --dry-run --workspace` does the same and asks the registry as well, which it does not do offline.
+//! `cargo publish --dry-run --workspace` does the same and also asks the registry, so it does not run offline.
 
 use crate::failure::Failure;
 use crate::stages::succeed;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-/// Those that a kernel links. They are built by themselves too, without the features that the others ask of them.
+/// The packages that a kernel links. They are also built alone, without the features that other packages turn on.
 pub(crate) const NO_STD: [&str; 2] = ["portcullis", "portcullis-vtd"];
 
 const STAGE: &str = "published packages";
 
-/// Builds and documents what is published.
+/// Builds and documents all published packages.
 pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let target = workspace.root.join(workspace.target_beside("published"));
     let packages: Vec<&Package> = workspace.published().collect();
@@ -26,14 +26,15 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     unpacked.remove()
 }
 
-/// Packages, unpacked in a folder that stays where one of them fails, so that what failed can be repeated.
+/// Unpacked packages. Their folder stays if one of them fails, so that its command can be repeated.
 struct Unpacked<'t> {
     folder: PathBuf,
     target: &'t Path,
 }
 
 impl<'t> Unpacked<'t> {
-    /// Packs packages of the workspace at `root`, and unpacks them. `name` tells folders of one process apart.
+    /// Packs packages of the workspace at `root`, and unpacks them. `name` makes the folder's name unique in this
+    /// process.
     fn new(root: &Path, packages: &[&Package], target: &'t Path, name: &str) -> Result<Self, Failure> {
         let folder = env::temp_dir().join(format!("portcullis-published-{name}-{}", process::id()));
         fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
@@ -44,7 +45,7 @@ impl<'t> Unpacked<'t> {
         for package in packages {
             let archive = target.join("package").join(format!("{}.crate", package.folder()));
             let mut tar = Command::new("tar");
-            // An archive has one fixed time for all files. With it, cargo would not see what has changed since its last build.
+            // All files in an archive have one fixed time. With that time, cargo would not rebuild a changed file.
             tar.args(["--extract", "--touch", "--gzip", "--file"])
                 .arg(archive)
                 .arg("--directory")
@@ -52,13 +53,13 @@ impl<'t> Unpacked<'t> {
             succeed(STAGE, &mut tar)?;
         }
         unpacked.write_workspace(packages)?;
-        // With the dependencies that the workspace is built with, which are there.
+        // The lock file selects the dependencies of the workspace. They were downloaded already.
         let lock = root.join("Cargo.lock");
         fs::copy(&lock, unpacked.folder.join("Cargo.lock")).map_err(Failure::file(lock))?;
         Ok(unpacked)
     }
 
-    /// A workspace of the packages, which finds them where another would ask the registry.
+    /// Writes a workspace of the packages, in which each finds the others without the registry.
     fn write_workspace(&self, packages: &[&Package]) -> Result<(), Failure> {
         let members: Vec<String> = packages.iter().map(|package| package.folder()).collect();
         let mut text = format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n");
@@ -69,7 +70,7 @@ impl<'t> Unpacked<'t> {
         fs::write(&path, text).map_err(Failure::file(path))
     }
 
-    /// Every package compiles, and documents, with all of its features.
+    /// Compiles and documents every package with all its features.
     fn stands_for_itself(&self) -> Result<(), Failure> {
         self.cargo(&["check", "--workspace", "--all-features"])?;
         self.cargo(&["doc", "--workspace", "--all-features", "--no-deps"])
@@ -86,7 +87,7 @@ impl<'t> Unpacked<'t> {
     fn cargo_in(&self, folder: &Path, arguments: &[&str]) -> Result<(), Failure> {
         let mut command = Command::new(cargo());
         command.args(arguments).arg("--offline").arg("--target-dir").arg(self.target).current_dir(folder);
-        // As the workspace is built: without what only a debugger needs.
+        // As in the profile of the workspace: no debug information.
         command.envs([("CARGO_PROFILE_DEV_DEBUG", "false"), ("CARGO_INCREMENTAL", "0")]);
         succeed(STAGE, command.env("RUSTDOCFLAGS", "-D warnings"))
     }
@@ -99,7 +100,7 @@ mod tests {
     use crate::workspace::Package;
     use std::{env, fs, process};
 
-    /// Whether a package with this library stands for itself. `outside.md` lies beside the package, `inside.md` in it.
+    /// Builds a package with this library alone. `outside.md` lies beside the package, `inside.md` in it.
     fn stands_for_itself(name: &str, library: &str) -> Result<(), Failure> {
         let around = env::temp_dir().join(format!("portcullis-alone-{name}-{}", process::id()));
         let root = around.join("alone");

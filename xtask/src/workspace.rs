@@ -34,9 +34,9 @@ pub(crate) struct Package {
     pub(crate) readme: Option<PathBuf>,
     pub(crate) keywords: Vec<String>,
     pub(crate) categories: Vec<String>,
-    /// The oldest compiler that builds it.
+    /// The oldest supported compiler.
     pub(crate) rust_version: Option<String>,
-    /// The registries that it may go to; `None` is all.
+    /// The registries that the package may be published to. `None` means all.
     pub(crate) publish: Option<Vec<String>>,
 }
 
@@ -62,12 +62,12 @@ impl Package {
         self.targets.iter().find(|target| target.kind.iter().any(|kind| kind == "lib"))
     }
 
-    /// Whether it goes to a registry.
+    /// Whether the package is published.
     pub(crate) fn is_published(&self) -> bool {
         self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
     }
 
-    /// The folder that it unpacks to.
+    /// The name of the folder that the package unpacks to.
     pub(crate) fn folder(&self) -> String {
         format!("{}-{}", self.name, self.version)
     }
@@ -111,7 +111,7 @@ impl Workspace {
         self.packages.iter().filter(|package| package.library().is_some())
     }
 
-    /// The packages that go to a registry.
+    /// The published packages.
     pub(crate) fn published(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter().filter(|package| package.is_published())
     }

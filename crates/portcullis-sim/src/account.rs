@@ -43,7 +43,7 @@ const fn class_index(class: LockClass) -> usize {
         LockClass::Magazine => 4,
         LockClass::Depot => 5,
         LockClass::Table | LockClass::TableReserve => 7,
-        // A class that is newer than this list counts as one of the domain.
+        // A class that is newer than this list is counted with the locks of the domain.
         _ => 6,
     }
 }

@@ -92,7 +92,8 @@
 
 extern crate alloc;
 
-/// The example of the README, compiled as a documentation test. `tests/suite/readme.rs` holds the README of the repository to it.
+/// The example of the README, compiled as a documentation test. `tests/suite/readme.rs` compares it with the README of
+/// the repository.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,16 +1,17 @@
-//! What a registry and its readers want of a package: `cargo publish` asks for some of it when it is too late, and for the rest never.
+//! Every published package has what a registry requires and what its readers expect. `cargo publish` asks for a part of
+//! this only at the upload, and for the rest never.
 
 use super::Violation;
 use crate::workspace::{Package, Workspace};
 
-/// Files of each package, which links may be.
+/// The files of each package. They may be links.
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
-/// Keywords, and categories, that crates.io takes.
+/// The most keywords, and the most categories, that crates.io accepts.
 const WORDS_MAX: usize = 5;
-/// Letters of a keyword.
+/// The most characters of a keyword.
 const LETTERS_MAX: usize = 20;
 
-/// What published packages lack.
+/// Reports what published packages lack.
 pub(super) fn violations(workspace: &Workspace) -> Vec<Violation> {
     let mut violations = Vec::new();
     for package in workspace.published() {
@@ -22,7 +23,7 @@ pub(super) fn violations(workspace: &Workspace) -> Vec<Violation> {
     violations
 }
 
-/// What the manifest of a published package lacks.
+/// Lists what the manifest of a published package lacks.
 fn lacking(package: &Package) -> Vec<&'static str> {
     let words_fit = |words: &[String]| (1..=WORDS_MAX).contains(&words.len());
     let is_short = |keyword: &String| keyword.len() <= LETTERS_MAX;

@@ -1,5 +1,5 @@
-//! The examples of the repository's README compile and run: each is in the README of the package too, whose examples are documentation tests
-//! of the library. The package cannot include a file from outside.
+//! The examples in the README of the repository compile and run. The package cannot include that file, which is outside
+//! of it. So each example is also in the README of the package, whose examples are documentation tests.
 
 /// The Rust code of a document, block by block.
 fn examples(document: &str) -> Vec<&str> {
