@@ -94,12 +94,8 @@ static int __init portcullis_init(void)
 
 	if (error)
 		return error;
-	error = start_platform();
-	if (!error) {
-		error = start();
-		if (error)
-			stop_platform();
-	}
+	pc_host_start();
+	error = start();
 	if (error) {
 		pc_protect_stop();
 		return error;

@@ -207,8 +207,17 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes up to `pages` pages for one-page mappings, as many as the current chunk of `stream` still has. `None` if
-    /// the largest number of tables has been reached.
+    /// Takes the next page of a CPU's own stream, if its chunk has one. If not, it has no rest either, and [`take`](Self::take) replaces it.
+    #[inline(always)]
+    pub(crate) fn take_page_at_once(&self, platform: &P, access: Access) -> Option<Taken<'_>> {
+        platform.probe(Step::ChunkTake);
+        let (_, before) = self.advance(platform, Stream(None), access as usize, 1);
+        let (end, next) = split(before);
+        (next < end).then(|| self.taken(next, 1))
+    }
+
+    /// Takes as many pages for mappings of a page as there are in the chunk that `stream` is in, `pages` at most. `None` where there are as
+    /// many tables as there may be.
     ///
     /// The caller must write the pages and, in the end, spend them.
     ///
@@ -236,7 +245,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Advances the cursor of a stream. Returns the number of the cursor and its previous value.
+    /// Moves the cursor of a stream on. Returns its number, and where it was. The number may be of another CPU, to which the caller was moved:
+    /// that cursor is replaced only if it is at its end as well, and the one that was moved on by its next request.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {
