@@ -100,6 +100,7 @@ pub enum BringUpError {
 
 /// The previous owners from which [`Unit::take_over`] takes a unit that is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum TakeOver {
     /// The unit must be off.
     Never,

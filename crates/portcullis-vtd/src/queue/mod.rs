@@ -92,6 +92,7 @@ impl Submission {
 
 /// How often an invalidation queue was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct QueueUse {
     /// The number of commits: batches of commands, of at most 64 each.
     pub commits: u64,

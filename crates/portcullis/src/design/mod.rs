@@ -435,6 +435,7 @@ pub unsafe trait Mapper: Send + Sync {
 
 /// What a domain uses, and the limits that it keeps to (S7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Usage {
     /// Ranges that are handed out and not yet given back, including those that wait for a flush.
     pub live_ranges: usize,

@@ -61,6 +61,7 @@ pub trait Lock<T>: Send + Sync {
 
 /// What a lock protects. Locks are always taken in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub enum LockClass {
     /// The queue of unmaps of a whole domain. Designs that have such a queue hold its lock while the hardware works,
     /// as the systems they are taken from do.
@@ -88,6 +89,7 @@ pub enum LockClass {
 
 /// What a CPU is waiting for while it spins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Wait {
     /// The completion of an invalidation.
     Invalidation,
