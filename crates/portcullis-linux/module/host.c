@@ -16,6 +16,10 @@
 #error "with PREEMPT_RT, memory is not to be had where the library asks for it"
 #endif
 
+#ifndef CONFIG_SMP
+#error "the Rust half reaches per-CPU memory through %gs, which has no offset for it without SMP"
+#endif
+
 /* As Platform of the library has them. */
 #define CPU_WORDS 8
 

@@ -127,7 +127,7 @@ impl<P: Platform> Queue<P> {
         statuses: &Frame,
         descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Submission> {
-        let [older, last] = ring.departed;
+        let [older, _] = ring.departed;
         let in_flight = older.is_some_and(|departed| !has_landed(statuses, departed));
         if ring.boarding.is_some() || in_flight {
             return None;
@@ -139,7 +139,8 @@ impl<P: Platform> Queue<P> {
             }
         }
         let submission = self.write_submission(ring, hardware, statuses, descriptors);
-        ring.departed = [last, Some(submission)];
+        // Read again: a reclaim may have emptied it.
+        ring.departed = [ring.departed[1], Some(submission)];
         Some(submission)
     }
 
