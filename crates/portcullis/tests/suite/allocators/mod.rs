@@ -20,7 +20,7 @@ use portcullis::{Access, Capabilities, Domain, DomainConfig, Iommu, IovaRange, P
 /// One past the last page below 4 GiB, where the search begins.
 const TOP: u64 = 1 << 20;
 
-/// A domain on a host that counts.
+/// A domain on a host that counts the steps of its allocator.
 struct Bench<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> {
     host: &'h Counting<'h>,
     iommu: &'h FakeIommu<'h>,
