@@ -49,7 +49,8 @@ impl<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> Bench<'h, D> {
     }
 }
 
-/// Runs `test` on a domain of design `D` with these options, protection and address width, on hardware without large leaves.
+/// Runs `test` on a domain of design `D` with these options, protection and address width, on hardware without large
+/// leaves.
 fn on<D>(options: &str, protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_, D>))
 where
     D: for<'h> Design<&'h Counting<'h>, &'h FakeIommu<'h>>,
