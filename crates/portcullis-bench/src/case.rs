@@ -75,8 +75,6 @@ impl Timing {
 
 /// Checks and then times a design on one CPU. The design need not be in any list.
 ///
-///
-///
 /// # Errors
 /// A [`BenchError`]; in particular [`BenchError::Check`] if the design does not behave as it should.
 pub fn time<D: TimedDesign>(

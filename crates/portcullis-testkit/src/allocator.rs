@@ -56,8 +56,6 @@ struct Ledger<A> {
 /// Runs random scripts on allocators that `make` builds. Its arguments are the host, the width of addresses in bits,
 /// and the reserved ranges, which the allocator must never hand out.
 ///
-///
-///
 /// # Panics
 /// If the allocator breaks a promise, with the rule and the smallest failing script that was found: a range overlaps
 /// one that has not been freed (S3); a range has the wrong number of pages, or lies beyond the width (S13); a range is
@@ -239,7 +237,7 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
         self.allocator.free(&self.host, range, &proof);
     }
 
-    /// Frees every range and lets pass the time for which ranges are kept. An allocation must then succeed.
+    /// Frees every range, and waits for the time that ranges are kept. An allocation must then succeed.
     fn drain(&mut self) -> Result<(), Violation> {
         while !self.live.is_empty() {
             self.claim(0)?;

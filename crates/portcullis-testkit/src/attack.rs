@@ -18,8 +18,6 @@ const SLACK_US: f64 = 500.0;
 
 /// Attacks the design, under each of its protections, on rings and on mappings with random lifetimes.
 ///
-///
-///
 /// # Panics
 /// Under the conditions of [`check_on`].
 pub fn check(design: LabDesign) {
@@ -32,8 +30,6 @@ pub fn check(design: LabDesign) {
 
 /// Attacks the design on `machine`, under each of its protections, while the driver does `work`. Batches have at most
 /// `batch` unmaps; `None` leaves that to the design.
-///
-///
 ///
 /// # Panics
 /// - If the device gets through where the design declares no breach, with the rule.
@@ -57,8 +53,6 @@ pub fn check_on(design: LabDesign, machine: &Machine, work: &Work, batch: Option
 
 /// Asserts that the run completed, that enough translations were cached to be conclusive, and that every breach that
 /// was found is declared.
-///
-///
 ///
 /// # Panics
 /// If one of these does not hold. `run` names the run in the message.

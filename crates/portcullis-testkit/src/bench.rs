@@ -12,8 +12,6 @@ const WORKLOADS: [Workload; 4] = [Workload::Page1, Workload::Page1Queued, Worklo
 
 /// Runs each workload on the design, under each protection that it offers.
 ///
-///
-///
 /// # Panics
 /// If the design misbehaves: for example, it leaves an entry, or does not invalidate an unmapped page.
 pub fn check<D: TimedDesign>() {

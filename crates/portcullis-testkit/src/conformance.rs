@@ -9,8 +9,6 @@ use std::sync::Arc;
 /// Checks maps, unmaps and accesses of devices under each protection of the design. There is nothing to check, and the
 /// function returns, if the design uses physical addresses or needs hardware that does not exist.
 ///
-///
-///
 /// # Panics
 /// If a device sees something that the rules do not allow, with the rule.
 pub fn check<D: Design<Wired, WiredUnit>>() {

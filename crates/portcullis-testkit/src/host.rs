@@ -1,7 +1,5 @@
 //! Checks the promises of a [`Platform`] on a host: memory, locks, words of CPUs, walks, time.
 //!
-//!
-//!
 //! Two of its promises cannot be tested here: that entries reach a page walker that does not snoop, and that interrupts
 //! are masked while a lock is held.
 
@@ -25,8 +23,6 @@ const TURNS: u64 = 5_000;
 const WALK_MAX: Duration = Duration::from_secs(20);
 
 /// Checks the host's promises, from several threads.
-///
-///
 ///
 /// # Panics
 /// If the host breaks a promise.
@@ -212,7 +208,7 @@ fn walks<P: Platform>(host: &P) {
         });
         began.wait();
         let token = host.walks_now();
-        // A deadline, and not as long as `WALK_MAX`: this walk must still be going on.
+        // Much shorter than `WALK_MAX`: the walk is watched for a moment only.
         let deadline = Instant::now() + Duration::from_millis(50);
         let mut early = false;
         while let Some(token) = token.filter(|_| !early && Instant::now() < deadline) {

@@ -1,7 +1,5 @@
 //! Runs the tests of Portcullis on a design, an allocator or a host that another crate defines.
 //!
-//!
-//!
 //! To test a design, write one line in a test of its crate:
 //!
 //! ```text
@@ -22,14 +20,10 @@
 //! declares ([`Info::breaches`](portcullis::design::Info::breaches)) must be found, and no other may be. A run in which
 //! the hardware held fewer than 1,000 translations when their unmap began is not conclusive, and fails.
 //!
-//!
-//!
 //! [`allocator::check`] tests an allocator by itself, [`host::check`] a host.
 //!
-//!
-//!
-//! The [`checker`] is their basis and can be used in other tests: it runs a script on any design, over any host and
-//! IOMMU that forward to the fakes.
+//! [`properties`] uses the [`checker`], and other tests can use it too: it runs a script on any design, over any host
+//! and IOMMU that forward to the fakes.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

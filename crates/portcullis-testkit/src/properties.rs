@@ -20,8 +20,6 @@ pub const CACHED_MIN: u64 = 1000;
 
 /// Runs the scripts on each of the designs, with its defaults and with each of its parameters, on all CPUs.
 ///
-///
-///
 /// # Panics
 /// - If a rule is broken that the design does not declare to break, with the smallest failing script that was found.
 /// - If a rule that the design declares to break is not broken.

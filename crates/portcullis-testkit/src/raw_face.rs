@@ -9,8 +9,6 @@ use portcullis::{
 
 /// Opens a domain as `config` says, under any protection.
 ///
-///
-///
 /// # Errors
 /// [`NewDomainError`].
 pub fn open<D: Design<P, I>, P: Platform, I: Iommu>(
@@ -24,12 +22,8 @@ pub fn open<D: Design<P, I>, P: Platform, I: Iommu>(
 
 /// The result of a map that loses no memory.
 ///
-///
-///
 /// # Errors
 /// The refusal.
-///
-///
 ///
 /// # Panics
 /// If the map has lost memory.
@@ -45,20 +39,14 @@ pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
 pub trait RawFace {
     /// [`Domain::map_request`], as a safe function.
     ///
-    ///
-    ///
     /// # Errors
     /// [`RawMapError`].
     fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
     /// [`Domain::map_raw`], as a safe function.
     ///
-    ///
-    ///
     /// # Errors
     /// [`MapError`].
-    ///
-    ///
     ///
     /// # Panics
     /// If memory is lost.
@@ -66,20 +54,14 @@ pub trait RawFace {
 
     /// [`Domain::map_raw_with`], as a safe function.
     ///
-    ///
-    ///
     /// # Errors
     /// [`MapError`].
-    ///
-    ///
     ///
     /// # Panics
     /// If memory is lost.
     fn raw_map_with(&self, phys: PhysAddr, len: u64, access: Access, options: &MapOptions) -> Result<Iova, MapError>;
 
     /// Maps memory that the map is expected to lose, and returns the reason.
-    ///
-    ///
     ///
     /// # Panics
     /// If the map does not lose the memory.
@@ -93,12 +75,8 @@ pub trait RawFace {
 
     /// [`Domain::map_request`], as a safe function that expects no loss.
     ///
-    ///
-    ///
     /// # Errors
     /// [`MapError`].
-    ///
-    ///
     ///
     /// # Panics
     /// If memory is lost.

@@ -16,8 +16,6 @@ const RINGS: &str = "rings:count=2,tx=0.3,operations=8000";
 
 /// Runs a recorded trace, and synthetic rings, under each protection of the design.
 ///
-///
-///
 /// # Panics
 /// Under the conditions of [`check_on`].
 pub fn check(design: LabDesign) {
@@ -29,8 +27,6 @@ pub fn check(design: LabDesign) {
 }
 
 /// Runs `work` on `machine` under each protection of the design, with the cores as close together in time as possible.
-///
-///
 ///
 /// # Panics
 /// - If a map, an unmap or a commit is refused.

@@ -9,8 +9,6 @@ pub struct MappedRegisters(*mut u8);
 impl MappedRegisters {
     /// The registers that are mapped at `base`.
     ///
-    ///
-    ///
     /// # Safety
     /// `base` points to the register block of a unit, mapped uncached for as long as this value lives. Everything that
     /// [`Mmio`] promises about the registers holds: the unit has no other driver, and its devices reach memory only

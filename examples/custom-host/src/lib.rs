@@ -1,8 +1,6 @@
 //! An example of a host: what Portcullis needs of a kernel, a hypervisor or a driver in user space, in its simplest
 //! form.
 //!
-//!
-//!
 //! It gets the memory for its table pages once, with the physical and the virtual address of each page. It uses the
 //! locks, the clock and the threads of `std`. A kernel uses its own, and masks interrupts while a lock is held.
 

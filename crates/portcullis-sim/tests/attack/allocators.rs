@@ -1,8 +1,6 @@
 //! The stock design over small allocators with one flaw. Both keep freed addresses, and take more from the red-black
 //! tree of `stock`.
 //!
-//!
-//!
 //! They hold no lock of their own during a call of the tree: other virtual cores of the same thread run meanwhile.
 
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};

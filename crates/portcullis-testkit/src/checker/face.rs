@@ -1,5 +1,5 @@
 //! Picks one of the interfaces of a domain for each map of a script: the one that a driver with such buffers would use.
-//! The checker so takes the paths that the benchmarks time.
+//! In this way the checker takes the paths that the benchmarks time.
 
 use super::Checker;
 use super::operation::Buffer;

@@ -1,8 +1,6 @@
 //! Checks the safety rules: runs a script of operations on a domain and, after every step, lets a device try every
 //! address that was ever handed out, for reading and for writing.
 //!
-//!
-//!
 //! The device is as bad as a device can be: the fake IOMMU keeps every translation that it has used until an
 //! invalidation covers it. A plain reference says what the device may reach. The first difference is a [`Violation`]
 //! that names its rule. A breach that the design declares is no violation but a finding, since each declared breach
@@ -86,8 +84,6 @@ pub fn on_bench<T>(machine: &Machine, protection: Protection, run: impl FnOnce(&
 }
 
 /// Runs `script` on a domain of design `D` over `platform` and `iommu`, which must forward to the fakes of `bench`.
-///
-///
 ///
 /// # Errors
 /// The first [`Violation`].

@@ -128,7 +128,7 @@ impl Reference {
                 // The page behind a segment that has an entry for itself: the device must not reach it.
                 self.ever.insert(pfn + 1);
             }
-            // No stale translation of this page was left, except one that leads to what it leads to now.
+            // No stale translation of this page was left, except one that leads to the same memory as the new one.
             self.returned.remove(&pfn);
         }
         self.live.push(held);
@@ -141,7 +141,7 @@ impl Reference {
         self.returned.extend(held.pages().map(|(pfn, reach)| (pfn, Returned { reach, at_us, mapping })));
     }
 
-    /// Records the begin of the unmap of the live mapping at exactly `range`. Returns false if there is no such
+    /// Records that the unmap of the live mapping at exactly `range` has begun. Returns false if there is no such
     /// mapping.
     pub(super) fn unmap(&mut self, range: IovaRange) -> bool {
         let Some(at) = self.live.iter().position(|held| held.range == range) else { return false };

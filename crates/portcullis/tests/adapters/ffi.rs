@@ -1,8 +1,6 @@
 //! The functions that a C kernel would link: they work on opaque domains, of any design, and on batches in the C
 //! caller's memory.
 //!
-//!
-//!
 //! A matching header has the same names:
 //!
 //! ```c

@@ -1,7 +1,5 @@
 //! Runs random cases, each from its own seed, so that one number repeats a failure.
 //!
-//!
-//!
 //! By default, a fixed number of cases runs from a fixed seed. `PORTCULLIS_FUZZ_SECONDS` sets a running time instead,
 //! and `PORTCULLIS_FUZZ_SEED` sets the first seed.
 

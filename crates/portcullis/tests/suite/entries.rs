@@ -137,7 +137,7 @@ unsafe impl Mapper for EntryMapper {
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        assert!(revocation.is_empty(), "a revocation is committed where its unmaps were made");
+        assert!(revocation.is_empty(), "a revocation must be committed by the mapper of its unmaps");
         // SAFETY: the table has no cache.
         Ok(Committed::Lost(unsafe { Proof::trusted() }))
     }

@@ -203,7 +203,7 @@ fn a_commit_in_a_domain_poisoned_meanwhile_takes_the_translation_away() {
 
 /// The unmaps of one domain cannot be committed at another.
 #[test]
-#[should_panic(expected = "committed where its unmaps were made")]
+#[should_panic(expected = "must be committed by the mapper of its unmaps")]
 fn a_revocation_belongs_to_its_domain() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
