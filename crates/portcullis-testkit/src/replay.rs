@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A recording of a transmitting e1000e under Linux. Its buffers are smaller than a page, and several mappings share
 /// one.
 const TRACE: (&str, &[u8]) =
-    ("q-e1000e-tx.lazy.2cpu.trace.xz", include_bytes!("../../../traces/q-e1000e-tx.lazy.2cpu.trace.xz"));
+    ("q-e1000e-tx.lazy.2cpu.trace.xz", include_bytes!("../traces/q-e1000e-tx.lazy.2cpu.trace.xz"));
 const RINGS: &str = "rings:count=2,tx=0.3,operations=8000";
 
 /// Runs a recorded trace, and synthetic rings, under each protection of the design.
