@@ -2,15 +2,17 @@
 
 use crate::mmio::Mmio;
 
-/// Registers by pointer: a kernel maps them uncached, from the base on that firmware's [table](crate::dmar) names.
+/// Registers that are accessed through a pointer. A kernel maps them uncached, at the base address that firmware's
+/// [table](crate::dmar) gives.
 pub struct MappedRegisters(*mut u8);
 
 impl MappedRegisters {
-    /// Those that are mapped at `base`.
+    /// The registers that are mapped at `base`.
     ///
     /// # Safety
-    /// `base` points to the register block of a unit, mapped uncached for as long as this value
-    /// lives; all that [`Mmio`] promises of them is so: the unit has no other driver, and its devices reach memory through it alone.
+    /// `base` points to the register block of a unit, mapped uncached for as long as this value lives. Everything that
+    /// [`Mmio`] promises of the registers holds: the unit has no other driver, and its devices reach memory only
+    /// through it.
     pub const unsafe fn new(base: *mut u8) -> Self {
         Self(base)
     }
@@ -23,10 +25,11 @@ impl MappedRegisters {
 
 // SAFETY: a register block may be used from any CPU.
 unsafe impl Send for MappedRegisters {}
-// SAFETY: accesses are single volatile loads and stores, which registers take from several CPUs at once.
+// SAFETY: each access is a single volatile load or store, and registers accept these from several CPUs at once.
 unsafe impl Sync for MappedRegisters {}
 
-// SAFETY: as `new` was promised. They are uncached, so that a write leaves the CPU behind every store that came before it, and none is merged.
+// SAFETY: as the caller of `new` promised. The registers are uncached, so a write leaves the CPU after every earlier
+// store, and no writes are merged.
 unsafe impl Mmio for MappedRegisters {
     #[inline]
     fn read32(&self, offset: u32) -> u32 {
