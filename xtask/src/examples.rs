@@ -1,5 +1,6 @@
-//! The packages of `examples/`, each copied out of the workspace, as a project that begins from one has it, built there and tested. The design
-//! goes through the test kit there, and once more with a flaw planted, which the kit has to find by the name of its rule.
+//! Tests the packages of `examples/`. Each is copied out of the workspace, as a project that begins from it would have
+//! it, and is built and tested there. The test kit tests the custom design, and tests it once more with a planted
+//! flaw, which the kit has to find by the name of its rule.
 
 use crate::failure::Failure;
 use crate::house::files;
@@ -10,11 +11,11 @@ use std::{env, fs, process};
 
 /// The packages, by their folders.
 const EXAMPLES: [&str; 3] = ["quick-start", "custom-design", "custom-host"];
-/// A package with a flaw behind a feature, and what the tests say that find it.
+/// A package that has a flaw behind a feature, the feature, and lines that the tests print when they find the flaw.
 const PLANTED: (&str, &str, [&str; 2]) =
     ("custom-design", "planted-reuse", ["guarded deferred: S3 (Reuse) is broken", "test attack ... FAILED"]);
 
-/// How their dependencies are found from the workspace.
+/// The beginning of the paths to their dependencies within the workspace.
 const WITHIN: &str = "path = \"../../crates/";
 
 /// Tests all of them.
@@ -40,13 +41,13 @@ pub(crate) fn examples(workspace: &Workspace) -> Result<(), Failure> {
     }
 }
 
-/// A test that failed: shows what it has printed.
+/// Prints the output of a failed test, and returns the failure.
 fn said(output: &Output) -> Failure {
     print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Failure::Stage { stage: "examples".to_owned(), command: "cargo xtask examples".to_owned() }
 }
 
-/// A folder outside of the workspace, which goes with this.
+/// A folder outside of the workspace, which is removed when this is dropped.
 struct Outside(PathBuf);
 
 impl Outside {
@@ -57,7 +58,7 @@ impl Outside {
         Ok(Self(folder))
     }
 
-    /// Copies a package: its files as they are, but for the way to its dependencies.
+    /// Copies the files of a package unchanged, except for the paths to its dependencies.
     fn copy(&self, workspace: &Workspace, example: &str) -> Result<(), Failure> {
         let from = workspace.root.join("examples").join(example);
         let crates = format!("path = \"{}/crates/", workspace.root.display());
@@ -66,7 +67,7 @@ impl Outside {
             let text = if file == "Cargo.toml" { text.replace(WITHIN, &crates) } else { text };
             self.write(example, &file, &text)?;
         }
-        // With the crates that the workspace was built with, which are there.
+        // It is built with the same crate versions as the workspace, which are already downloaded.
         let lock = workspace.root.join("Cargo.lock");
         self.write(example, "Cargo.lock", &fs::read_to_string(&lock).map_err(Failure::file(&lock))?)
     }
@@ -78,7 +79,8 @@ impl Outside {
         fs::write(&path, text).map_err(Failure::file(&path))
     }
 
-    /// Builds and tests a package, as the workspace is built: what both need of other crates is built once.
+    /// Builds and tests a package, with the build settings of the workspace, so that crates which both need are built
+    /// once.
     fn test(&self, workspace: &Workspace, example: &str, arguments: &[&str]) -> Result<Output, Failure> {
         Command::new(cargo())
             .args(["test", "--offline", "--config"])
@@ -97,7 +99,7 @@ impl Outside {
 
 impl Drop for Outside {
     fn drop(&mut self) {
-        // What cannot be removed lies where temporary files lie.
+        // A folder that cannot be removed stays among the temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -108,7 +110,7 @@ mod tests {
     use crate::workspace::Workspace;
     use std::fs;
 
-    /// Every folder of `examples/` is tested, and none leans on the workspace.
+    /// Every folder of `examples/` is tested, and none depends on the workspace.
     #[test]
     fn every_example_stands_for_itself() {
         let root = Workspace::read().expect("a workspace").root.join("examples");
