@@ -75,8 +75,9 @@ fn strict<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     Ok(())
 }
 
-/// Batches of mappings: when the window that the design names has passed, and with it a tick that was due, the device reaches none of them. Where
-/// it names no window, the device reaches what is mapped, and no more is said.
+/// Maps batches under deferred protection. Once the stale window that the design declares is over, and a tick that was
+/// due has run, the device reaches none of the unmapped pages. If the design declares no window, only the access to
+/// mapped pages is checked.
 fn deferred_window<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<D>(Protection::Deferred)?;
