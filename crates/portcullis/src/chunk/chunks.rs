@@ -228,9 +228,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Advances a stream's cursor. Returns its number and its previous value. If the caller is migrated, the number
-    /// may be another CPU's. That cursor is replaced only if it too is at its end; the next request replaces the
-    /// advanced one.
+    /// Advances a stream's cursor. Returns its number and previous value. After a migration the number may be another
+    /// CPU's: that cursor is replaced only if it too is at its end; the next request replaces the advanced one.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {
@@ -300,8 +299,7 @@ impl<P: Platform> Chunks<P> {
             || Some(position.load(Ordering::Relaxed)).filter(|now| split(*now).0 == end && split(*now).1 >= end);
         let Some(mut now) = at_end() else { return Ok(true) };
         // If there is no chunk, the cursor is set back to the end: each request that found nothing has added to it,
-        // and these additions must never carry into the upper half. If the exchange fails, the next request sets it
-        // back.
+        // and these additions must never carry into the upper half. If the exchange fails, the next request does so.
         let next = self.next_chunk(platform, cursor, wanted, || at_end().is_some(), grow);
         let next = match next {
             Ok(Answer::Chunk(Some(next))) => next,
