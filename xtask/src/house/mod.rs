@@ -18,10 +18,6 @@ use crate::failure::Failure;
 use crate::workspace::Workspace;
 use std::fmt;
 
-/// Whether forbidden terms and long lines are violations. Not yet, because most comments and documents are older than
-/// these rules.
-const WORDING: bool = true;
-
 /// A broken rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
@@ -61,10 +57,8 @@ fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     violations.extend(designs::violations(&files));
     violations.extend(circles::violations(&files));
     violations.extend(links::violations(&files, &files::tracked(&workspace.root)?));
-    if WORDING {
-        violations.extend(terms::violations(&files));
-        violations.extend(files.iter().flat_map(width::violations));
-    }
+    violations.extend(terms::violations(&files));
+    violations.extend(files.iter().flat_map(width::violations));
     Ok(violations)
 }
 
