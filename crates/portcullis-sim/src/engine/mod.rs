@@ -1,6 +1,6 @@
 //! Virtual cores in virtual time.
 //!
-//! Each core is a fiber; one OS thread runs them all. A core has a clock of its own, and everything that it does adds to it.
+//! Each core is a fiber, and so is each *actor*: what acts beside the CPUs, such as devices and clients. One OS thread runs them all. A core has a clock of its own, and everything that it does adds to it.
 //! Before it touches anything shared it calls [`Engine::sync`], which lets every core with an earlier clock go first; so
 //! shared state changes in the order of virtual time, whatever the order in which fibers happen to run. Ties go to the lower
 //! core number, so that a run is the same every time.
@@ -8,10 +8,12 @@
 mod cost;
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
 mod fiber;
+mod interrupts;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
 mod unmapping;
+mod waiting;
 
 pub use cost::CostBook;
 pub use lock::LabLock;
@@ -19,6 +21,7 @@ pub(crate) use one_thread::OneThread;
 
 use crate::account::Account;
 use fiber::{Fiber, Suspender};
+use interrupts::Pending;
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
 use portcullis_model::Vtd;
@@ -28,8 +31,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
+use waiting::Waiters;
 
-/// Number of a virtual core.
+/// Number of a virtual core. Actors are numbered behind the CPUs.
 pub type Core = usize;
 
 /// Core cycles on one side, picoseconds on the other.
@@ -62,8 +66,11 @@ impl Frequency {
 }
 
 /// Something that cores wait for, by a number that the workload chooses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
+
+/// What a core or an actor does from the beginning of a run to its end.
+pub type Body = Box<dyn FnOnce()>;
 
 /// A core that wants to go on at a time. Ordered by time, then core.
 type Turn = Reverse<(u64, Core)>;
@@ -71,14 +78,26 @@ type Turn = Reverse<(u64, Core)>;
 /// How often each step of the protection layer was charged.
 pub(crate) type StepCounts = FxHashMap<Step, u64>;
 
-/// The state of one virtual core.
+/// The state of one virtual core or actor.
 struct CoreState {
+    /// An actor's time passes while it sleeps and waits. Nothing is ever charged to it, and it takes no interrupts.
+    is_actor: bool,
     now_ps: Cell<u64>,
+    /// When its turn is, while it is among the ready. Its other entries there are out of date.
+    turn_ps: Cell<Option<u64>>,
+    /// Since when it rests, where an interrupt may cut that short.
+    resting_since_ps: Cell<Option<u64>>,
+    /// What it waits for.
+    waits_for: Cell<Option<Event>>,
     /// How many locks it holds: interrupts are masked meanwhile.
     masked: Cell<u32>,
     in_interrupt: Cell<bool>,
     /// When its timer fires.
     timer_ps: Cell<Option<u64>>,
+    /// Interrupts of devices that it has not taken yet.
+    interrupts: RefCell<Pending>,
+    /// Cycles of work that is not protection.
+    busy_cycles: Cell<u64>,
     /// Whether what it does now is protection, and charged as such.
     charging: Cell<bool>,
     /// Whether it is inside a single unmap that has not taken the mapping down yet.
@@ -91,10 +110,11 @@ struct CoreState {
 
 /// The engine. One per simulated machine, on one thread.
 pub struct Engine {
+    /// The CPUs, and behind them the actors.
     cores: Vec<CoreState>,
+    cpus: usize,
     ready: RefCell<BinaryHeap<Turn>>,
-    /// Cores that wait for another core to get somewhere, see [`Engine::wait_until`].
-    waiting: RefCell<Vec<(Core, Event)>>,
+    waiters: RefCell<Waiters>,
     current: Cell<Option<Core>>,
     /// Before this moment the running core has nobody to wait for and no interrupt to take: the earlier of the first turn
     /// among the ready and its own timer. Zero where that must be looked up.
@@ -108,7 +128,15 @@ pub struct Engine {
     coherent: bool,
     hardware: OnceCell<Arc<Vtd>>,
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
+    on_interrupt: RefCell<Option<Rc<dyn Fn(u8)>>>,
     on_taken_down: RefCell<Option<Rc<dyn Fn()>>>,
+}
+
+/// A run that cannot go on: its cores wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stuck {
+    /// How many of them wait.
+    pub cores: usize,
 }
 
 /// Leaves the engine with no core running, however a run ends.
@@ -118,9 +146,13 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.current.set(None);
         self.0.ready.borrow_mut().clear();
-        self.0.waiting.borrow_mut().clear();
+        self.0.waiters.borrow_mut().clear();
         for core in &self.0.cores {
             core.suspender.borrow_mut().take();
+            core.turn_ps.set(None);
+            core.resting_since_ps.set(None);
+            core.waits_for.set(None);
+            core.interrupts.borrow_mut().clear();
             core.masked.set(0);
             core.taking_down.set(false);
         }
@@ -131,34 +163,40 @@ impl Drop for Stop<'_> {
 }
 
 impl CoreState {
-    #[cold]
-    fn count(&self, step: Step) {
-        *self.steps.borrow_mut().entry(step).or_default() += 1;
-    }
-
-    fn takes_interrupts(&self) -> bool {
-        self.masked.get() == 0 && !self.in_interrupt.get()
-    }
-}
-
-impl Engine {
-    /// `cores` idle cores at time zero.
-    pub fn new(cores: usize, frequency: Frequency, costs: CostBook, coherent: bool) -> Self {
-        let core = || CoreState {
+    fn new(is_actor: bool) -> Self {
+        Self {
+            is_actor,
             now_ps: Cell::new(0),
+            turn_ps: Cell::new(None),
+            resting_since_ps: Cell::new(None),
+            waits_for: Cell::new(None),
             masked: Cell::new(0),
             in_interrupt: Cell::new(false),
             timer_ps: Cell::new(None),
+            interrupts: RefCell::default(),
+            busy_cycles: Cell::new(0),
             charging: Cell::new(false),
             taking_down: Cell::new(false),
             account: RefCell::default(),
             steps: RefCell::default(),
             suspender: RefCell::default(),
-        };
+        }
+    }
+
+    #[cold]
+    fn count(&self, step: Step) {
+        *self.steps.borrow_mut().entry(step).or_default() += 1;
+    }
+}
+
+impl Engine {
+    /// `cpus` idle CPUs at time zero.
+    pub fn new(cpus: usize, frequency: Frequency, costs: CostBook, coherent: bool) -> Self {
         Self {
-            cores: (0..cores).map(|_| core()).collect(),
+            cores: (0..cpus).map(|_| CoreState::new(false)).collect(),
+            cpus,
             ready: RefCell::default(),
-            waiting: RefCell::default(),
+            waiters: RefCell::default(),
             current: Cell::new(None),
             horizon_ps: Cell::new(0),
             outside_ps: Cell::new(0),
@@ -169,8 +207,16 @@ impl Engine {
             coherent,
             hardware: OnceCell::new(),
             on_timer: RefCell::default(),
+            on_interrupt: RefCell::default(),
             on_taken_down: RefCell::default(),
         }
+    }
+
+    /// With so many actors beside the CPUs.
+    #[must_use]
+    pub fn with_actors(mut self, actors: usize) -> Self {
+        self.cores.extend((0..actors).map(|_| CoreState::new(true)));
+        self
     }
 
     /// Names the hardware whose completions spinning cores wait for.
@@ -183,12 +229,12 @@ impl Engine {
         *self.on_timer.borrow_mut() = handler;
     }
 
-    /// Number of cores.
+    /// Number of CPUs. Actors do not count.
     pub fn cores(&self) -> usize {
-        self.cores.len()
+        self.cpus
     }
 
-    /// The core that runs, if any does.
+    /// The core or actor that runs, if any does.
     pub fn current(&self) -> Option<Core> {
         self.current.get()
     }
@@ -222,12 +268,17 @@ impl Engine {
 
     /// What has been counted, by core.
     pub(crate) fn steps_by_core(&self) -> Vec<StepCounts> {
-        self.cores.iter().map(|core| core.steps.borrow().clone()).collect()
+        self.cores[..self.cpus].iter().map(|core| core.steps.borrow().clone()).collect()
     }
 
     /// The cycles that have been charged to each core.
     pub(crate) fn cycles_by_core(&self) -> Vec<u64> {
-        self.cores.iter().map(|core| core.account.borrow().cycles()).collect()
+        self.cores[..self.cpus].iter().map(|core| core.account.borrow().cycles()).collect()
+    }
+
+    /// The cycles of [work that is not protection](Engine::busy) on each core.
+    pub fn busy_cycles_by_core(&self) -> Vec<u64> {
+        self.cores[..self.cpus].iter().map(|core| core.busy_cycles.get()).collect()
     }
 
     /// Forgets the longest search so far: what is measured begins now.
@@ -240,39 +291,54 @@ impl Engine {
     ///
     /// # Panics
     /// If cores remain that wait for each other: a workload that cannot go on.
-    pub fn run(self: &Rc<Self>, bodies: Vec<Box<dyn FnOnce()>>) -> u64 {
-        assert!(bodies.len() <= self.cores.len(), "more bodies than cores");
+    pub fn run(self: &Rc<Self>, bodies: Vec<Body>) -> u64 {
+        self.run_beside(bodies, Vec::new())
+            .unwrap_or_else(|stuck| panic!("{} virtual cores wait for each other and none can go on", stuck.cores))
+    }
+
+    /// Runs one body per core beside one body per actor, all from the same moment. When all cores have ended, actors are stopped
+    /// where they are. Returns how long the longest core took, in picoseconds.
+    ///
+    /// # Errors
+    /// [`Stuck`] where cores remain, and neither they nor the actors can go on.
+    ///
+    /// # Panics
+    /// If there are more bodies than cores or actors.
+    pub fn run_beside(self: &Rc<Self>, bodies: Vec<Body>, actors: Vec<Body>) -> Result<u64, Stuck> {
+        assert!(bodies.len() <= self.cpus, "more bodies than cores");
+        assert!(actors.len() <= self.cores.len() - self.cpus, "more bodies than actors");
         let start_ps = self.outside_ps.get();
-        let mut fibers: Vec<Fiber> = Vec::with_capacity(bodies.len());
-        for (core, body) in bodies.into_iter().enumerate() {
+        let mut running = bodies.len();
+        let mut fibers: Vec<Option<Fiber>> = self.cores.iter().map(|_| None).collect();
+        for (core, body) in bodies.into_iter().enumerate().chain((self.cpus..).zip(actors)) {
             let fiber = Fiber::new(body);
             self.cores[core].now_ps.set(start_ps);
             *self.cores[core].suspender.borrow_mut() = Some(fiber.suspender());
-            fibers.push(fiber);
-            self.ready.borrow_mut().push(Reverse((start_ps, core)));
+            fibers[core] = Some(fiber);
+            self.set_turn(start_ps, core);
         }
         // Dropped before the fibers: while they are unwound after a panic, no core runs, and engine calls do nothing.
         let stop = Stop(self);
-        let mut running = fibers.len();
         let mut end_ps = start_ps;
         while running > 0 {
-            let turn = self.ready.borrow_mut().pop();
-            let Some(Reverse((_, core))) = turn else {
-                panic!("{running} virtual cores wait for each other and none can go on");
-            };
+            let Some((at_ps, core)) = self.first_turn() else { return Err(Stuck { cores: running }) };
+            self.ready.borrow_mut().pop();
+            let state = &self.cores[core];
+            state.turn_ps.set(None);
+            state.now_ps.set(state.now_ps.get().max(at_ps));
             self.current.set(Some(core));
             self.horizon_ps.set(0);
-            let ended = fibers[core].resume();
+            let ended = fibers[core].as_mut().expect("what has a turn has a body").resume();
             self.current.set(None);
-            if ended {
+            if ended && !state.is_actor {
                 running -= 1;
-                end_ps = end_ps.max(self.cores[core].now_ps.get());
-                self.wake(self.cores[core].now_ps.get(), |_| true);
+                end_ps = end_ps.max(state.now_ps.get());
+                self.wake_all(state.now_ps.get());
             }
         }
         drop(stop);
         self.outside_ps.set(end_ps);
-        end_ps - start_ps
+        Ok(end_ps - start_ps)
     }
 
     fn state(&self) -> Option<&CoreState> {
@@ -291,25 +357,46 @@ impl Engine {
     #[cold]
     fn sync_with_others(&self, core: Core) {
         let state = &self.cores[core];
-        let mine = Reverse((state.now_ps.get(), core));
-        // `Reverse`: the greatest turn is the earliest.
-        let earlier = self.ready.borrow().peek().is_some_and(|first| *first > mine);
-        if earlier {
-            self.ready.borrow_mut().push(mine);
-            self.suspend(state);
-        }
+        self.let_earlier_go(core, state);
         self.take_interrupt(state);
         self.find_horizon(state);
     }
 
+    /// Stops the running core until none is earlier.
+    fn let_earlier_go(&self, core: Core, state: &CoreState) {
+        let now_ps = state.now_ps.get();
+        if self.first_turn().is_some_and(|first| first < (now_ps, core)) {
+            self.set_turn(now_ps, core);
+            self.suspend(state);
+        }
+    }
+
     fn find_horizon(&self, state: &CoreState) {
-        let first_ps = self.ready.borrow().peek().map_or(u64::MAX, |Reverse((at_ps, _))| *at_ps);
-        self.horizon_ps.set(state.timer_ps.get().map_or(first_ps, |timer_ps| timer_ps.min(first_ps)));
+        let first_ps = self.first_turn().map_or(u64::MAX, |(at_ps, _)| at_ps);
+        self.horizon_ps.set(state.interrupt_ps().map_or(first_ps, |interrupt_ps| interrupt_ps.min(first_ps)));
+    }
+
+    /// The earliest turn among the ready.
+    fn first_turn(&self) -> Option<(u64, Core)> {
+        let mut ready = self.ready.borrow_mut();
+        loop {
+            let Reverse((at_ps, core)) = *ready.peek()?;
+            if self.cores[core].turn_ps.get() == Some(at_ps) {
+                return Some((at_ps, core));
+            }
+            ready.pop();
+        }
+    }
+
+    /// Gives a core its turn, in place of the one that it has, if it has one.
+    fn set_turn(&self, at_ps: u64, core: Core) {
+        self.cores[core].turn_ps.set(Some(at_ps));
+        self.ready.borrow_mut().push(Reverse((at_ps, core)));
     }
 
     /// Puts a core among the ready.
     fn make_ready(&self, at_ps: u64, core: Core) {
-        self.ready.borrow_mut().push(Reverse((at_ps, core)));
+        self.set_turn(at_ps, core);
         self.horizon_ps.set(self.horizon_ps.get().min(at_ps));
     }
 
@@ -317,39 +404,6 @@ impl Engine {
         let suspender = state.suspender.borrow_mut().take().expect("a running core has a suspender");
         suspender.suspend();
         *state.suspender.borrow_mut() = Some(suspender);
-    }
-
-    /// Runs the timer's handler where it is due and interrupts are enabled, nested in whatever the core was doing.
-    fn take_interrupt(&self, state: &CoreState) {
-        let due = state.timer_ps.get().is_some_and(|timer_ps| timer_ps <= state.now_ps.get());
-        if !due || !state.takes_interrupts() {
-            return;
-        }
-        let handler = self.on_timer.borrow().clone();
-        state.timer_ps.set(None);
-        if let Some(handler) = handler {
-            let phase = state.account.borrow().phase();
-            state.in_interrupt.set(true);
-            let charging = state.charging.replace(true);
-            handler();
-            state.charging.set(charging);
-            state.in_interrupt.set(false);
-            state.account.borrow_mut().resume(phase);
-        }
-    }
-
-    /// Has the timer of the running core fire at `at_ps`, unless it is to fire earlier.
-    pub fn arm_timer(&self, at_ps: u64) {
-        if let Some(state) = self.state() {
-            let earliest = state.timer_ps.get().map_or(at_ps, |timer_ps| timer_ps.min(at_ps));
-            state.timer_ps.set(Some(earliest));
-            self.horizon_ps.set(self.horizon_ps.get().min(earliest));
-        }
-    }
-
-    /// When the timer of the running core fires.
-    pub fn own_timer_ps(&self) -> Option<u64> {
-        self.state().and_then(|state| state.timer_ps.get())
     }
 
     /// Runs `work`, whose cost is charged as protection.
@@ -365,7 +419,7 @@ impl Engine {
     /// Adds `cycles` of work to the running core.
     #[inline]
     fn charge(&self, cycles: u64) {
-        if let Some(state) = self.state() {
+        if let Some(state) = self.state().filter(|state| !state.is_actor) {
             state.now_ps.set(state.now_ps.get() + self.frequency.picoseconds(cycles));
             if state.charging.get() {
                 state.account.borrow_mut().work(cycles);
@@ -431,95 +485,29 @@ impl Engine {
 
     /// A turn of a spin on the hardware: sleeps until something happens there, or an interrupt comes, and charges the time.
     pub(crate) fn pause(&self, _wait: Wait) {
-        let next_ps = self.hardware.get().and_then(|hardware| hardware.next_event_ps());
-        let Some(state) = self.state() else {
+        // Beside actors most of what happens in the hardware is walks for devices, and no CPU spins for those.
+        let has_actors = self.cores.len() > self.cpus;
+        let next = |hardware: &Arc<Vtd>| match has_actors {
+            true => hardware.next_queue_event_ps(),
+            false => hardware.next_event_ps(),
+        };
+        let next_ps = self.hardware.get().and_then(next);
+        let Some(core) = self.current.get() else {
             let step_ps = self.frequency.picoseconds(self.costs.poll);
             self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
             return;
         };
+        let state = &self.cores[core];
         let start_ps = state.now_ps.get();
-        let mut until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
-        if state.takes_interrupts() {
-            until_ps = state.timer_ps.get().map_or(until_ps, |timer_ps| until_ps.min(timer_ps.max(start_ps)));
-        }
-        state.now_ps.set(until_ps);
+        let until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
+        self.rest_until(core, state, until_ps);
         if state.charging.get() {
-            state.account.borrow_mut().hardware_wait(self.frequency.cycles(until_ps - start_ps));
+            state.account.borrow_mut().hardware_wait(self.frequency.cycles(state.now_ps.get() - start_ps));
         }
         self.sync();
         // Polling reads memory, not the unit: it must have written its statuses by now.
         if let Some(hardware) = self.hardware.get() {
             hardware.advance(state.now_ps.get());
-        }
-    }
-
-    /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire meanwhile, unless it holds a lock.
-    pub fn sleep_until(&self, at_ps: u64) {
-        let Some(state) = self.state() else {
-            self.outside_ps.set(self.outside_ps.get().max(at_ps));
-            return;
-        };
-        while state.now_ps.get() < at_ps {
-            let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
-            let until_ps = timer_ps.map_or(at_ps, |timer_ps| timer_ps.clamp(state.now_ps.get(), at_ps));
-            state.now_ps.set(until_ps);
-            self.sync();
-        }
-    }
-
-    /// Stops the running core until `condition` holds, which another core brings about and then [notifies](Engine::notify)
-    /// of `event`. Uncharged. Its timer may fire meanwhile, unless it holds a lock.
-    pub fn wait_until(&self, event: Event, condition: impl Fn() -> bool) {
-        let Some(core) = self.current.get() else { return };
-        let state = &self.cores[core];
-        while !condition() {
-            self.waiting.borrow_mut().push((core, event));
-            let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
-            if let Some(timer_ps) = timer_ps {
-                // A turn of its own, unless it is woken before: then `wake` has taken this one back.
-                self.make_ready(timer_ps.max(state.now_ps.get()), core);
-            }
-            self.suspend(state);
-            let woken_by_timer = self.waiting.borrow().iter().any(|(waiting, _)| *waiting == core);
-            if let Some(timer_ps) = timer_ps.filter(|_| woken_by_timer) {
-                self.waiting.borrow_mut().retain(|(waiting, _)| *waiting != core);
-                state.now_ps.set(state.now_ps.get().max(timer_ps));
-                self.take_interrupt(state);
-            }
-        }
-    }
-
-    /// Wakes the cores that wait for `event`, to look again; they go on no earlier than the running core's clock.
-    #[inline]
-    pub fn notify(&self, event: Event) {
-        if self.waiting.borrow().is_empty() {
-            return;
-        }
-        self.wake(self.now_ps(), |waited_for| waited_for == event);
-    }
-
-    /// Wakes every core that waits for anything.
-    pub fn notify_all(&self) {
-        self.wake(self.now_ps(), |_| true);
-    }
-
-    fn wake(&self, now_ps: u64, wanted: impl Fn(Event) -> bool) {
-        let mut waiting = self.waiting.borrow_mut();
-        let mut index = 0;
-        while index < waiting.len() {
-            let (core, event) = waiting[index];
-            if !wanted(event) {
-                index += 1;
-                continue;
-            }
-            waiting.remove(index);
-            let state = &self.cores[core];
-            if state.timer_ps.get().is_some() {
-                // The turn that it has for its timer.
-                self.ready.borrow_mut().retain(|Reverse((_, ready))| *ready != core);
-            }
-            state.now_ps.set(state.now_ps.get().max(now_ps));
-            self.make_ready(state.now_ps.get(), core);
         }
     }
 }

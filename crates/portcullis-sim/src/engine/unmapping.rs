@@ -14,9 +14,10 @@ impl Engine {
     /// mapped for others.
     pub(crate) fn unmapping<R>(&self, unmap: impl FnOnce() -> R) -> (R, bool) {
         let Some(state) = self.state() else { return (unmap(), false) };
-        state.taking_down.set(true);
+        // An interrupt may unmap in the midst of an unmap.
+        let outer = state.taking_down.replace(true);
         let result = self.charged(unmap);
-        (result, !state.taking_down.replace(false))
+        (result, !state.taking_down.replace(outer))
     }
 
     /// The running core enters `phase`. An unmap that turns to the hardware, or gives the address back without it, has taken the

@@ -2,6 +2,7 @@
 //! themselves. A file for each subject, and so more of them than in other folders.
 
 mod accesses;
+mod actors;
 mod advice;
 mod allocators;
 mod batches;
