@@ -26,7 +26,7 @@ mod traffic;
 
 pub use account::Account;
 pub use engine::CostBook;
-pub use machine::{Machine, MachineError};
+pub use machine::{Adaptation, Machine, MachineError, NicDriver, Server, Software};
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;

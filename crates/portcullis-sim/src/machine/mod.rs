@@ -1,8 +1,10 @@
 //! Machines: a cost book, an IOMMU, and what the machine reaches unprotected.
 
 mod named;
+mod server;
 mod value;
 
+pub use server::{Adaptation, NicDriver, Server, Software};
 pub use value::MachineError;
 
 use crate::engine::{CostBook, Frequency};
@@ -47,12 +49,15 @@ pub struct Machine {
     /// The values that are neither published nor measured, by name, each with the range in which it is believed to lie. The answer is
     /// tried at both ends.
     pub assumed: BTreeMap<String, [f64; 2]>,
+    /// The rest of it, where that is known: only such a machine can be simulated as a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Server>,
 }
 
 impl Machine {
     /// Every machine.
     pub fn all() -> Vec<Self> {
-        vec![named::r210_cx3(), named::cascadelake_cx5()]
+        vec![named::r210_cx3(), named::r210_bcm57810(), named::cascadelake_cx5()]
     }
 
     /// The machine called `id`.
