@@ -4,9 +4,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::{Protection, SubPage};
 #[cfg(target_os = "linux")]
 use portcullis_bench::Workload;
-use portcullis_sim::PayloadRule;
 use portcullis_sim::compare::ClockMode;
 use portcullis_sim::prefetch::Prefetching;
+use portcullis_sim::{PayloadRule, SERVER_WORKLOADS};
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Compares I/O memory protection designs on real DMA traces: what each costs, and what it leaves exposed.
@@ -28,6 +29,12 @@ pub(crate) enum Command {
     /// A malicious device against every design: what got through after hand-back, for how long, by rule
     #[command(override_usage = "portcullis attack [OPTIONS] [TRACES]...")]
     Attack(Box<AttackArguments>),
+    /// One run of a server with its network card, link and clients: throughput, latency, CPU time, drops
+    ///
+    /// Nothing of that is evaluated from a formula: it comes of events. The same run with no protection is made before it. docs/laboratory.md
+    /// says what is simulated, and which numbers are put in.
+    #[command(after_long_help = server_workloads())]
+    Simulate(SimulateArguments),
     /// Published tables and figures made again, what was published beside what comes of it; and some of our own
     ///
     /// The traces that they need are in the program. All of them take about half a minute on two cores.
@@ -115,6 +122,65 @@ pub(crate) struct FiguresArguments {
     /// other
     #[arg(long, value_name = "FILE", conflicts_with = "list")]
     pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct SimulateArguments {
+    /// The machine, by id; or a file in the form that `list machines --json` shows
+    #[arg(long)]
+    pub(crate) machine: String,
+    /// What it does: netperf-stream or netperf-rr
+    #[arg(long)]
+    pub(crate) workload: String,
+    /// The design, by id; parameters as in eiovar:k=512; `list designs` shows them
+    #[arg(long)]
+    pub(crate) design: String,
+    /// One of the protections that the design offers: strict, deferred or none
+    #[arg(long, value_parser = any_protection)]
+    pub(crate) protection: Protection,
+    /// CPUs that serve; 1 unless given
+    #[arg(long, value_name = "N")]
+    pub(crate) cores: Option<u32>,
+    /// Flows, spread over the CPUs; one for each unless given
+    #[arg(long, value_name = "N")]
+    pub(crate) flows: Option<u32>,
+    /// Entries of each ring of the card; those of its driver unless given
+    #[arg(long, value_name = "N")]
+    pub(crate) ring: Option<u32>,
+    /// Largest batch of unmaps under one commit; the design's own unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) batch: Option<u8>,
+    /// What software of the protection layer takes: as the machine's cost book says, or nothing, so that the hardware's part is left
+    #[arg(long, value_enum, default_value = "book")]
+    pub(crate) costs: Costs,
+    /// No invalidation says that only leaves have changed, as in Linux before October 2025
+    #[arg(long)]
+    pub(crate) no_hint: bool,
+    /// Sets a value of the machine, such as iotlb_entries=64; `list machines --json` shows all
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+    /// Seed of what clients draw
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What software of the protection layer takes.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Costs {
+    /// What the cost book says.
+    Book,
+    /// Nothing.
+    Zero,
+}
+
+/// What stands below the help of `simulate`.
+fn server_workloads() -> String {
+    let lines = SERVER_WORKLOADS.iter().map(|(id, _, what)| format!("\n  {id:<15} {what}"));
+    lines.fold("Workloads:".to_owned(), |all, line| all + &line)
 }
 
 /// Which designs on which work and machine.
@@ -230,6 +296,13 @@ fn protection(text: &str) -> Result<Protection, String> {
         "strict" => Ok(Protection::Strict),
         "deferred" => Ok(Protection::Deferred),
         _ => Err("expected strict or deferred".to_owned()),
+    }
+}
+
+fn any_protection(text: &str) -> Result<Protection, String> {
+    match text {
+        "none" => Ok(Protection::None),
+        _ => protection(text).map_err(|expected| format!("{expected}, or none")),
     }
 }
 

@@ -21,6 +21,7 @@ pub mod prefetch;
 pub mod priced;
 mod rates;
 mod run;
+pub mod simulate;
 pub mod totals;
 mod traffic;
 
@@ -31,7 +32,7 @@ pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
-    Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
-    machine_pace,
+    Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, SERVER_WORKLOADS, ServerError, ServerWork,
+    ServerWorkload, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace,
 };
 pub use traffic::{PayloadRule, Traffic};

@@ -4,7 +4,7 @@ use portcullis::platform::Step;
 use serde::{Deserialize, Serialize};
 
 /// The cost book of a machine. All values in core cycles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostBook {
     /// A map beside the steps below: entry, checks, exit.
@@ -110,6 +110,12 @@ pub struct CostBook {
 }
 
 impl CostBook {
+    /// A book in which software is free. The turns of a spin are not: time must pass in them.
+    #[must_use]
+    pub fn free(&self) -> Self {
+        Self { poll: self.poll, ..Self::default() }
+    }
+
     /// Going over `entries` neighbours, the first of which takes `first`.
     #[inline(always)]
     fn neighbours(&self, first: u64, entries: usize) -> u64 {

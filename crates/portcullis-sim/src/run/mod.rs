@@ -12,6 +12,7 @@ mod observers;
 mod ranges;
 mod replay;
 mod rings;
+mod server;
 mod shown;
 mod workload;
 mod world;
@@ -23,6 +24,8 @@ pub use adversary::{
 use any_domain::AnyDesign;
 pub use churn::Churn;
 pub use rings::Rings;
+pub(crate) use server::Served;
+pub use server::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 
@@ -57,6 +60,8 @@ pub enum Work {
     Rings(Rings),
     /// Maps and unmaps in memory that others use too.
     Churn(Churn),
+    /// Serves clients behind a network card.
+    Server(ServerWork),
 }
 
 impl Work {
@@ -66,7 +71,13 @@ impl Work {
             Self::Trace(trace, _) => replay::cores(trace),
             Self::Rings(rings) => rings.count as usize,
             Self::Churn(churn) => churn.cores as usize,
+            Self::Server(work) => work.cores as usize,
         }
+    }
+
+    /// What acts beside the cores.
+    fn actors(&self) -> usize {
+        if matches!(self, Self::Server(_)) { server::ACTORS } else { 0 }
     }
 
     /// What kind of device it is for on `machine`.
@@ -80,6 +91,7 @@ impl Work {
             Self::Trace(trace, _) => replay::live_pages_max(trace),
             Self::Rings(rings) => rings.live_pages_max(),
             Self::Churn(churn) => churn.live.into(),
+            Self::Server(work) => u64::from(work.receive_entries) + u64::from(work.transmit_entries),
         }
     }
 
@@ -96,25 +108,31 @@ impl Work {
     fn devices(&self) -> Vec<SourceId> {
         match self {
             Self::Trace(trace, _) => trace.devices.clone(),
-            Self::Rings(_) | Self::Churn(_) => vec![rings::DEVICE],
+            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => vec![rings::DEVICE],
         }
     }
 
     fn unexplained_accesses(&self) -> u64 {
         match self {
             Self::Trace(_, joined) => joined.as_ref().map_or(0, |joined| joined.unexplained),
-            Self::Rings(_) | Self::Churn(_) => 0,
+            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => 0,
         }
     }
 
     /// The physical memory of the host, for designs that map all of it: everything below the highest buffer.
-    fn memory(&self) -> Vec<Segment> {
-        let end = match self {
-            Self::Trace(trace, joined) => replay::memory_end(trace, joined.as_deref()),
-            Self::Rings(rings) => rings.memory_end(),
-            Self::Churn(_) => buffers_end(),
+    fn memory(&self, machine: &Machine) -> Vec<Segment> {
+        let (end, rings) = match self {
+            Self::Trace(trace, joined) => (replay::memory_end(trace, joined.as_deref()), None),
+            Self::Rings(rings) => (rings.memory_end(), None),
+            Self::Churn(_) => (buffers_end(), None),
+            Self::Server(work) => {
+                let driver = machine.server.as_ref().map(|server| &server.driver);
+                let end = driver.map_or(0, |driver| server::buffers_end(driver, work));
+                (end, Some(server::ring_memory(machine)))
+            }
         };
-        vec![Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) }]
+        let below = Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) };
+        std::iter::once(below).chain(rings).collect()
     }
 }
 
@@ -235,6 +253,9 @@ pub enum RunError {
     /// A commit failed.
     #[error("a commit failed: {0}")]
     Commit(CommitError),
+    /// Clients of a server wait for what does not come.
+    #[error("no client made progress for a second of virtual time")]
+    NoProgress,
 }
 
 fn remedy(design: &str, would_do: Option<u32>) -> String {
@@ -273,6 +294,8 @@ pub(crate) struct Measured {
     /// The age of the oldest stale buffer, by piece of the run, and how wide a piece is.
     pub(crate) oldest_stale_ps: Vec<u64>,
     pub(crate) piece_ps: u64,
+    /// What a server did.
+    pub(crate) served: Option<Served>,
 }
 
 /// The pace at which the work, unprotected, reaches the machine's rate: pauses of the work times this.
@@ -287,7 +310,7 @@ pub fn machine_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: 
                 (bytes as f64 * 8.0 / machine.unprotected_gbps(work.traffic(machine)) / 1e3, trace.statistics.span_us);
             Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
         }
-        Work::Rings(_) | Work::Churn(_) => Pace::Gaps(1.0),
+        Work::Rings(_) | Work::Churn(_) | Work::Server(_) => Pace::Gaps(1.0),
     })
 }
 
@@ -346,10 +369,13 @@ pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), Run
 fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
     let mut world = World::new(job, AnyDesign::listed(job.design), None)?;
     prepare(&world.engine, &world.vtd);
-    let exposure = world.subscribe(Exposure::of(&world, job.protection));
-    let residual = world.subscribe(Residual::default());
+    // Watching takes long, and of a server it is the rates that are asked for.
+    let (exposure, residual) = match job.work {
+        Work::Server(_) => Default::default(),
+        _ => (world.subscribe(Exposure::of(&world, job.protection)), world.subscribe(Residual::default())),
+    };
     let world = world.ready();
-    let start = perform(&world, job);
+    let (start, served) = perform(&world, job);
     if let Some(error) = world.failure.borrow_mut().take() {
         return Err(error);
     }
@@ -393,13 +419,14 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
         span_ps: worked_ps - start.now_ps,
         oldest_stale_ps: over_time.ages_ps().to_vec(),
         piece_ps: over_time.piece_ps(),
+        served,
     };
     Ok((measured, world.vtd.clone()))
 }
 
-/// Does the work of `job`, and returns where the measured part of it began.
-fn perform(world: &Rc<World>, job: &Job<'_>) -> Start {
-    match &job.work {
+/// Does the work of `job`, and returns where the measured part of it began, and what a server did.
+fn perform(world: &Rc<World>, job: &Job<'_>) -> (Start, Option<Served>) {
+    let start = match &job.work {
         Work::Trace(trace, joined) => {
             replay::prepare(world, trace, joined.as_ref());
             let start = Start::of(world);
@@ -420,7 +447,12 @@ fn perform(world: &Rc<World>, job: &Job<'_>) -> Start {
             churn.serve(job.machine);
             start
         }
-    }
+        Work::Server(work) => {
+            let (start, served) = server::serve(world, job, work);
+            return (start, Some(served));
+        }
+    };
+    (start, None)
 }
 
 /// Where the measured part of a run begins.

@@ -20,6 +20,7 @@ mod placement;
 mod prefetching;
 mod rates;
 mod riommu;
+mod server;
 mod shared_commits;
 mod span;
 mod unit_costs;
