@@ -1,5 +1,4 @@
-/* What no map and unmap can be cheaper than on this machine: the stores
- * alone, the walks alone, the locked instructions. */
+/* Lower bounds for a map and an unmap on this machine: the stores alone, the walks alone, the locked instructions. */
 #include "meter.h"
 #include "queue.h"
 #include <pthread.h>
@@ -26,8 +25,7 @@ static inline void set(uint64_t *entry, uint64_t value)
 	__atomic_store_n(entry, value, __ATOMIC_RELAXED);
 }
 
-/* A free list, and two stores into a table: pages are mapped and unmapped
- * first in, first out. */
+/* A free list, and two stores into a table. Pages are mapped and unmapped first in, first out. */
 struct list {
 	uint32_t top, at;
 	uint32_t free[2 * LIVE], live[LIVE];
@@ -138,7 +136,7 @@ static void walk_check(const struct tables *tables)
 			peers_wrong("page %u has no entry", i);
 }
 
-/* A descriptor: 64 entries cleared and 64 written. */
+/* A descriptor: 64 entries are cleared and 64 are written. */
 static void descriptor_body(void *state, unsigned long pairs)
 {
 	uint64_t *entries = state;
@@ -162,7 +160,7 @@ static void descriptor_check(const uint64_t *entries)
 			peers_wrong("entry %u is %lx", i, (unsigned long)entries[i]);
 }
 
-/* An address handed from one CPU to another, and nothing else. */
+/* An address is handed from one CPU to another, and nothing else is done. */
 static void put_body(void *state, unsigned long pairs)
 {
 	while (pairs--)

@@ -1,8 +1,7 @@
-/* Time is the CPU time of the thread, so that what else runs on the machine
- * is not counted in. Cycles and instructions of user mode come from the
- * performance counters. Where there are none, a cycle is what one addition of
- * a chain takes in which each needs the one before it; the chain runs right
- * before and right after each sample, since clocks vary. */
+/* Time is the CPU time of the thread, so other programs on the machine are not counted. Cycles and instructions of
+ * user mode come from the performance counters. If there are none, a cycle is the time of one addition in a chain in
+ * which each needs the result of the one before. The chain runs right before and right after each sample, because
+ * clocks vary. */
 #define _GNU_SOURCE
 #include "meter.h"
 #include <linux/perf_event.h>
@@ -69,7 +68,7 @@ static double cpu_ns(void)
 	return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-/* What this thread has used until now. */
+/* The resources that this thread has used until now. */
 static struct sample used(void)
 {
 	struct {
@@ -104,7 +103,7 @@ void peers_wait_end(void)
 	waited.instructions += wait.instructions;
 }
 
-/* Both operands are registers: some cores fold additions of constants. */
+/* Both operands are registers, because some cores fold additions of constants. */
 static double ns_per_cycle(void)
 {
 	uint64_t sum = 1, one = 1;
@@ -127,8 +126,8 @@ static void pin(int cpu)
 	}
 }
 
-/* Where it is allowed, nothing else gets the CPU during a sample. Elsewhere
- * CPU time alone has to do. */
+/* If it is allowed, no other program gets the CPU during a sample. Otherwise, only the CPU time protects the
+ * measurement. */
 static void claim_cpu(int claim)
 {
 	struct sched_param parameters = { .sched_priority = claim ? 20 : 0 };

@@ -1,6 +1,5 @@
-/* From the CPU that maps to the CPU that unmaps: a bounded queue with one
- * producer and one consumer. Each publishes its place every 128 elements, as
- * `portcullis bench` hands them over. */
+/* A bounded queue with one producer and one consumer, from the CPU that maps to the CPU that unmaps. Each end
+ * publishes its place every 128 elements, like the hand-over of `portcullis bench`. */
 #ifndef PEERS_QUEUE_H
 #define PEERS_QUEUE_H
 #include "meter.h"
@@ -14,7 +13,7 @@ struct queue {
 	unsigned long tail __attribute__((aligned(64)));	/* published by the consumer */
 };
 
-/* An end of a queue: its own place, and the other end's as last seen. */
+/* An end of a queue: its own place, and the last known place of the other end. */
 struct queue_end {
 	struct queue *queue;
 	unsigned long own, other;

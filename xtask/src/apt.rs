@@ -1,39 +1,39 @@
-//! What chores need of the distribution, where it is one with `apt-get`.
+//! What chores need from the distribution, if it has `apt-get`.
 
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Whether there is a `program` to run.
+/// Whether `program` is in `PATH`.
 pub(crate) fn in_path(program: impl AsRef<Path>) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(&program).is_file()))
 }
 
-/// Installs a package, as root or through a `sudo` that asks nothing. Otherwise says why it could not.
+/// Installs a package, as root or with a `sudo` that asks for no password. The error says why it could not.
 pub(crate) fn install(package: &str) -> Result<(), String> {
     if !in_path("apt-get") {
-        return Err(format!("no apt-get to install {package} with"));
+        return Err(format!("there is no apt-get to install {package}"));
     }
     let Some(privileged) = privileged() else {
         return Err("apt-get needs root, or a sudo that asks for no password".to_owned());
     };
     let install = [&privileged[..], &["install", "-y", "--no-install-recommends", package]].concat();
     // The list of packages may be missing or out of date.
-    if run(&install) || (update() && run(&install)) { Ok(()) } else { Err(format!("`{}` fails", install.join(" "))) }
+    if run(&install) || (update() && run(&install)) { Ok(()) } else { Err(format!("`{}` failed", install.join(" "))) }
 }
 
-/// Brings the list of packages up to date. Whether it did.
+/// Updates the list of packages. Returns whether that succeeded.
 pub(crate) fn update() -> bool {
     privileged().is_some_and(|privileged| run(&[&privileged[..], &["update"]].concat()))
 }
 
-/// Runs a command; what it prints goes to standard error.
+/// Runs a command and sends its output to standard error. Returns whether it succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let status = command.stdin(Stdio::null()).stdout(std::io::stderr()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// `apt-get` as somebody who may change the system.
+/// The command line for `apt-get` with the rights to change the system, if this user can get them.
 fn privileged() -> Option<Vec<&'static str>> {
     let sudo: &[&str] = if is_root() {
         &[]

@@ -1,4 +1,5 @@
-//! `cargo xtask conformance`: the suite on the model and on QEMU. Its lines, and nothing else, go to standard output.
+//! `cargo xtask conformance`: runs the suite on the model and on QEMU. Only the lines of the suite go to standard
+//! output.
 
 use crate::failure::Failure;
 use crate::workspace::Workspace;

@@ -1,12 +1,12 @@
-//! `cargo xtask fuzz`: the fuzz targets, longer than in `cargo xtask test` and on other cases every time.
+//! `cargo xtask fuzz`: runs the fuzz targets longer than `cargo xtask test`, with a new seed every time.
 
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::{Package, Target, Workspace};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Runs the targets of every package that has some. Optimised, but with the checks of a development build: a number that
-/// overflows unseen would hide what is looked for.
+/// Runs the fuzz targets of every package that has some. The build is optimized but has the checks of a development
+/// build, because an unnoticed overflow would hide errors.
 pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Result<(), Failure> {
     let seed = seed.unwrap_or_else(fresh);
     println!("seed {seed}");
@@ -17,7 +17,7 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
         ("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"),
         ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
     ];
-    // Other checks are another build.
+    // The additional checks need a separate build.
     let target = workspace.target_beside("fuzz");
     let mut stages = Stages::new(workspace, "fuzz");
     each(workspace.packages.iter().filter_map(targets), |(package, program)| {
@@ -40,20 +40,22 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
     Ok(())
 }
 
-/// The fuzz targets of a package: an integration test called `fuzz`, or the module of that name in one that has more.
+/// The fuzz targets of a package: an integration test named `fuzz`, or the module of that name in a larger
+/// integration test.
 fn targets(package: &Package) -> Option<(&Package, &Target)> {
     let program = |test: &&Target| test.name == "fuzz";
     let module = |test: &&Target| test.src_path.with_file_name("fuzz.rs").exists();
     package.tests().find(program).or_else(|| package.tests().find(module)).map(|test| (package, test))
 }
 
-/// Runs the targets of each package, whatever becomes of those before: what one finds says nothing about the next.
+/// Runs the targets of each package, even if earlier ones fail: their results are independent.
 fn each<T>(packages: impl Iterator<Item = T>, run: impl FnMut(T) -> Result<(), Failure>) -> Result<(), Failure> {
     let failures: Vec<Failure> = packages.map(run).filter_map(Result::err).collect();
     if failures.is_empty() { Ok(()) } else { Err(Failure::Several(failures)) }
 }
 
-/// A seed that no run before has had: microseconds since 1970, so that the seeds of its cases do not meet those of the next.
+/// A seed that no earlier run had: microseconds since 1970, so the cases of this run do not overlap with those of
+/// the next.
 fn fresh() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
@@ -64,7 +66,7 @@ mod tests {
     use crate::workspace::Workspace;
     use std::fs;
 
-    /// A filter that fits no test passes, so the module that it names has to be there.
+    /// A test filter that matches nothing passes, so the module that the filter names must exist.
     #[test]
     fn every_fuzz_target_is_found() {
         let workspace = Workspace::read().expect("a workspace");

@@ -1,10 +1,12 @@
-//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask frames`, `cargo xtask conformance`, `cargo xtask fuzz`,
-//! `cargo xtask soak`, `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`, `cargo xtask linux`.
+//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask frames`, `cargo xtask conformance`,
+//! `cargo xtask fuzz`, `cargo xtask soak`, `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`,
+//! `cargo xtask linux`.
 
 mod apt;
 mod bench;
 mod check;
 mod conformance;
+mod examples;
 mod failure;
 mod frames;
 mod fuzz;
@@ -35,90 +37,95 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Every test: house rules, the no_std proof, the frames of its stack, the tests of the workspace (the conformance suite on QEMU among them), the
-    /// loom models.
+    /// Run every test: the house rules, the no_std proof, its stack frames, the tests of the workspace (with the
+    /// conformance suite on QEMU), the examples, the loom models.
     Test,
-    /// House rules, generated tables, formatting, clippy and the documentation, with warnings as errors.
+    /// Check the house rules, generated tables, formatting, clippy and the documentation, with warnings as errors.
     Check,
-    /// The conformance suite, on the model and on QEMU.
+    /// Copy each package of `examples/` out of the workspace, and build and test it there; test the custom design again
+    /// with a flaw, which the test kit must find.
+    Examples,
+    /// Run the conformance suite on the model and on QEMU.
     Conformance {
-        /// A line for every check, not only for those that fail.
+        /// Print a line for every check, not only for those that fail.
         #[arg(long)]
         list: bool,
     },
-    /// How much stack the operations of each design take, with a limit for each: the deepest path through the linked object of a `no_std`
-    /// build, without what the host supplies. And that none of them panics for want of memory.
+    /// Print how much stack the operations of each design take, and check it against limits. The number is that of
+    /// the deepest path through the linked object of a `no_std` build, without what the host supplies. Also check
+    /// that no operation panics on a failed allocation.
     Frames {
-        /// The functions on each path, with what each of them takes.
+        /// Print the functions on each path, with the stack that each of them takes.
         #[arg(long)]
         path: bool,
-        /// Only the operations of this design.
+        /// Check only the operations of this design.
         #[arg(long)]
         design: Option<String>,
     },
-    /// The fuzz targets for a long time, with a fresh seed.
+    /// Run the fuzz targets for a long time, with a new seed.
     Fuzz {
         /// How long each target runs.
         #[arg(long, default_value_t = 1200)]
         seconds: u64,
-        /// The seed of the first case, to repeat a failure; the clock's unless given.
+        /// The seed of the first case, to repeat a failure. By default it comes from the clock.
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Two threads that map and unmap without end, after which nothing may be missing.
+    /// Run two threads that map and unmap for a long time, and check that nothing has leaked.
     Soak {
-        /// Maps and unmaps, half of them under each protection.
+        /// The number of maps and unmaps, half of them under each protection.
         #[arg(long, default_value_t = 100_000_000)]
         operations: u64,
     },
-    /// Plants flaws, one at a time, in a copy of the tree, and sees whether the tests catch them.
+    /// Plant flaws, one at a time, in a copy of the tree, and check that the tests catch them.
     #[command(group = ArgGroup::new("which").required(true))]
     Mutants {
-        /// Those of the list in xtask/src/mutants: flaws that once no test saw. Each has to be caught by the test that is named for
-        /// it.
+        /// Plant the flaws listed in xtask/src/mutants, which no test caught at one time. The test that is named
+        /// for a flaw has to catch it.
         #[arg(long, group = "which")]
         known: bool,
-        /// Only those with this in their name.
+        /// Plant only the flaws with this text in their name.
         #[arg(long, requires = "known")]
         only: Option<String>,
-        /// So many that cargo-mutants makes up, in the files that safety rests on; docs/mutants.md says how to read what is
-        /// printed. What was interrupted goes on.
+        /// Plant this many mutants that cargo-mutants generates, in the files that safety depends on;
+        /// docs/mutants.md explains the output. An interrupted run continues.
         #[arg(long, group = "which", requires = "seed", value_parser = clap::value_parser!(u32).range(1..))]
         sample: Option<u32>,
-        /// Which ones: the same seed draws the same.
+        /// The seed of the sample: the same seed selects the same mutants.
         #[arg(long, requires = "sample")]
         seed: Option<u64>,
     },
-    /// Writes the tables of the documents that repeat the code, and those of the README and its pages that show what the program
-    /// prints.
+    /// Rewrite the tables of the documents that repeat the code, and those of the README and its pages that show
+    /// output of the program.
     Readme {
         /// Only the tables that need no run of the program.
         #[arg(long)]
         quick: bool,
     },
-    /// How many operations per second the lab replays, under every design; and whether a cost book of this machine comes near what
-    /// a pair takes here.
+    /// Measure how many operations per second the lab replays under every design, and check that a cost book of
+    /// this machine predicts what a pair takes here.
     ///
-    /// With --check, nothing is timed: instructions are counted, under callgrind.
+    /// With --check, count instructions under callgrind instead, and time nothing.
     Bench {
-        /// Instead, what a map and an unmap cost here: ours beside Linux, Rust crates and the machine's floor.
+        /// Instead, measure what a map and an unmap cost here: the library beside Linux, Rust crates and the least
+        /// that the machine can do.
         #[arg(long)]
         peers: bool,
-        /// The second of these alone.
+        /// Check only the cost book.
         #[arg(long, conflicts_with_all = ["peers", "check"])]
         machine: bool,
-        /// How often each of them is run.
+        /// How often each program is run.
         #[arg(long, requires = "peers", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
-        /// Count the instructions of a map and its unmap, and fail where they are more than benches/instructions.json allows.
-        /// With --peers: fail where a goal is missed.
+        /// Count the instructions of a map and its unmap, and fail if they exceed the limits in
+        /// benches/instructions.json. With --peers: fail if a goal is missed.
         #[arg(long)]
         check: bool,
-        /// Write new limits, from what is counted now.
+        /// Write new limits from the present counts.
         #[arg(long, requires = "check", conflicts_with = "peers")]
         update: bool,
     },
-    /// The module for Linux kernels.
+    /// Build, test and measure the module for Linux kernels.
     Linux {
         #[command(subcommand)]
         command: linux::Linux,
@@ -140,6 +147,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
     match chore {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
+        Chore::Examples => examples::examples(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
         Chore::Frames { path, design } => {
             frames::frames(&workspace, &frames::Options { path: *path, design: design.clone() })
@@ -151,7 +159,10 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         }
         Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
         Chore::Readme { quick } => readme::readme(&workspace, *quick),
-        Chore::Bench { peers: false, check: true, update, .. } => bench::instructions::check(&workspace, *update),
+        Chore::Bench { peers: false, check: true, update, .. } => {
+            bench::instructions::check(&workspace, *update)?;
+            if *update { tables::write(&workspace) } else { Ok(()) }
+        }
         Chore::Bench { machine: true, .. } => bench::machine(&workspace),
         Chore::Bench { peers: false, .. } => bench::bench(&workspace),
         Chore::Bench { rounds, check, .. } => {

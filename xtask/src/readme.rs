@@ -1,5 +1,5 @@
-//! `cargo xtask readme`: writes the generated tables of the documents: those that repeat the code and, by the test that compares them with
-//! what the program prints, those that come from runs.
+//! `cargo xtask readme`: writes the generated tables of the documents: those that repeat the code and, by the test that
+//! compares them with what the program prints, those that come from runs.
 
 use crate::failure::Failure;
 use crate::stages;

@@ -1,16 +1,16 @@
-//! Stages of a chore: commands one after the other, each with its time, until one fails.
+//! The stages of a chore: commands that run one after the other until one fails, each with its time.
 
 use crate::failure::Failure;
 use crate::workspace::{Workspace, cargo};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// A chore under way.
+/// A running chore.
 pub(crate) struct Stages<'w> {
     workspace: &'w Workspace,
     chore: &'static str,
     begun: Instant,
-    /// The stages that have succeeded, and how long each took, in seconds.
+    /// The stages that have succeeded, with the seconds that each took.
     done: Vec<(String, f64)>,
 }
 
@@ -19,13 +19,13 @@ impl<'w> Stages<'w> {
         Self { workspace, chore, begun: Instant::now(), done: Vec::new() }
     }
 
-    /// A stage that is a cargo command, whose output is shown as it comes.
+    /// Runs a stage that is a cargo command, with its output shown.
     pub(crate) fn cargo(&mut self, name: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Result<(), Failure> {
         let line = command_line(variables, arguments);
         self.stage(name, &line, |workspace| run(workspace, name, variables, arguments))
     }
 
-    /// A stage; `what` says what it does. Its result is that of `work`.
+    /// Runs a stage and returns the result of `work`; `what` describes the stage.
     pub(crate) fn stage<T>(
         &mut self,
         name: &str,
@@ -41,7 +41,7 @@ impl<'w> Stages<'w> {
         Ok(result)
     }
 
-    /// All stages have succeeded: says so.
+    /// Reports that all stages have succeeded.
     pub(crate) fn finish(self) {
         let seconds = self.begun.elapsed().as_secs_f64();
         let stages: Vec<String> = self.done.iter().map(|(name, seconds)| format!("{name} {seconds:.1} s")).collect();
@@ -49,7 +49,7 @@ impl<'w> Stages<'w> {
     }
 }
 
-/// A cargo command, whose output is shown as it comes.
+/// Runs a cargo command, with its output shown.
 pub(crate) fn run(
     workspace: &Workspace,
     name: &str,
@@ -70,7 +70,7 @@ pub(crate) fn run(
     }
 }
 
-/// Refuses where a cargo subcommand is not installed.
+/// Fails if a cargo subcommand is not installed.
 pub(crate) fn require(subcommand: &'static str, component: &'static str) -> Result<(), Failure> {
     if installed(subcommand)? { Ok(()) } else { Err(Failure::Component { subcommand, component }) }
 }
@@ -87,7 +87,7 @@ pub(crate) fn installed(subcommand: &str) -> Result<bool, Failure> {
     Ok(status.success())
 }
 
-/// The command as one would type it in the root of the workspace.
+/// The command as a user would type it in the root of the workspace.
 fn command_line(variables: &[(&str, &str)], arguments: &[&str]) -> String {
     let quoted = |word: &str| if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() };
     let variables = variables.iter().map(|(name, value)| format!("{name}={} ", quoted(value)));

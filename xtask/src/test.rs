@@ -1,5 +1,6 @@
-//! `cargo xtask test`: every test.
+//! `cargo xtask test`: runs every test.
 
+use crate::examples;
 use crate::failure::Failure;
 use crate::frames;
 use crate::linux;
@@ -7,30 +8,27 @@ use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::{NO_STD_PROOF, Workspace};
 
-/// The feature with which the design of `examples/` is built.
-const EXAMPLE_DESIGN: &str = "portcullis/example-design";
-
 pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
-    stages.stage("QEMU", "there is one, or it is installed", |_| qemu::require())?;
+    stages.stage("QEMU", "find it, or install it", |_| qemu::require())?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
     stages.stage("frames", "cargo xtask frames", |workspace| frames::frames(workspace, &frames::Options::default()))?;
-    // With the design of `examples/`, which goes through every test that goes over the designs.
-    stages.cargo("tests", &[], &["test", "--workspace", "--features", EXAMPLE_DESIGN])?;
+    stages.cargo("tests", &[], &["test", "--workspace"])?;
+    stages.stage("examples", "cargo xtask examples", examples::examples)?;
     loom_models(workspace, &mut stages)?;
     let skipped = stages.stage("kernel module", "cargo xtask linux test", linux::test)?;
     stages.finish();
     if let Some(why) = skipped {
-        println!("\n1 stage skipped: the kernel module was not tested, for {why}");
+        println!("\n1 stage skipped: the kernel module was not tested, because {why}");
     }
     Ok(())
 }
 
-/// How loom models are built: optimised, for they go through every interleaving.
+/// The profile of loom models. It is optimized, because a model runs every interleaving.
 pub(crate) const LOOM_PROFILE: [&str; 2] = ["--profile", "loom"];
 
-/// The flags of the compiler with which atomics and threads are loom's.
+/// Compiler flags that replace atomics and threads by those of loom.
 pub(crate) fn loom_flags() -> String {
     match std::env::var("RUSTFLAGS") {
         Ok(flags) if !flags.is_empty() => format!("{flags} --cfg loom"),
@@ -38,7 +36,7 @@ pub(crate) fn loom_flags() -> String {
     }
 }
 
-/// Loom models are integration tests called `loom` or `loom_…`. They need a build of their own.
+/// Runs the loom models: integration tests named `loom` or `loom_…`. They need a separate build.
 fn loom_models(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
     let flags = loom_flags();
     let target = workspace.target_beside("loom");

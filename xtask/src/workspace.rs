@@ -1,4 +1,4 @@
-//! What cargo knows of the workspace.
+//! The workspace, as cargo describes it.
 
 use crate::failure::Failure;
 use serde::Deserialize;
@@ -7,16 +7,16 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The package that proves `no_std`. It has a workspace of its own.
+/// The manifest of the package that proves `no_std`. It is a separate workspace.
 pub(crate) const NO_STD_PROOF: &str = "crates/no-std-proof/Cargo.toml";
-/// The Rust half of the kernel module. It has a workspace of its own, too.
+/// The manifest of the Rust half of the kernel module. It is a separate workspace, too.
 pub(crate) const KERNEL_MODULE: &str = "crates/portcullis-linux/Cargo.toml";
 
 /// The workspace that this program is part of.
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     pub(crate) packages: Vec<Package>,
-    /// Where cargo builds, relative to the root unless the user says otherwise.
+    /// The build folder of cargo, relative to the root unless the user sets another.
     pub(crate) target: PathBuf,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Target {
     pub(crate) src_path: PathBuf,
 }
 
-/// What a package names in its `Cargo.toml`.
+/// A dependency in the `Cargo.toml` of a package.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// `dev`, `build`, or nothing.
+    /// `dev`, `build`, or `None` for a normal dependency.
     pub(crate) kind: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn cargo() -> OsString {
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Asks cargo for its description of the workspace.
     pub(crate) fn read() -> Result<Self, Failure> {
         #[derive(Deserialize)]
         struct Metadata {
@@ -89,7 +89,7 @@ impl Workspace {
         self.packages.iter().filter(|package| package.library().is_some())
     }
 
-    /// A build folder of its own, beside what plain cargo builds: other flags must not rebuild that.
+    /// A separate build folder beside the normal one, so that other flags do not cause rebuilds there.
     pub(crate) fn target_beside(&self, name: &str) -> String {
         self.target.join(name).display().to_string()
     }

@@ -37,7 +37,7 @@ typedef unsigned gfp_t;
 #define IS_ENABLED(option) 0
 #define IS_REACHABLE(option) 1
 
-/* Diagnostics: the bench fails if there were any. */
+/* Diagnostics: the bench fails if there is any. */
 extern unsigned long warnings;
 static inline bool warn_if(bool condition)
 {
@@ -70,7 +70,7 @@ static inline bool warn_if(bool condition)
 #define SZ_4K (1UL << 12)
 #define SZ_2M (1UL << 21)
 #define SZ_1G (1UL << 30)
-/* To a power of two. */
+/* The alignment is a power of two. */
 #define ALIGN_DOWN(x, to) ((x) & -(typeof(x))(to))
 #define ALIGN(x, to) ALIGN_DOWN((x) + (typeof(x))((to) - 1), to)
 #define IS_ALIGNED(x, to) (((x) & (typeof(x))((to) - 1)) == 0)

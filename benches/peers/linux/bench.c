@@ -1,5 +1,4 @@
-/* Linux's DMA API, and its IOVA allocator alone, doing what `portcullis
- * bench` has its designs do. */
+/* Runs Linux's DMA API, and its IOVA allocator alone, on the workloads of `portcullis bench`. */
 #include "../meter.h"
 #include "../queue.h"
 #include "device.h"
@@ -10,7 +9,7 @@
 #define BUFFERS (1UL << 33)	/* physical address of the first buffer */
 #define BELOW_4G (DMA_BIT_MASK(32) >> PAGE_SHIFT)
 
-/* What a ring is to do. */
+/* The work of a ring. */
 struct work {
 	const char *workload;
 	unsigned live, burst;
@@ -18,7 +17,7 @@ struct work {
 	bool noncoherent;
 };
 
-/* Buffers mapped and unmapped first in, first out, on one CPU. */
+/* Buffers that are mapped and unmapped first in, first out, on one CPU. */
 struct ring {
 	struct device device;
 	struct iova_domain *addresses;	/* of the allocator alone */
@@ -78,8 +77,8 @@ static void ring_body(void *state, unsigned long pairs)
 	ring->invalidated += invalidations - before;
 }
 
-/* As a driver refills a ring: so many unmapped, one by one, for there is no
- * other way, then as many mapped. */
+/* Refills a ring like a driver: unmaps a burst of buffers, one by one because there is no other way, and then maps as
+ * many. */
 static void burst_body(void *state, unsigned long pairs)
 {
 	struct ring *ring = state;
@@ -99,7 +98,7 @@ static void burst_body(void *state, unsigned long pairs)
 	ring->flushed += flushed_lines - lines;
 }
 
-/* Maps here, unmaps there. */
+/* One CPU maps, and another unmaps. */
 static void map_body(void *state, unsigned long pairs)
 {
 	struct ring *ring = state;
@@ -157,7 +156,7 @@ static void iova_take_body(void *state, unsigned long pairs)
 		free_iova_fast(ring->addresses, queue_take(&ring->end, !pairs), 1);
 }
 
-/* Every page leads to its buffer, and after the unmap nowhere. */
+/* Checks that every page leads to its buffer, and after the unmap nowhere. */
 static void check_translations(struct ring *ring)
 {
 	struct iommu_domain *domain = ring->device.domain;
@@ -174,8 +173,8 @@ static void check_translations(struct ring *ring)
 	}
 }
 
-/* One invalidation per unmap. Or one per flush queue when it is full, which
- * takes 255; it empties what it can of the other queues' too, in their turn. */
+/* Checks the number of invalidations: one per unmap, or one per full flush queue, which holds 255 unmaps. A flush also
+ * empties what it can of the other queues, in turn. */
 static void check_counts(struct ring *const *rings, int count, bool lazy, unsigned queues)
 {
 	unsigned long maps = 0, unmaps = 0, invalidated = 0;
@@ -195,7 +194,7 @@ static void check_counts(struct ring *const *rings, int count, bool lazy, unsign
 		peers_wrong("the kernel's code gave %lu warnings", warnings);
 }
 
-/* A line for each entry written and each cleared, where the unit does not snoop. */
+/* Checks that a line was written back for each entry written and each cleared, if the unit does not snoop. */
 static void check_lines(const struct ring *ring, bool noncoherent)
 {
 	unsigned long least = noncoherent ? ring->maps + ring->unmaps : 0;
@@ -246,7 +245,7 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* No address is held twice, in one ring or in two of one domain. */
+/* Checks that no address is held twice, in one ring or in two rings of one domain. */
 static void check_addresses(struct ring *const *rings, int count)
 {
 	static unsigned long held[CPUS * LIVE];

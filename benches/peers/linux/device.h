@@ -1,5 +1,5 @@
-/* The DMA API, and what it asks of a device: a trusted one with a mask of 64
- * bits that snoops caches and needs no bounce buffers. */
+/* The DMA API, and the device that it needs: a trusted one with a mask of 64 bits that snoops caches and needs no
+ * bounce buffers. */
 #ifndef PEERS_DEVICE_H
 #define PEERS_DEVICE_H
 #include "iommu.h"
@@ -42,7 +42,7 @@ dma_addr_t iommu_dma_map_page(struct device *device, struct page *page, unsigned
 void iommu_dma_unmap_page(struct device *device, dma_addr_t iova, size_t size, enum dma_data_direction direction,
 			  unsigned long attributes);
 
-/* Makes `domain` one of the DMA API. */
+/* Gives `domain` to the DMA API. */
 void dma_open(struct iommu_domain *domain, bool lazy);
 
 #endif

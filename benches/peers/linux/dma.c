@@ -18,7 +18,7 @@ void dma_open(struct iommu_domain *domain, bool lazy)
 	if (iova_domain_init_rcaches(&cookie->iovad) || (lazy && iommu_dma_init_fq_percpu(cookie)))
 		abort();
 	if (lazy) {
-		/* As if the timer were always armed: queues empty when full. */
+		/* As if the timer were always armed: queues are emptied only when full. */
 		atomic_set(&cookie->fq_timer_on, 1);
 		cookie->fq_domain = domain;
 	}

@@ -28,7 +28,7 @@ static void *map(size_t size)
 	return memory;
 }
 
-/* In large pages, as a kernel's direct map is. */
+/* The arena uses large pages, like a kernel's direct map. */
 __attribute__((constructor)) static void open_arena(void)
 {
 	size_t size = ARENA_PAGES * PAGE_SIZE;

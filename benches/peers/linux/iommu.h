@@ -21,17 +21,16 @@ size_t iommu_unmap(struct iommu_domain *domain, unsigned long iova, size_t size)
 size_t iommu_unmap_fast(struct iommu_domain *domain, unsigned long iova, size_t size, struct iommu_iotlb_gather *gather);
 phys_addr_t iommu_iova_to_phys(struct iommu_domain *domain, dma_addr_t iova);
 
-/* How often this CPU has asked the hardware to invalidate; that is all that
- * an invalidation does here. */
+/* The number of invalidations that this CPU has requested. An invalidation does nothing else here. */
 extern __thread unsigned long invalidations;
 void invalidate(void);
 
 /* Lines of tables that this CPU has written back. */
 extern __thread unsigned long flushed_lines;
-/* Whether the processor has the instruction for that. */
+/* Whether the processor has the instruction to write lines back. */
 bool can_write_back(void);
 
-/* A new domain of VT-d, with four levels; the unit snoops where it is coherent. */
+/* A new domain of VT-d with four levels. The unit snoops if it is coherent. */
 struct iommu_domain *vtd_domain(bool coherent);
 
 #endif

@@ -29,7 +29,7 @@ static inline void list_splice(struct list_head *from, struct list_head *head)
 #define list_entry(entry, type, member) container_of(entry, type, member)
 #define hlist_entry_safe(entry, type, member) ((entry) ? container_of(entry, type, member) : NULL)
 
-/* Objects of one size: a stack of free ones per CPU, and no more. */
+/* Objects of one size: a stack of free objects per CPU, and nothing else. */
 #define GFP_KERNEL 0U
 #define GFP_ATOMIC 1U
 #define __GFP_NOWARN 0U
@@ -72,7 +72,7 @@ void *kzalloc(size_t size, gfp_t flags);
 #define kmalloc(size, flags) kzalloc(size, flags)
 #define kfree(object) free(object)
 
-/* Pages for tables come from one arena; a physical address is a virtual one. */
+/* Pages for tables come from one arena. A physical address is a virtual one. */
 struct page { struct list_head lru; };
 extern char *arena;
 extern struct page *arena_pages;

@@ -14,7 +14,7 @@ struct rcu_head { void *words[2]; };
 /* Exchanges 64 bits; on failure `*old` becomes what was there. */
 #define try_cmpxchg64(place, old, new) \
 	__atomic_compare_exchange_n(place, old, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
-/* No other CPU writes the place: without the lock prefix, as in the kernel. */
+/* No other CPU writes the place, so the lock prefix is not needed, as in the kernel. */
 static inline bool exchange_local(u64 *place, u64 *old, u64 new)
 {
 	bool same;
@@ -34,8 +34,7 @@ static inline s64 atomic64_read(const atomic64_t *a) { return READ_ONCE(a->value
 static inline void atomic64_set(atomic64_t *a, s64 value) { WRITE_ONCE(a->value, value); }
 static inline void atomic64_inc(atomic64_t *a) { __atomic_fetch_add(&a->value, 1, __ATOMIC_SEQ_CST); }
 
-/* CPUs. Their areas lie a fixed distance apart, so that an address is one
- * addition, as with a segment base. */
+/* CPUs. Their areas lie a fixed distance apart, so that an address takes one addition, as with a segment base. */
 #define CPUS 2
 #define CPU_AREA_SHIFT 16
 #define cache_line_size() 64
@@ -48,8 +47,8 @@ void *__alloc_percpu(size_t size, size_t align);
 #define for_each_online_cpu(cpu) for_each_possible_cpu(cpu)
 #define num_online_cpus() CPUS
 
-/* Locks: taken with a locked compare-exchange, let go with a plain store.
- * Nobody masks interrupts or counts preemption. */
+/* Locks are taken with a locked compare-exchange, and released with a plain store. They do not mask interrupts or
+ * count preemption. */
 typedef struct { unsigned held; } spinlock_t;
 void spin_lock_slow(spinlock_t *lock);
 static inline void spin_lock_init(spinlock_t *lock) { lock->held = 0; }
@@ -68,13 +67,13 @@ static inline void spin_unlock(spinlock_t *lock) { __atomic_store_n(&lock->held,
 #define spin_lock_irqsave(lock, flags) ((flags) = 0, spin_lock(lock))
 #define spin_unlock_irqrestore(lock, flags) ((void)(flags), spin_unlock(lock))
 #define assert_spin_locked(lock) ((void)(lock))
-/* Only setting up takes these, in one thread. */
+/* Only the setup takes these, in one thread. */
 struct mutex { int unused; };
 #define DEFINE_MUTEX(name) struct mutex name
 #define mutex_lock(lock) ((void)(lock))
 #define mutex_unlock(lock) ((void)(lock))
 
-/* Timers, delayed work and CPUs that come and go: never. */
+/* Timers, delayed work and CPU hotplug never occur. */
 struct timer_list { int unused; };
 struct work_struct { int unused; };
 struct delayed_work { struct work_struct work; bool pending; };

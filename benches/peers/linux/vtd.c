@@ -1,7 +1,7 @@
 /* The kernel's VT-d tables, second level. */
 #include "iommu.h"
 
-/* Of the size that they have in the kernel. */
+/* These types have the same size as in the kernel. */
 struct xarray { u64 words[2]; };
 struct mmu_notifier { u64 words[7]; };
 struct iommu_hwpt_vtd_s1 { u64 words[3]; };
@@ -22,7 +22,7 @@ static inline void cache_tag_flush_range(struct dmar_domain *domain, unsigned lo
 /* Nothing here is mapped in large pages. */
 #define switch_to_super_page(...) __builtin_trap()
 
-/* Lines written back and taken out of the caches, between full barriers. */
+/* Lines are written back and evicted from the caches, between full barriers. */
 static inline void clflush_cache_range(void *address, unsigned size)
 {
 	uintptr_t line = (uintptr_t)address & ~63UL, end = (uintptr_t)address + size;

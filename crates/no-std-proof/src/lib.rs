@@ -12,7 +12,6 @@ mod allocator;
 #[cfg(feature = "frames")]
 mod frames;
 mod host;
-mod registers;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,8 +19,7 @@ use core::panic::PanicInfo;
 use host::Host;
 use portcullis::designs::DesignId;
 use portcullis::{Access, DomainConfig, DynDomain, Iommu, Iova, PhysAddr, Protection, Segment, SourceId};
-use portcullis_vtd::{Unit, UnitConfig};
-use registers::Registers;
+use portcullis_vtd::{MappedRegisters, Unit, UnitConfig};
 
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
@@ -31,7 +29,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 }
 
 /// An open address space and its unit. The domain keeps the unit alive as well.
-pub struct Handle(DynDomain, Arc<Unit<Registers, Host>>);
+pub struct Handle(DynDomain, Arc<Unit<MappedRegisters, Host>>);
 
 /// Brings up the VT-d unit at `registers`, and opens an address space under design number `design` (in the order of
 /// the table of designs) with protection 0 (none), 1 (strict) or 2 (deferred), over the first `memory_bytes` of
@@ -56,7 +54,7 @@ pub unsafe extern "C" fn portcullis_open(
     };
     let Some(design) = DesignId::ALL.get(design) else { return core::ptr::null_mut() };
     // SAFETY: the caller's promise, passed on.
-    let registers = unsafe { Registers::new(registers) };
+    let registers = unsafe { MappedRegisters::new(registers) };
     let memory = [Segment { phys: PhysAddr::new(0), len: memory_bytes }];
     let Ok(unit) = Unit::bring_up(registers, Host, UnitConfig::default()) else { return core::ptr::null_mut() };
     // This host has no cache-line flush.

@@ -1,5 +1,5 @@
-//! Maps and unmaps so many times: `pairs DESIGN PROTECTION WORKLOAD PAIRS`. For tools that count instructions; `cargo xtask
-//! bench --check` runs it under one.
+//! Makes a number of maps and unmaps: `pairs DESIGN PROTECTION WORKLOAD PAIRS`. It is for tools that count
+//! instructions; `cargo xtask bench --check` runs it under one.
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! The rows: a design under a protection, a workload, a number of threads.
+//! The rows: a design under a protection, a workload, and a number of threads.
 
 use super::check::Checks;
 use super::driven::Driven;
@@ -14,37 +14,95 @@ use super::work::{
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
-use portcullis::design::Design;
-use portcullis::designs::{Choice, Visitor};
-use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Protection};
+use portcullis::design::{Design, Options};
+use portcullis::designs::{self, Choice, DesignId};
+use portcullis::{
+    Access, Domain, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Protection, for_each_design,
+};
 use std::hint::black_box;
 
-/// A row to be.
+/// What a design is to do in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
-    pub(super) choice: Choice,
+    pub(super) options: Options,
     pub(super) protection: Protection,
     pub(super) threads: usize,
     pub(super) workload: Workload,
 }
 
-/// Samples that a row takes before the next row has its turn. What else happens on the machine, and on one that this is a part of, lasts
-/// longer than a turn; taken by turns, the samples of every row see as much of it. Each turn begins with a domain of its own.
+/// Samples that a row takes before the next row has its turn. Disturbances on the machine, or on a host that it is a
+/// part of, last longer than a turn. With turns, the samples of every row see the same share of them. Each turn uses a
+/// new domain.
 const SAMPLES_PER_TURN: usize = 4;
+
+/// A design that can be timed: one over the hosts and IOMMUs of benchmarks, as every design is that takes any.
+pub trait TimedDesign:
+    for<'r> Design<Native<true>, &'r Empty>
+    + for<'r> Design<Native<false>, &'r Empty>
+    + for<'r> Design<Native<true>, &'r Queued>
+    + for<'r> Design<Native<true>, &'r Driven>
+{
+}
+
+impl<D> TimedDesign for D where
+    D: for<'r> Design<Native<true>, &'r Empty>
+        + for<'r> Design<Native<false>, &'r Empty>
+        + for<'r> Design<Native<true>, &'r Queued>
+        + for<'r> Design<Native<true>, &'r Driven>
+{
+}
+
+/// What is done with a design, whatever its type.
+#[derive(Clone, Copy)]
+struct Timing {
+    verify: fn(Case) -> Result<(), BenchError>,
+    run: fn(Case, &[usize], Effort) -> Result<Samples, BenchError>,
+}
+
+impl Timing {
+    const fn of<D: TimedDesign>() -> Self {
+        Self { verify: Case::verify::<D>, run: Case::run::<D> }
+    }
+
+    fn listed(design: DesignId) -> Self {
+        macro_rules! by_type {
+            ($($name:ident),*) => { match design { $(DesignId::$name => Self::of::<designs::$name>(),)* } };
+        }
+        for_each_design!(by_type)
+    }
+}
+
+/// Times a design that need not be in any list, on one CPU, after a look at what it does.
+///
+/// # Errors
+/// A [`BenchError`]: among them [`BenchError::Check`], where the design has not done what it should have.
+pub fn time<D: TimedDesign>(
+    options: Options,
+    protection: Protection,
+    workload: Workload,
+    effort: Effort,
+) -> Result<Timed, BenchError> {
+    let case = Case { options, protection, threads: 1, workload };
+    let cpus = cpus::available();
+    meter::warm_up();
+    case.verify::<D>()?;
+    Timed::of(&case.run::<D>(&cpus[..1], effort)?)
+}
 
 /// How many turns the rows of a plan take.
 pub fn turns(plan: &BenchPlan) -> usize {
     cases(plan).len() * plan.effort.samples.div_ceil(SAMPLES_PER_TURN)
 }
 
-fn cases(plan: &BenchPlan) -> Vec<Case> {
+fn cases(plan: &BenchPlan) -> Vec<(Choice, Case)> {
     let mut cases = Vec::new();
     for &workload in &plan.workloads {
         for &choice in &plan.designs {
             let offered = choice.design.info().protections.iter();
             for &protection in offered.filter(|protection| workload.is_offered(**protection)) {
                 for &threads in plan.threads.iter().filter(|threads| workload.takes(**threads)) {
-                    cases.push(Case { choice, protection, threads, workload });
+                    let options = choice.options;
+                    cases.push((choice, Case { options, protection, threads, workload }));
                 }
             }
         }
@@ -52,11 +110,11 @@ fn cases(plan: &BenchPlan) -> Vec<Case> {
     cases
 }
 
-/// Makes all rows, whose samples are taken by turns; tells `progress` before each turn.
+/// Measures all rows. Their samples are taken in turns. Calls `progress` before each turn.
 ///
 /// # Errors
-/// [`BenchError::Threads`] where the machine has not as many CPUs as the plan has threads. What goes wrong in a row is in it, and it has
-/// no turn any more.
+/// Returns [`BenchError::Threads`] if the machine has fewer CPUs than the plan has threads. The error of a row is
+/// stored in the row, which then gets no more turns.
 pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<BenchRow>, BenchError> {
     let cpus = cpus::available();
     let asked = plan.threads.iter().copied().max().unwrap_or(0);
@@ -64,25 +122,28 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
         return Err(BenchError::Threads { asked, cpus: cpus.len() });
     }
     meter::warm_up();
-    let mut rows: Vec<(Case, Result<Option<Samples>, BenchError>)> =
-        cases(plan).into_iter().map(|case| (case, case.verify().map(|()| None))).collect();
+    let begin = |(choice, case): (Choice, Case)| {
+        let timing = Timing::listed(choice.design);
+        Row { choice, case, timing, samples: (timing.verify)(case).map(|()| None) }
+    };
+    let mut rows: Vec<Row> = cases(plan).into_iter().map(begin).collect();
     let mut left = plan.effort.samples;
     while left > 0 {
         let effort = Effort { samples: left.min(SAMPLES_PER_TURN), ..plan.effort };
         left -= effort.samples;
-        for (case, so_far) in &mut rows {
-            let Case { choice, protection, threads, workload } = *case;
+        for Row { choice, case, timing, samples: so_far } in &mut rows {
+            let Case { protection, threads, workload, .. } = *case;
             progress(&format!("{} {choice} {protection} {threads}", workload.id()));
             let Ok(samples) = so_far else { continue };
-            match (case.run(&cpus[..threads], effort), samples) {
+            match ((timing.run)(*case, &cpus[..threads], effort), samples) {
                 (Err(error), _) => *so_far = Err(error),
                 (Ok(now), Some(samples)) => samples.join(now),
                 (Ok(now), samples @ None) => *samples = Some(now),
             }
         }
     }
-    let row = |(case, samples): (Case, Result<Option<Samples>, BenchError>)| {
-        let Case { choice, protection, threads, workload } = case;
+    let row = |Row { choice, case, samples, .. }: Row| {
+        let Case { protection, threads, workload, .. } = case;
         let no_sample = || BenchError::Check("no sample was taken".to_owned());
         let outcome = samples.and_then(|samples| Timed::of(&samples.ok_or_else(no_sample)?));
         BenchRow { choice, protection, threads, workload, outcome }
@@ -90,47 +151,50 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
     Ok(rows.into_iter().map(row).collect())
 }
 
+/// A row to be.
+struct Row {
+    choice: Choice,
+    case: Case,
+    timing: Timing,
+    samples: Result<Option<Samples>, BenchError>,
+}
+
 impl Case {
     /// A look at what the design does, before it is timed.
-    fn verify(self) -> Result<(), BenchError> {
-        self.choice.design.visit(Closely(self, &Queued::new(&Native::coherent())))
+    fn verify<D: TimedDesign>(self) -> Result<(), BenchError> {
+        verify::<D>(&Queued::new(&Native::coherent()), self.options, self.protection, self.workload)
     }
 
     /// A turn of the row.
-    fn run(self, cpus: &[usize], effort: Effort) -> Result<Samples, BenchError> {
-        let design = self.choice.design;
+    fn run<D: TimedDesign>(self, cpus: &[usize], effort: Effort) -> Result<Samples, BenchError> {
         let group = ThreadGroup { cpus, effort, period: self.workload.period() };
         match self.workload {
             Workload::Page1NonCoherent | Workload::Page1Batch64NonCoherent => {
                 let platform = Native::not_coherent().ok_or(BenchError::NoFlush)?;
-                design.visit(OneRing(Setting { case: self, group, platform, iommu: &Empty::new(false) }))
+                Setting { case: self, group, platform, iommu: &Empty::new(false) }.of_one_ring::<D>()
             }
             Workload::Page1Queued => {
                 let platform = Native::coherent();
-                design.visit(OneRing(Setting { case: self, group, platform, iommu: &Queued::new(&platform) }))
+                Setting { case: self, group, platform, iommu: &Queued::new(&platform) }.of_one_ring::<D>()
             }
             Workload::Page1Driven => {
                 let platform = Native::coherent();
                 let iommu = Driven::new(&platform)?;
-                design.visit(OneRing(Setting { case: self, group, platform, iommu: &iommu }))
+                Setting { case: self, group, platform, iommu: &iommu }.of_one_ring::<D>()
             }
             _ => {
                 let platform = Native::coherent();
-                design.visit(Any(Setting { case: self, group, platform, iommu: &Empty::new(true) }))
+                let setting = Setting { case: self, group, platform, iommu: &Empty::new(true) };
+                setting.in_domain::<D>(match self.workload {
+                    Workload::Page1Batch64 => batches,
+                    Workload::Page1Batch64Typed | Workload::Ring256 => bursts,
+                    Workload::Page1Typed => typed,
+                    Workload::TwoRings => rings,
+                    Workload::CrossCpu => hand_offs,
+                    _ => singles,
+                })
             }
         }
-    }
-}
-
-/// The design of a case, looked at.
-struct Closely<'r>(Case, &'r Queued);
-
-impl<'r> Visitor<Native<true>, &'r Queued> for Closely<'r> {
-    type Output = Result<(), BenchError>;
-
-    fn visit<D: Design<Native<true>, &'r Queued>>(self) -> Self::Output {
-        let Self(Case { choice, protection, workload, .. }, iommu) = self;
-        verify::<D>(iommu, choice.options, protection, workload)
     }
 }
 
@@ -142,46 +206,22 @@ pub(super) struct Setting<'r, P, I> {
     pub(super) iommu: &'r I,
 }
 
-/// Workloads of one ring through the raw face.
-struct OneRing<'r, P, I>(Setting<'r, P, I>);
-
-/// Every workload.
-struct Any<'r>(Setting<'r, Native<true>, Empty>);
-
-impl<'r, P: Platform + Copy, I: Watched + Send> Visitor<P, &'r I> for OneRing<'r, P, I> {
-    type Output = Result<Samples, BenchError>;
-
-    fn visit<D: Design<P, &'r I>>(self) -> Self::Output {
-        self.0.in_domain::<D>(match self.0.case.workload {
+impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
+    /// Has the workload done that is one of single rings through the raw face.
+    fn of_one_ring<D: Design<P, &'r I>>(&self) -> Result<Samples, BenchError> {
+        self.in_domain::<D>(match self.case.workload {
             Workload::Page1Batch64NonCoherent => batches,
             _ => singles,
         })
     }
-}
 
-impl<'r> Visitor<Native<true>, &'r Empty> for Any<'r> {
-    type Output = Result<Samples, BenchError>;
-
-    fn visit<D: Design<Native<true>, &'r Empty>>(self) -> Self::Output {
-        self.0.in_domain::<D>(match self.0.case.workload {
-            Workload::Page1Batch64 => batches,
-            Workload::Page1Batch64Typed | Workload::Ring256 => bursts,
-            Workload::Page1Typed => typed,
-            Workload::TwoRings => rings,
-            Workload::CrossCpu => hand_offs,
-            _ => singles,
-        })
-    }
-}
-
-impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
     /// Has `work` done in a domain of design `D`, and checked.
     pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D, P, &'r I>) -> Result<Samples, BenchError> {
         let Self { case, group, platform, iommu } = self;
         let memory = [Buffers::memory(2 * case.threads as u64)];
         let mut config = DomainConfig::new(case.protection);
         config.memory = &memory;
-        config.options = case.choice.options;
+        config.options = case.options;
         let domain = raw::domain::<D, P, &I>(iommu, *platform, &config)?;
         let checks = Checks {
             tables: iommu.tables().filter(|_| !D::INFO.physical_addresses()),
@@ -195,11 +235,11 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
     }
 }
 
-/// What the threads of a group do in a domain.
+/// The work of a group's threads in a domain.
 pub(super) type Work<D, P, I> =
     fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Samples, BenchError>;
 
-/// Times the threads of a group, each with a worker that `make` makes.
+/// Times the threads of a group. `make` makes the worker of each.
 fn each<'l, W: Worker + 'l>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
@@ -209,7 +249,7 @@ fn each<'l, W: Worker + 'l>(
     Ok(Samples::each(&group::run(group, checks, &worker)?))
 }
 
-/// Mappings for a ring of the workload, those of worker `worker`.
+/// The mappings for a ring of the workload, for worker `worker`.
 pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     workload: Workload,
@@ -255,7 +295,7 @@ pub(super) fn bursts_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
     Bursts::new(domain, worker as u64, workload.live(), burst, Access::DeviceWrites)
 }
 
-/// The worker of a workload through the typed face, one mapping at a time.
+/// The worker of a workload through the typed interface, one mapping at a time.
 pub(super) fn typed_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &'d Domain<D, P, I>,
     workload: Workload,
@@ -286,7 +326,7 @@ fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
     })
 }
 
-/// Threads in pairs: even ones map, odd ones unmap.
+/// Threads in pairs: even ones map, and odd ones unmap.
 fn hand_offs<D: Design<P, I>, P: Platform, I: Iommu>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
@@ -313,7 +353,7 @@ fn queues(group: &ThreadGroup<'_>) -> Vec<Queue> {
     (0..group.cpus.len() / 2).map(|_| Queue::new()).collect()
 }
 
-/// What the threads of a hand-off do, without anything that is mapped.
+/// The work of the threads of a hand-off, without mapping anything.
 fn queue_alone<'q>(queues: &'q [Queue]) -> impl Fn(usize) -> Result<Box<dyn Worker + 'q>, BenchError> + Sync {
     move |thread| {
         let queue = &queues[thread / 2];

@@ -1,4 +1,4 @@
-//! What must be true of the work that was timed.
+//! Conditions that the timed work must fulfil.
 
 use super::BenchError;
 use super::tables::Tables;
@@ -6,28 +6,30 @@ use super::work::Live;
 use portcullis::{Iova, PAGE_SIZE};
 use std::collections::HashSet;
 
-/// What a design is held to.
+/// What a design is checked for.
 pub(super) struct Checks<'c> {
-    /// The tables to look into; none where devices see physical addresses.
+    /// The tables to check. `None` if devices see physical addresses.
     pub(super) tables: Option<Tables>,
-    /// Whether an unmap clears the entries, as all do but those that leave it to the next map.
+    /// Whether an unmap clears the entries. All designs do so, except those that leave it to the next map.
     pub(super) clears: bool,
-    /// Whether every commit is a submission: so under strict protection, but for commits of several threads that share one.
+    /// Whether every commit makes a submission. This holds under strict protection, except if commits of several
+    /// threads share one.
     pub(super) submits: bool,
     pub(super) threads: u64,
-    /// Ranges that the domain says are handed out.
+    /// The number of ranges that are handed out, as the domain reports it.
     pub(super) live_ranges: &'c (dyn Fn() -> usize + Sync),
-    /// What is done between samples.
+    /// Called between samples.
     pub(super) tick: &'c (dyn Fn() -> Result<(), BenchError> + Sync),
 }
 
 impl Checks<'_> {
-    /// For work that maps nothing.
+    /// The checks for work that maps nothing.
     pub(super) fn of_nothing(&self) -> Self {
         Self { tables: None, submits: false, ..*self }
     }
 
-    /// Whether what is mapped `now` translates as it should, and nothing of what was mapped `before` the sample and is gone.
+    /// Checks that the mappings `now` translate as they should, and that mappings of `before` the sample that are gone
+    /// do not translate.
     pub(super) fn after_sample(&self, before: &[Live], now: &[Live]) -> Result<(), BenchError> {
         (self.tick)()?;
         let Some(tables) = self.tables else { return Ok(()) };
@@ -60,7 +62,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Whether nothing is left of what was mapped last, and each commit was submitted.
+    /// Checks that the last mappings are gone, and that each commit was submitted.
     pub(super) fn at_end(&self, last: &[Live], submissions: u64, commits: u64) -> Result<(), BenchError> {
         if let Some(tables) = self.tables.filter(|_| self.clears) {
             self.gone(tables, last, &[])?;
@@ -68,8 +70,8 @@ impl Checks<'_> {
         if !self.submits {
             return Ok(());
         }
-        // A submission that several threads share serves one commit of each at most. There may be a few more than commits: some
-        // designs submit for a map now and then, or for table pages that they give back.
+        // A submission that several threads share serves at most one commit of each. There may be a few more
+        // submissions than commits: some designs submit occasionally for a map, or for table pages that they free.
         if submissions > commits + commits / 16 || submissions * self.threads < commits {
             return Err(BenchError::Check(format!("{commits} commits made {submissions} submissions")));
         }

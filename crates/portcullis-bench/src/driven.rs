@@ -1,7 +1,7 @@
 //! The invalidation queue of the VT-d driver, over registers that answer at once.
 //!
-//! Hardware would fetch the descriptors when its tail register is written, and write the statuses of waits some time later. Here both are
-//! done within the write: so what is counted is the driver, and what it would wait for is not in it.
+//! Hardware would fetch the descriptors when its tail register is written, and write the statuses of waits some time
+//! later. Here both happen within the register write, so the timings include the driver but not its waits.
 
 use super::host::Native;
 use super::iommu::{OneDomain, Watched, count_submission};
@@ -22,26 +22,27 @@ struct AtOnce {
     tail: AtomicU64,
 }
 
-/// Bytes of the queue: a page.
+/// The size of the queue in bytes: a page.
 const QUEUE_BYTES: u64 = 4096;
 /// The type of a wait (Intel VT-d specification, §6.5.2.8).
 const WAIT: u64 = 5;
 
 impl AtOnce {
-    /// Lands the waits of the descriptors up to `tail`.
+    /// Completes the waits among the descriptors up to `tail`.
     #[inline]
     fn run_queue(&self, tail: u64) {
         let (queue, mut at) = (self.queue.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
         while at != tail {
             let word = |at: u64| {
-                // SAFETY: the driver has said that its queue is there, a page of this platform whose address is that of its memory.
+                // SAFETY: the driver has set this address as its queue: a page of this platform, whose address is that
+                // of its memory.
                 unsafe { &*((queue + at) as *const AtomicU64) }.load(Ordering::Relaxed)
             };
-            // Not decoded, for that would take more than the driver does: hardware looks at the type, and finds the status in the upper half
-            // of the word and its address in the next.
+            // The descriptor is not decoded, because that would take longer than the driver itself. Like hardware,
+            // this looks at the type; the status is in the upper half of the word, and its address in the next word.
             let low = word(at);
             if low & 0xf == WAIT {
-                // SAFETY: where the driver wants the status, in a page of this platform.
+                // SAFETY: the driver wants the status at this address, in a page of this platform.
                 unsafe { &*(word(at + 8) as *const AtomicU32) }.store((low >> 32) as u32, Ordering::Release);
             }
             at = (at + DESCRIPTOR_BYTES) % QUEUE_BYTES;
@@ -50,13 +51,13 @@ impl AtOnce {
     }
 }
 
-// SAFETY: it has no devices, so none reaches anything.
+// SAFETY: it has no devices, so no device reaches any memory.
 unsafe impl Mmio for AtOnce {
     fn read32(&self, offset: u32) -> u32 {
         match offset {
             VER => 0x10,
             GSTS => self.status.load(Ordering::Relaxed),
-            // No fault, no protected memory.
+            // No fault, and no protected memory.
             _ => 0,
         }
     }
@@ -98,7 +99,7 @@ unsafe impl Mmio for AtOnce {
 }
 
 /// The driver's unit over these registers.
-pub(super) struct Driven {
+pub struct Driven {
     unit: Unit<AtOnce, Native<true>>,
     domain: OneDomain,
 }
@@ -107,14 +108,14 @@ impl Driven {
     /// A unit that translates.
     ///
     /// # Errors
-    /// A [`BringUpError`].
+    /// Returns a [`BringUpError`] if the unit does not come up.
     pub(super) fn new(platform: &Native<true>) -> Result<Self, BringUpError> {
         let unit = Unit::bring_up(AtOnce::default(), *platform, UnitConfig::default())?;
         Ok(Self { unit, domain: OneDomain::default() })
     }
 }
 
-// SAFETY: forwards to a unit that keeps the promises.
+// SAFETY: it forwards to a unit that keeps the promises.
 unsafe impl Iommu for Driven {
     type Ticket = Ticket;
 
@@ -124,12 +125,12 @@ unsafe impl Iommu for Driven {
 
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
         let _ = self.domain.open(translation)?;
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.unit.open_domain(translation) }
     }
 
     unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError> {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.unit.close_domain(domain) }?;
         self.domain.close(domain)
     }

@@ -1,4 +1,4 @@
-//! Threads that are measured together, each on a CPU of its own, and what is done while they rest.
+//! Threads that are measured together, each on a separate CPU, and the work between their samples.
 
 use super::BenchError;
 use super::check::Checks;
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Effort {
     /// Samples of each run.
     pub samples: usize,
-    /// How long a sample lasts at least, in microseconds. It is longer where a workload needs it to come round once.
+    /// The least time of a sample, in microseconds. A sample is longer if one period of its workload takes longer.
     pub sample_us: u64,
 }
 
@@ -27,45 +27,45 @@ impl Default for Effort {
     }
 }
 
-/// What the threads of a run are to do.
+/// The threads of a run and their work.
 pub(super) struct ThreadGroup<'t> {
     /// The CPU of each thread.
     pub(super) cpus: &'t [usize],
     pub(super) effort: Effort,
-    /// Pairs after which a workload is where it was.
+    /// The number of pairs after which a workload is in its initial state again.
     pub(super) period: u64,
 }
 
-/// What came of it.
+/// The measurements of a group.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
-    /// Of each thread, what it spent on each sample.
+    /// For each thread, what each of its samples took.
     pub(super) spent: Vec<Vec<Spent>>,
-    /// Pairs of a sample, of each thread.
+    /// Pairs of a sample, for each thread.
     pub(super) pairs: u64,
     pub(super) cycles_from: Option<CyclesFrom>,
     /// Whether the samples were taken with real-time priority.
     pub(super) undisturbed: bool,
 }
 
-/// What the threads tell each other.
+/// The state that the threads share.
 struct Shared<'t> {
     group: &'t ThreadGroup<'t>,
     barrier: Barrier,
     pairs: AtomicU64,
-    /// What is mapped, by thread.
+    /// The live mappings, by thread.
     live: Mutex<Vec<Vec<Live>>>,
-    /// Submissions and commits since workers were there.
+    /// Submissions and commits since the workers were made.
     counts: Mutex<(u64, u64)>,
     failed: AtomicBool,
     error: Mutex<Option<BenchError>>,
     measured: Mutex<Measured>,
 }
 
-/// Makes the part of a thread.
+/// Makes the worker of a thread.
 type MakeWorker<'l> = dyn Fn(usize) -> Result<Box<dyn Worker + 'l>, BenchError> + Sync + 'l;
 
-/// Runs a group: `worker` makes the part of each thread, in that thread.
+/// Runs a group. `worker` makes the worker of each thread, in that thread.
 pub(super) fn run(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
@@ -99,7 +99,7 @@ fn into_inner<T>(mutex: Mutex<T>) -> T {
 }
 
 impl Shared<'_> {
-    /// Does `step`, unless somebody has failed; if it fails, everybody has.
+    /// Runs `step`, unless a thread has failed. If it fails, the whole group has failed.
     fn try_step<T>(&self, step: impl FnOnce() -> Result<T, BenchError>) -> Option<T> {
         if self.failed.load(Ordering::Relaxed) {
             return None;
@@ -110,14 +110,14 @@ impl Shared<'_> {
         };
         self.failed.store(true, Ordering::Relaxed);
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-        // That somebody was left alone is not what happened first.
+        // An abandoned wait is only a consequence of the first failure.
         if first.is_none() || matches!(*first, Some(BenchError::Abandoned)) {
             *first = Some(error);
         }
         None
     }
 
-    /// One thread. It comes to every barrier, whatever has failed, for the others wait there.
+    /// Runs one thread. It reaches every barrier even after a failure, because the others wait there.
     fn member(&self, index: usize, checks: &Checks<'_>, make: &MakeWorker<'_>) {
         let ThreadGroup { cpus, effort, period } = *self.group;
         self.try_step(|| if pin(cpus[index]) { Ok(()) } else { Err(BenchError::Pin(cpus[index])) });
@@ -134,12 +134,12 @@ impl Shared<'_> {
             meter.calibrate();
             let spent =
                 worker.as_mut().and_then(|worker| shared.try_step(|| worker.run(pairs, meter))).map(|()| meter.take());
-            // One thread's mappings may be another's work: they are those of a moment when all rest.
+            // Mappings of one thread may be unmapped by another, so they are read while all threads rest.
             shared.barrier.wait();
             lock(&shared.live)[index] = worker.as_ref().map_or_else(Vec::new, |worker| worker.live());
             spent
         };
-        // Twice: what the first round finds cold, the second does not.
+        // Two rounds: the second finds the caches warm.
         let mut warm = None;
         for _ in 0..2 {
             warm = run(self, &mut meter, period);
@@ -162,7 +162,7 @@ impl Shared<'_> {
                 shared.try_step(|| checks.after_sample(&before, &now));
                 before = now;
             });
-            // Others want the CPU too, and a system stops real-time threads that leave them nothing.
+            // Other programs need the CPU too, and the system stops real-time threads that leave them none.
             thread::sleep(Duration::from_micros(200));
         }
         self.barrier.wait();
@@ -183,7 +183,7 @@ impl Shared<'_> {
         measured.spent[index] = spent;
     }
 
-    /// Has the first thread do something while nobody maps or unmaps.
+    /// Lets the first thread run `work` while no thread maps or unmaps.
     fn at_rest<T>(&self, index: usize, work: impl FnOnce(&Self) -> T) -> Option<T> {
         self.barrier.wait();
         let result = (index == 0).then(|| work(self));

@@ -1,9 +1,10 @@
-//! IOMMUs for benchmarks: whatever is submitted is done at once, for there is no hardware to wait for.
+//! IOMMUs for benchmarks: every submission is done at once, because there is no hardware to wait for.
 //!
-//! What is timed is the protection layer. [`Empty`] takes a submission by counting it, as the Linux peer does with its empty
-//! invalidation. [`Queued`] writes the descriptors of VT-d and a wait behind them to a ring in memory, under a lock, and stores
-//! the tail, where a driver would ring the doorbell; the uncached write itself and the hardware's time are not in it. It is a
-//! ring of its own and not the driver's of `portcullis-vtd`, which would ask memory for statuses that no hardware writes here.
+//! The timings are those of the protection layer. [`Empty`] only counts a submission, like the Linux peer with its
+//! empty invalidation. [`Queued`] writes VT-d descriptors and a wait behind them to a ring in memory, under a lock. It
+//! stores the tail where a driver would ring the doorbell. The uncached write itself and the hardware's time are not
+//! included. The ring is separate from the driver's in `portcullis-vtd`, which would poll memory for statuses that no
+//! hardware writes here.
 
 use super::host::{Native, SpinLock};
 use super::tables::Tables;
@@ -16,7 +17,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An IOMMU that a benchmark asks what it has seen.
+/// An IOMMU that a benchmark can inspect.
 pub(super) trait Watched: Iommu {
     /// The tables of its one domain.
     fn tables(&self) -> Option<Tables>;
@@ -32,7 +33,7 @@ pub(super) fn submissions() -> u64 {
     SUBMISSIONS.get()
 }
 
-/// Counts one.
+/// Counts one submission.
 #[inline(always)]
 pub(super) fn count_submission() {
     SUBMISSIONS.set(SUBMISSIONS.get() + 1);
@@ -42,7 +43,7 @@ pub(super) fn count_submission() {
 #[derive(Debug, Default)]
 pub(super) struct OneDomain(Mutex<Option<Translation>>);
 
-/// Its id.
+/// The id of the domain.
 const DOMAIN: DomainId = DomainId(1);
 
 impl OneDomain {
@@ -70,7 +71,7 @@ impl OneDomain {
     }
 }
 
-/// What both can do: all that VT-d can, page-selective commands up to 2^18 pages.
+/// The capabilities of both IOMMUs: those of VT-d, with page-selective commands up to 2^18 pages.
 const fn capabilities(coherent: bool) -> Capabilities {
     Capabilities {
         three_level: true,
@@ -87,9 +88,9 @@ const fn capabilities(coherent: bool) -> Capabilities {
     }
 }
 
-/// Takes submissions and does nothing with them but count.
+/// Counts submissions, and does nothing else with them.
 #[derive(Debug)]
-pub(super) struct Empty {
+pub struct Empty {
     coherent: bool,
     domain: OneDomain,
 }
@@ -101,27 +102,27 @@ impl Empty {
 }
 
 /// Writes submissions to a ring.
-pub(super) struct Queued {
+pub struct Queued {
     domain: OneDomain,
-    /// What is behind the lock and not in the page of descriptors shares the lock's line.
+    /// The ring's fields other than the page of descriptors share the lock's line.
     ring: Padded<SpinLock<Ring>>,
 }
 
-/// Descriptors that a ring holds: a page of them, as many as a driver would take.
+/// Descriptors of a ring: a page of them, as in a driver.
 const SLOTS: usize = 256;
 
 /// The page of descriptors.
 #[repr(align(4096))]
 struct Descriptors([[AtomicU64; 2]; SLOTS]);
 
-/// The ring, and where it is written next. Nobody reads it: it is never full.
+/// The ring, and its next position. It is never read by hardware, so it is never full.
 struct Ring {
     descriptors: Box<Descriptors>,
-    /// What waits would be answered in.
+    /// The status for waits.
     status: u32,
-    /// Descriptors ever written.
+    /// Descriptors written in total.
     written: usize,
-    /// Where a driver would have the tail register.
+    /// In place of the tail register of a driver.
     tail: AtomicU64,
 }
 
@@ -141,7 +142,7 @@ impl Queued {
         self.ring.0.with(|ring| ring.written)
     }
 
-    /// The descriptors written since `then`, oldest first; `None` where the ring has gone round since.
+    /// The descriptors written since `then`, oldest first. `None` if the ring has wrapped since.
     pub(super) fn since(&self, then: usize) -> Option<Vec<[u64; 2]>> {
         let words = |slot: &[AtomicU64; 2]| [0, 1].map(|half: usize| slot[half].load(Ordering::Relaxed));
         self.ring.0.with(|ring| {
@@ -154,7 +155,8 @@ impl Queued {
 impl Ring {
     #[inline(always)]
     fn push(&mut self, descriptor: InvalidationDescriptor) {
-        // Word by word, as a driver writes what hardware reads: both at once would wait for the halves to be put together.
+        // The descriptor is written by words, as a driver writes it for hardware. A single store would first have to
+        // combine the halves.
         let [low, high] = descriptor.encode();
         let slot = &self.descriptors.0[self.written % SLOTS];
         slot[1].store(high, Ordering::Relaxed);
@@ -172,7 +174,7 @@ fn descriptor(command: Invalidation) -> InvalidationDescriptor {
     InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
-// SAFETY: it has no devices, so none reaches anything.
+// SAFETY: it has no devices, so no device reaches any memory.
 unsafe impl Iommu for Empty {
     type Ticket = ();
 
@@ -199,7 +201,7 @@ unsafe impl Iommu for Empty {
     #[inline]
     fn submit(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
         for command in commands {
-            // They are written, as they would be for a function that is called.
+            // Forces the commands to be written, as for a call of a function.
             black_box(*command);
         }
         count_submission();
@@ -217,7 +219,7 @@ unsafe impl Iommu for Empty {
     }
 }
 
-// SAFETY: as `Empty`.
+// SAFETY: as for `Empty`.
 unsafe impl Iommu for Queued {
     type Ticket = ();
 
@@ -256,7 +258,7 @@ unsafe impl Iommu for Queued {
                 fence: false,
                 drain_page_requests: false,
             });
-            // Release: hardware would read the descriptors once it has seen the tail.
+            // Release: hardware would read the descriptors after it has seen the tail.
             ring.tail.store((ring.written % SLOTS) as u64 * DESCRIPTOR_BYTES, Ordering::Release);
         });
         Ok(())

@@ -1,7 +1,8 @@
-//! The protection layer timed natively, on the CPUs of this machine: what `portcullis bench` prints.
+//! Native timings of the protection layer on the CPUs of this machine: the results of `portcullis bench`.
 //!
-//! Every workload is maps and unmaps of the raw face, in pairs, by threads that each have a CPU and live mappings of their own in
-//! one domain. There is no device and no hardware to wait for (`iommu`); what is timed is checked (`check`).
+//! Every workload maps and unmaps through the raw or the typed interface, in pairs. Each thread has its own CPU and
+//! its own live mappings, all in one domain. There is no device, and no hardware to wait for (`iommu`). The timed work
+//! is checked (`check`).
 #![cfg(target_os = "linux")]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -28,7 +29,7 @@ mod verify;
 mod work;
 mod workload;
 
-pub use case::{execute, turns};
+pub use case::{TimedDesign, execute, time, turns};
 pub use group::Effort;
 pub use host::Native;
 pub use meter::CyclesFrom;
@@ -46,13 +47,13 @@ use thiserror::Error;
 /// What to time.
 #[derive(Clone, Debug)]
 pub struct BenchPlan {
-    /// Designs, under each of their protections.
+    /// The designs. Each runs under each of its protections.
     pub designs: Vec<Choice>,
-    /// Numbers of threads.
+    /// The numbers of threads.
     pub threads: Vec<usize>,
-    /// Workloads.
+    /// The workloads.
     pub workloads: Vec<Workload>,
-    /// How long.
+    /// How long to measure.
     pub effort: Effort,
 }
 
@@ -60,7 +61,7 @@ pub struct BenchPlan {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The domain was refused.
+    /// The domain could not be made.
     #[error("no domain: {0}")]
     Domain(#[from] NewDomainError),
     /// A map was refused.
@@ -81,12 +82,12 @@ pub enum BenchError {
     /// The work was not what it should have been.
     #[error("check failed: {0}")]
     Check(String),
-    /// There are not as many CPUs.
+    /// There are fewer CPUs than threads.
     #[error("{asked} threads, each on a CPU of its own: this program may use {cpus}")]
     Threads {
-        /// Threads asked for.
+        /// The number of threads requested.
         asked: usize,
-        /// CPUs that there are.
+        /// The number of CPUs that this program may use.
         cpus: usize,
     },
     /// A thread could not be kept on its CPU.
@@ -95,13 +96,13 @@ pub enum BenchError {
     /// The machine cannot do what the workload needs.
     #[error("this machine has no instruction that writes a single cache line back")]
     NoFlush,
-    /// There is no memory.
+    /// The host is out of memory.
     #[error("no memory")]
     NoMemory,
-    /// Nothing tells how long a cycle is.
+    /// Nothing shows the length of a cycle.
     #[error("this machine has no counter of cycles, and does not say how fast its clock is (cpufreq)")]
     NoClock,
-    /// The thread at the other end has failed.
+    /// The thread at the other end of the queue has failed.
     #[error("the other thread has given up")]
     Abandoned,
 }

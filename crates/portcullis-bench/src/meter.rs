@@ -1,9 +1,9 @@
-//! How long something took: in nanoseconds, cycles and instructions of the thread that did it.
+//! Measures what a thread spends on something: nanoseconds, cycles and instructions.
 //!
-//! Where the machine has counters of its own (perf_event_open(2)), they count cycles and instructions in user mode. Virtual
-//! machines often have none. Then ticks of the time stamp counter, which runs at one rate, are turned into cycles by timing a
-//! chain of additions, each of which waits for the one before it for exactly one cycle: just before and just after each
-//! sample, so that the rate is the one at which the processor ran then.
+//! If the machine has counters (perf_event_open(2)), they count cycles and instructions in user mode. Virtual machines
+//! often have none. Then ticks of the time stamp counter, which has a constant rate, are converted to cycles by timing
+//! a chain of additions. Each addition waits exactly one cycle for the one before it. The chain runs just before and
+//! just after each sample, to find the rate at which the processor ran then.
 
 use super::host::counters::Counters;
 use super::host::{chain_of_additions, moment, ticks};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub enum CyclesFrom {
     /// The processor's counter of cycles.
     Counter,
-    /// The time stamp counter, by the rate at which dependent additions ran.
+    /// The time stamp counter, scaled by the rate of dependent additions.
     Calibrated,
 }
 
@@ -30,19 +30,19 @@ pub(super) struct Spent {
     pub(super) instructions: Option<f64>,
 }
 
-/// A stop watch of one thread.
+/// A stopwatch of one thread.
 pub(super) struct Meter {
     counters: Option<Counters>,
     /// Counters and ticks at the last start.
     begun: ([u64; 2], u64),
-    /// Between starts and stops since the last [`take`](Meter::take).
+    /// Sums between starts and stops since the last [`take`](Meter::take).
     counted: [u64; 2],
     ticks: u64,
     cycles_per_tick: Option<f64>,
     ticks_per_ns: f64,
 }
 
-/// Additions of a chain. Short, so that few are interrupted: the fastest of several counts.
+/// Additions of a chain. It is short, so that few are interrupted. The fastest of several chains counts.
 const CHAIN: u64 = 4_000;
 const CHAINS: usize = 4;
 
@@ -59,13 +59,13 @@ impl Meter {
         }
     }
 
-    /// Where its cycles come from, if from anywhere.
+    /// Where its cycles come from, if it has any.
     pub(super) fn cycles_from(&self) -> Option<CyclesFrom> {
         let calibrated = self.cycles_per_tick.map(|_| CyclesFrom::Calibrated);
         self.counters.as_ref().map(|_| CyclesFrom::Counter).or(calibrated)
     }
 
-    /// Measures the processor's speed anew. To be called just before a sample.
+    /// Measures the processor's speed again. Must be called just before a sample.
     pub(super) fn calibrate(&mut self) {
         if self.counters.is_none() {
             self.cycles_per_tick = cycles_per_tick();
@@ -90,7 +90,7 @@ impl Meter {
         }
     }
 
-    /// What was measured since the last time. To be called just after a sample.
+    /// The measurements since the last call. Must be called just after a sample.
     pub(super) fn take(&mut self) -> Spent {
         let (ticks, [cycles, instructions]) =
             (std::mem::take(&mut self.ticks) as f64, std::mem::take(&mut self.counted));
@@ -103,7 +103,7 @@ impl Meter {
     }
 }
 
-/// Cycles per tick, now; `None` where nothing tells.
+/// The present number of cycles per tick. `None` if it is not known.
 fn cycles_per_tick() -> Option<f64> {
     let chain = |_| {
         let begun = ticks();
@@ -113,7 +113,8 @@ fn cycles_per_tick() -> Option<f64> {
     Some(CHAIN as f64 / fastest.max(1) as f64)
 }
 
-/// Runs until the processor's speed has not changed for a while, or for so long that it never will: one that was idle begins slowly.
+/// Runs until the processor's speed has been steady for a while, or for the longest time. An idle processor starts
+/// slowly.
 pub(super) fn warm_up() {
     let begun = Instant::now();
     let mut steady = Steady::default();
@@ -124,7 +125,7 @@ pub(super) fn warm_up() {
     }
 }
 
-/// A speed, and since when it has not changed.
+/// A speed, and since when it has been steady.
 #[derive(Default)]
 struct Steady {
     speed: f64,
@@ -134,10 +135,10 @@ struct Steady {
 impl Steady {
     const LONG_ENOUGH: Duration = Duration::from_millis(50);
     const LONGEST: Duration = Duration::from_millis(300);
-    /// What is no change, for two looks at one speed differ.
+    /// Differences below this count as no change, because two measurements of one speed differ.
     const NOISE: f64 = 0.02;
 
-    /// Takes a look at the time `now`. Returns whether there is to be no other.
+    /// Records a measurement at time `now`. Returns whether it is the last one.
     fn sees(&mut self, speed: f64, now: Duration) -> bool {
         if (speed / self.speed - 1.0).abs() > Self::NOISE {
             *self = Self { speed, since: now };
@@ -146,7 +147,7 @@ impl Steady {
     }
 }
 
-/// Ticks per nanosecond: of a counter that runs at one rate, so once is enough.
+/// Ticks per nanosecond. The counter's rate is constant, so it is measured once.
 fn ticks_per_ns() -> f64 {
     static RATE: OnceLock<f64> = OnceLock::new();
     const WATCHED: Duration = Duration::from_millis(20);
@@ -163,7 +164,7 @@ mod tests {
     use super::Steady;
     use std::time::Duration;
 
-    /// When the looks end, in milliseconds, of which there is one each; `speed` says what each sees.
+    /// When the measurements end, in milliseconds, with one measurement per millisecond. `speed` gives each of them.
     fn ends(speed: impl Fn(u64) -> f64) -> u64 {
         let mut steady = Steady::default();
         (0..).find(|ms| steady.sees(speed(*ms), Duration::from_millis(*ms))).expect("an end")

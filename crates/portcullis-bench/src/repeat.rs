@@ -1,4 +1,4 @@
-//! Work that is not timed here: so much of it that something outside can count what it takes.
+//! Work that is not timed here, in a given amount, so that an external tool can count its cost.
 
 use super::BenchError;
 use super::case::{bursts_worker, fill, typed_worker};
@@ -12,15 +12,16 @@ use portcullis::design::Design;
 use portcullis::designs::{Choice, Visitor};
 use portcullis::{Domain, DomainConfig, Iommu, Platform, Protection};
 
-/// Maps and unmaps `pairs` times as `workload` does, on the calling thread.
+/// Maps and unmaps `pairs` times like `workload`, on the calling thread.
 ///
-/// What comes before and after the pairs does not depend on how many there are: two runs differ in the work of the pairs alone.
+/// The work before and after the pairs does not depend on their number, so two runs differ only in the work of the
+/// pairs.
 ///
 /// # Errors
-/// A [`BenchError`].
+/// Returns a [`BenchError`] if the work fails.
 ///
 /// # Panics
-/// If the workload is one of several threads or rings.
+/// Panics if the workload needs several threads or rings.
 pub fn repeat(choice: Choice, protection: Protection, workload: Workload, pairs: u64) -> Result<(), BenchError> {
     let mut config = DomainConfig::new(protection);
     config.options = choice.options;

@@ -21,36 +21,37 @@ pub struct BenchRow {
     pub threads: usize,
     /// The workload.
     pub workload: Workload,
-    /// What came of it.
+    /// The measurements, or the error.
     pub outcome: Result<Timed, BenchError>,
 }
 
-/// What a pair takes, of each thread; of both together where one maps and another unmaps.
+/// The cost of a pair for each thread, or for both threads together if one maps and another unmaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
     /// Samples taken.
     pub samples: usize,
-    /// Pairs of a sample, by each thread: the smallest number over all turns, each of which finds out how many fill the time.
+    /// Pairs of a sample, by each thread. This is the smallest number over all turns, each of which determines how
+    /// many fit into the time.
     pub pairs_per_sample: u64,
     /// Nanoseconds.
     pub ns: Spread,
-    /// Cycles, where they can be had.
+    /// Cycles, if they can be measured.
     pub cycles: Option<Spread>,
-    /// Where they come from.
+    /// Where the cycles come from.
     pub cycles_from: Option<CyclesFrom>,
-    /// Instructions, where the machine counts them.
+    /// Instructions, if the machine counts them.
     pub instructions: Option<f64>,
-    /// Nanoseconds and cycles that the hand-over from thread to thread takes by itself. They are part of those above.
+    /// Nanoseconds and cycles of the hand-over between threads alone. They are included above.
     pub queue: Option<(f64, Option<f64>)>,
     /// Whether the samples were taken with real-time priority.
     pub undisturbed: bool,
 }
 
-/// What the samples of a row have taken so far, of a pair.
+/// What the samples of a row have taken so far, per pair.
 #[derive(Debug)]
 pub(super) struct Samples {
     taken: Vec<Spent>,
-    /// Of the hand-over from thread to thread by itself.
+    /// Samples of the hand-over between threads alone.
     queue: Vec<Spent>,
     pairs_per_sample: u64,
     cycles_from: Option<CyclesFrom>,
@@ -58,19 +59,19 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// What each thread spent.
+    /// The samples of each thread.
     pub(super) fn each(measured: &Measured) -> Self {
         Self::of(measured, 1.0 / measured.spent.len() as f64)
     }
 
-    /// What both threads of a hand-off spent together; `alone` is their queue by itself.
+    /// The samples of both threads of a hand-off together. `alone` is their queue alone.
     pub(super) fn hand_offs(measured: &Measured, alone: &Measured) -> Self {
         let share = |measured: &Measured| 2.0 / measured.spent.len() as f64;
         let queue = Self::of(alone, share(alone)).taken;
         Self { queue, ..Self::of(measured, share(measured)) }
     }
 
-    /// The sum over the threads times `share`, for each sample.
+    /// The sum over the threads, times `share`, for each sample.
     fn of(measured: &Measured, share: f64) -> Self {
         let samples = measured.spent.iter().map(Vec::len).min().unwrap_or(0);
         let share = share / measured.pairs as f64;
@@ -93,7 +94,7 @@ impl Samples {
         }
     }
 
-    /// With those of a later round.
+    /// Adds the samples of a later round.
     pub(super) fn join(&mut self, later: Self) {
         let Self { taken, queue, pairs_per_sample, undisturbed, .. } = later;
         self.taken.extend(taken);
@@ -103,13 +104,13 @@ impl Samples {
     }
 }
 
-/// `what` of each sample; `None` where one has none, or there is no sample.
+/// The spread of `what` over the samples. `None` if one of them lacks it, or if there is no sample.
 fn spread(samples: &[Spent], what: impl Fn(&Spent) -> Option<f64>) -> Option<Spread> {
     samples.iter().map(what).collect::<Option<Vec<f64>>>().and_then(Spread::of)
 }
 
 impl Timed {
-    /// Their middle, and how far they spread.
+    /// The median of the samples, and their spread.
     pub(super) fn of(samples: &Samples) -> Result<Self, BenchError> {
         let Samples { taken, queue, pairs_per_sample, cycles_from, undisturbed } = samples;
         let ns = |samples| spread(samples, |spent| Some(spent.ns));
@@ -127,7 +128,7 @@ impl Timed {
     }
 }
 
-/// A row in JSON: every key is always there, `null` where it has no value.
+/// A row in JSON. Every key is always there; it is `null` if it has no value.
 #[derive(Serialize)]
 struct Entry {
     design: &'static str,

@@ -1,18 +1,18 @@
-//! Of many samples, what is reported.
+//! Summarizes many samples.
 
-/// The middle of many samples, and how far they spread.
+/// The median of many samples, and their spread.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// The smallest.
+    /// The smallest sample.
     pub min: f64,
-    /// The one in the middle; of two, their mean.
+    /// The median. With an even number of samples, the mean of the two in the middle.
     pub median: f64,
-    /// The one that nine of ten do not exceed.
+    /// The value that nine of ten samples do not exceed.
     pub p90: f64,
 }
 
 impl Spread {
-    /// That of `samples`; `None` where there are none.
+    /// The spread of `samples`. `None` if there are none.
     pub fn of(mut samples: Vec<f64>) -> Option<Self> {
         samples.sort_by(f64::total_cmp);
         let last = samples.len().checked_sub(1)?;

@@ -1,4 +1,4 @@
-//! A look at tables, as a walker takes it: what a benchmark checks its work with.
+//! Looks up tables like a walker. Benchmarks check their work with it.
 
 use super::host::look;
 use portcullis::iommu::Translation;
@@ -11,7 +11,8 @@ use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 pub(super) struct Tables(pub(super) Translation);
 
 impl Tables {
-    /// The translation of a page, if there is one; of an entry, as if it led to the page at which it begins. Passed through, there is none.
+    /// The translation of a page, if there is one. For a ring entry, the result is as if it led to the page at which
+    /// it begins. `None` if the domain passes through.
     pub(super) fn leaf(&self, iova: Iova) -> Option<EntryValue> {
         let (root, levels) = match self.0 {
             Translation::PassThrough => return None,
@@ -34,7 +35,7 @@ impl Tables {
     }
 }
 
-/// The entry of a ring that serves `iova`, if it is valid.
+/// The ring entry that serves `iova`, if it is valid.
 fn ring_entry(device: PhysAddr, iova: Iova) -> Option<EntryValue> {
     let RingAddress { ring, entry, offset } = RingAddress::of(iova);
     let ring = RingPointer::decode(slot(device, ring.into())?)?;

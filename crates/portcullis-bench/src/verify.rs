@@ -1,7 +1,8 @@
-//! A design looked at closely before it is timed: one mapping after the other, each descriptor read back from the ring.
+//! Checks a design closely before it is timed: one mapping after the other, with each descriptor read back from the
+//! ring.
 //!
-//! What is timed can only be counted. Here every unmap under strict protection must have left, when it returns, a clear entry
-//! and one submission whose descriptors cover its pages, closed by one wait.
+//! Timed work can only be counted. Here every unmap under strict protection must have, when it returns, a clear entry
+//! and one submission. The descriptors of the submission must cover its pages and end in one wait.
 
 use super::BenchError;
 use super::host::Native;
@@ -17,7 +18,7 @@ const ROUNDS: u64 = 16;
 /// Mappings of a round.
 const MAPPINGS: u64 = 8;
 
-/// Maps and unmaps as the workload does, over an IOMMU that has no domain yet.
+/// Maps and unmaps like the workload, over an IOMMU that has no domain yet.
 pub(super) fn verify<'i, D: Design<Native<true>, &'i Queued>>(
     iommu: &'i Queued,
     options: Options,
@@ -55,7 +56,7 @@ pub(super) fn verify<'i, D: Design<Native<true>, &'i Queued>>(
     Ok(())
 }
 
-/// Who looks.
+/// Checks the unmaps of a design.
 struct Watch<'i> {
     iommu: &'i Queued,
     clears: bool,
@@ -63,7 +64,7 @@ struct Watch<'i> {
 }
 
 impl Watch<'_> {
-    /// After a commit of these unmaps, with the descriptors written since `written`.
+    /// Checks the state after a commit of these unmaps, and the descriptors written since `written`.
     fn unmapped(&self, ranges: &[IovaRange], written: usize) -> Result<(), BenchError> {
         let tables = self.iommu.tables().filter(|_| self.clears);
         let pages = || ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn());

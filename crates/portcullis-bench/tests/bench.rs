@@ -1,18 +1,18 @@
-//! `portcullis bench`: every design does every workload. Nothing here is about how long anything takes.
+//! `portcullis bench`: every design does every workload. No test depends on how long anything takes.
 
 use portcullis::designs::{Choice, DesignId};
 use portcullis_bench::{BenchError, BenchPlan, Effort, Workload, execute, turns};
 use serde_json::Value;
 use std::thread::available_parallelism;
 
-/// As little as shows that it works.
+/// The least effort that shows that it works.
 const LITTLE: Effort = Effort { samples: 2, sample_us: 1 };
 
 fn threads() -> Vec<usize> {
     (1..=available_parallelism().map_or(1, usize::from).min(2)).collect()
 }
 
-/// Every row of every design, but for those whose machine has not what they need.
+/// Every row of every design is there, except those for which the machine lacks something.
 #[test]
 fn every_design_does_every_workload() {
     let plan = BenchPlan {

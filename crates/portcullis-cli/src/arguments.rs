@@ -10,9 +10,9 @@ use portcullis_sim::{PayloadRule, SERVER_WORKLOADS};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Compares I/O memory protection designs on real DMA traces: what each costs, and what it leaves exposed.
+/// Compares I/O memory protection designs on real DMA traces: what each design costs, and what it leaves exposed
 ///
-/// Without a command, compares every design on a trace that the program carries.
+/// Without a command, the program compares every design on a trace that it carries.
 #[derive(Parser)]
 #[command(name = "portcullis", version)]
 pub(crate) struct Arguments {
@@ -22,11 +22,13 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The same work under every design: cost, misses, memory, stale window, estimated rate
-    // After an error clap would show the options that were given as a usage, also those that exclude each other.
+    /// Runs the same work under every design: cost, misses, memory, stale window, estimated rate
+    // After an error, clap would otherwise show the options that were given as a usage, even if they exclude each
+    // other.
     #[command(override_usage = "portcullis compare [OPTIONS] [TRACES]...")]
     Compare(Box<CompareArguments>),
-    /// A malicious device against every design: what got through after hand-back, for how long, by rule
+    /// Runs a malicious device against every design: what it reached after hand-back, for how long, and which
+    /// rules that broke
     #[command(override_usage = "portcullis attack [OPTIONS] [TRACES]...")]
     Attack(Box<AttackArguments>),
     /// One run of a server with its network card, link and clients: throughput, latency, CPU time, drops
@@ -35,38 +37,43 @@ pub(crate) enum Command {
     /// says what is simulated, and which numbers are put in.
     #[command(after_long_help = server_workloads())]
     Simulate(SimulateArguments),
-    /// Published tables and figures made again, what was published beside what comes of it; and some of our own
+    /// Reproduces published tables and figures, with the published number beside the reproduced one; adds some of our
+    /// own
     ///
-    /// The traces that they need are in the program. All of them take about half a minute on two cores.
+    /// The program carries the traces that the figures need. All figures take about half a minute on two cores.
     #[command(override_usage = "portcullis figures [OPTIONS] [IDS]...")]
     Figures(FiguresArguments),
-    /// The protection layer on the CPUs of this machine: nanoseconds, cycles and instructions of a map and its unmap
+    /// Times the protection layer on the CPUs of this machine: nanoseconds, cycles and instructions of a map and its
+    /// unmap
     ///
-    /// Every workload is maps and unmaps, in pairs, in one domain. Each thread has a CPU and live mappings of its own. There is no
-    /// device and no IOMMU: what is timed is the code that a kernel or a driver would run. An invalidation is an empty function
-    /// that counts; under page-1-queued it writes descriptors and a wait to a ring in memory, under a lock, and under page-1-driven it
-    /// goes through the queue of the VT-d driver. There is no hardware, and so no wait for it.
+    /// Every workload maps and unmaps buffers, in pairs, in one domain. Each thread has its own CPU and its own live
+    /// mappings. There is no device and no IOMMU: the timed code is what a kernel or a driver would run. An
+    /// invalidation calls an empty function that counts. page-1-queued instead writes descriptors and a wait to a ring
+    /// in memory, under a lock, and page-1-driven uses the queue of the VT-d driver. Neither waits for hardware,
+    /// because there is none.
     ///
-    /// What is timed is checked: under strict protection one commit makes one submission, live pages translate as they should,
-    /// and what was unmapped reads back clear.
+    /// The timed code is checked: under strict protection one commit makes one submission, live pages translate as
+    /// they should, and the table entries of unmapped pages are clear.
     ///
-    /// Cycles come from the machine's counters where it has them. Elsewhere they are ticks of the time stamp counter, scaled by
-    /// how fast additions that wait for each other run before and after each sample; then there are no instructions.
+    /// Cycles come from the machine's counters if it has them. Otherwise they are ticks of the time stamp counter.
+    /// These are scaled by the speed of a chain of dependent additions, timed before and after each sample, and there
+    /// are no instruction counts.
     #[cfg(target_os = "linux")]
     #[command(after_long_help = bench_workloads())]
     Bench(BenchArguments),
-    /// This host as a machine, in JSON: what Linux says of it, and what each step of the layer takes here
+    /// Describes this host as a machine, in JSON: what Linux reports, and how long each step of the layer takes here
     ///
-    /// `portcullis machine > mine.json`, then `--machine mine.json`, and costs are those of your CPU. It takes a few seconds, and
-    /// no root. Each step is timed in many short samples, on one CPU; of these the one counts that a quarter do not exceed, so that
-    /// what disturbs some of them does not show. Keep the machine quiet, and use the profile `benchmark`: `cargo run --profile benchmark
-    /// -- machine`.
+    /// Run `portcullis machine > mine.json`, and then pass `--machine mine.json`: costs are then those of your CPU.
+    /// The command takes a few seconds and does not need root. It times each step in many short samples, on one CPU,
+    /// and takes the lower quartile, so that disturbed samples do not show. Keep the machine quiet, and use the
+    /// profile `benchmark`: `cargo run --profile benchmark -- machine`.
     ///
-    /// What cannot be measured from a program, such as the sizes of the IOMMU's caches, is in `assumed`, each value with a range. How
-    /// long invalidations take is read from the kernel where root may, and Linux counts it (CONFIG_DMAR_PERF).
+    /// A program cannot measure everything: the sizes of the IOMMU's caches, for instance. Such values are listed in
+    /// `assumed`, each with a range. If the command runs as root and Linux counts invalidation times
+    /// (CONFIG_DMAR_PERF), it reads them from the kernel.
     #[cfg(target_os = "linux")]
     Machine,
-    /// What there is
+    /// Lists the designs, machines, workloads and figures
     List(ListArguments),
     /// How to record a trace on a Linux host, and what it costs
     CaptureHelp,
@@ -77,14 +84,14 @@ pub(crate) enum Command {
 pub(crate) struct CompareArguments {
     #[command(flatten)]
     pub(crate) plan: PlanArguments,
-    /// One JSON document on standard output
+    /// Prints one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// The rows of that document on standard output, as comma-separated values
+    /// Prints the rows of that document to standard output, as comma-separated values
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
-    /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
-    /// other
+    /// Also writes a page with pictures to this file. The page needs no network. Replaces an earlier page or an empty
+    /// file, but no other file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -93,33 +100,33 @@ pub(crate) struct CompareArguments {
 pub(crate) struct AttackArguments {
     #[command(flatten)]
     pub(crate) plan: PlanArguments,
-    /// One JSON document on standard output
+    /// Prints one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// The rows of that document on standard output, as comma-separated values
+    /// Prints the rows of that document to standard output, as comma-separated values
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
-    /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
-    /// other
+    /// Also writes a page with pictures to this file. The page needs no network. Replaces an earlier page or an empty
+    /// file, but no other file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(crate) struct FiguresArguments {
-    /// Only these, by id
+    /// Makes only these figures, by id
     pub(crate) ids: Vec<String>,
-    /// What there is, and makes none
+    /// Lists the figures and makes none
     #[arg(long)]
     pub(crate) list: bool,
-    /// Fails where a number is out of its tolerance
+    /// Fails if a number is out of its tolerance
     #[arg(long, conflicts_with = "list")]
     pub(crate) check: bool,
-    /// One JSON document on standard output
+    /// Prints one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// Writes a page with pictures to this file as well; it needs no network. Replaces an earlier page or an empty file, and no
-    /// other
+    /// Also writes a page with pictures to this file. The page needs no network. Replaces an earlier page or an empty
+    /// file, but no other file
     #[arg(long, value_name = "FILE", conflicts_with = "list")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -183,58 +190,60 @@ fn server_workloads() -> String {
     lines.fold("Workloads:".to_owned(), |all, line| all + &line)
 }
 
-/// Which designs on which work and machine.
+/// Which designs run, on which work and which machine.
 #[derive(Args)]
 pub(crate) struct PlanArguments {
-    /// Traces: text of ftrace, trace-cmd report or perf script, plain, xz, gz or zst; replayed one by one; `-` is standard input.
-    /// Without any, the bundled one
+    /// Traces to replay one by one: text of ftrace, trace-cmd report or perf script; plain, xz, gz or zst; `-` is
+    /// standard input. Without a trace, the program replays one that it carries
     pub(crate) traces: Vec<PathBuf>,
-    /// A synthetic workload instead, such as rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096; `list workloads` explains
-    /// the parameters
+    /// Runs a synthetic workload instead of a trace, such as
+    /// rings:count=40,ring=256,burst=16,tx=0.05,pages=1,idle=4096; `list workloads` explains the parameters
     #[arg(long, conflicts_with_all = ["traces", "accesses"])]
     pub(crate) workload: Option<String>,
-    /// Only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows them
+    /// Runs only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows
+    /// them
     #[arg(long, value_delimiter = ',')]
     pub(crate) designs: Vec<String>,
-    /// Only these protections of designs that protect
+    /// Protections under which to run the designs that protect
     #[arg(long, value_delimiter = ',', value_parser = protection, default_value = "strict,deferred")]
     pub(crate) protection: Vec<Protection>,
-    /// The machine, by id; or a file that `portcullis machine` wrote
+    /// The machine, by id, or a file that `portcullis machine` wrote
     #[arg(long, default_value = "cascadelake-cx5")]
     pub(crate) machine: String,
-    /// The device's own accesses: the `.qemu` log of the one trace given; `-` is standard input
+    /// The accesses of the device itself: the `.qemu` log of the one trace given; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) accesses: Option<PathBuf>,
     /// Largest batch of unmaps under one commit, for all designs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) batch: Option<u8>,
-    /// No invalidation says that only leaves have changed, as in Linux before October 2025
+    /// Sends invalidations without the hint that only leaves have changed, as Linux did before October 2025
     #[arg(long)]
     pub(crate) no_hint: bool,
-    /// What becomes of pages of which a buffer has a part: expose, as most systems do; refuse; or bounce, which copies the part to and
-    /// from a page of the domain's own
+    /// How to treat pages that a buffer covers only in part: expose them, as most systems do; refuse them; or bounce,
+    /// which copies that part to and from a separate page of the domain
     #[arg(long, default_value = "expose", value_parser = sub_page)]
     pub(crate) sub_page: SubPage,
-    /// How much of each buffer a network card writes: bytes, as 128, or a share, as 0.5. Without it, what the capture shows, or a range
-    /// from one byte to all
+    /// How much of each buffer a network card writes: bytes, as in 128, or a share, as in 0.5. Without this option,
+    /// what the capture shows, or else a range from one byte to the whole buffer
     #[arg(long, value_name = "BYTES|FRACTION", value_parser = payload)]
     pub(crate) payload: Option<PayloadRule>,
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,
-    /// Sets a value of the machine, such as cores=8, core_hz=2.5e9, link_gbps=25 or iotlb_entries=64; `list machines --json` shows all
+    /// Sets a value of the machine, such as cores=8, core_hz=2.5e9, link_gbps=25 or iotlb_entries=64; `list machines
+    /// --json` shows all values
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Runs with each of these values of one of those, and with each combination where there are several sweeps
+    /// Runs with each of these values of a machine parameter; with several sweeps, runs each combination
     #[arg(long = "sweep", value_name = "KEY=A,B,C")]
     pub(crate) sweeps: Vec<String>,
-    /// A prefetcher of the IOTLB, which no hardware has, in place of the machine's: none, adjacent:direction=both|up, next:depth=N,
-    /// markov:rows=N:slots=N, recency:length=N, distance:rows=N:slots=N; the last three with :form=baseline|modified, all with
-    /// :buffer=N. Behind it +map-hint=reads or +map-hint=all: the driver says what it has mapped; +unmap-hint: it says what the device is
-    /// done with
+    /// Puts a prefetcher of the IOTLB in place of the machine's own; no real hardware has one. One of: none,
+    /// adjacent:direction=both|up, next:depth=N, markov:rows=N:slots=N, recency:length=N, distance:rows=N:slots=N. The
+    /// last three take :form=baseline|modified, and all take :buffer=N. Append +map-hint=reads or +map-hint=all to let
+    /// the driver announce what it has mapped, and +unmap-hint to let it announce what the device is done with
     #[arg(long, value_name = "PREFETCHER", value_parser = prefetching)]
     pub(crate) prefetch: Option<Prefetching>,
-    /// Seed of what synthetic workloads draw, and malicious devices
+    /// Seed for random choices of synthetic workloads and malicious devices
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }
@@ -249,24 +258,26 @@ impl PlanArguments {
 #[cfg(target_os = "linux")]
 #[derive(Args)]
 pub(crate) struct BenchArguments {
-    /// Only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows them
+    /// Times only these designs, by id; parameters as in eiovar:k=512:queue=per-core,magazine; `list designs` shows
+    /// them
     #[arg(long, value_delimiter = ',')]
     pub(crate) designs: Vec<String>,
-    /// Numbers of threads, each at most the CPUs that there are
+    /// Numbers of threads; none may exceed the number of CPUs
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Vec<u16>,
-    /// Only these workloads
+    /// Times only these workloads
     #[arg(long, value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
-    /// Samples of each row. Rows take them by turns, a few at a time, so that all see the same phases of the machine
+    /// Samples of each row. Rows take turns, a few samples at a time, so that all rows see the same phases of the
+    /// machine
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) samples: u16,
-    /// One JSON document on standard output
+    /// Prints one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What stands below the help of `bench`.
+/// The list of workloads below the help of `bench`.
 #[cfg(target_os = "linux")]
 fn bench_workloads() -> String {
     let line = |workload: Workload| format!("\n  {:<28} {}", workload.id(), workload.description());
@@ -275,10 +286,10 @@ fn bench_workloads() -> String {
 
 #[derive(Args)]
 pub(crate) struct ListArguments {
-    /// Only this
+    /// Lists only this kind
     #[arg(value_enum)]
     pub(crate) what: Option<Listed>,
-    /// One JSON document on standard output
+    /// Prints one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -312,8 +323,9 @@ fn sub_page(text: &str) -> Result<SubPage, String> {
 }
 
 fn payload(text: &str) -> Result<PayloadRule, String> {
-    PayloadRule::parse(text)
-        .ok_or_else(|| "expected bytes from 1 on, or a share above 0 up to 1 with a point in it, as 0.5".to_owned())
+    PayloadRule::parse(text).ok_or_else(|| {
+        "expected bytes from 1 on, or a share above 0 and up to 1 with a decimal point, such as 0.5".to_owned()
+    })
 }
 
 fn prefetching(text: &str) -> Result<Prefetching, String> {

@@ -54,7 +54,7 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
 
 fn print_entries(out: &mut impl Write, entries: &[Entry<'_>]) -> io::Result<()> {
     let rows = entries.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
-    // What only some designs and some runs have.
+    // Keys that only some designs and some runs have.
     let template = json!({"in_burst_entries_max": null, "refused_maps": null, "given_up_maps": null, "error": null});
     flat::write(out, &template, &rows)
 }
@@ -162,7 +162,7 @@ mod tests {
         Found { rule: Rule::Strict, declared, accesses: 3, window_us_max: Some(1.5), bytes_us: Some(6.0) }
     }
 
-    /// The exit status, and what is said about it.
+    /// The exit status and the messages of a row's verdict.
     fn ends(row: &AttackRow) -> (u8, Vec<String>) {
         match verdict(&row.violations()) {
             Ok(()) => (0, Vec::new()),

@@ -17,9 +17,9 @@ struct Document<'r> {
     origin: Origin,
     /// The profile that this program is built with.
     profile: &'static str,
-    /// Where cycles come from; `null` where there are none.
+    /// Where cycles come from; `null` if there are none.
     cycles_from: Option<CyclesFrom>,
-    /// Whether nothing else ran on the CPUs during samples.
+    /// Whether no other task ran on the CPUs during samples.
     undisturbed: bool,
     results: &'r [BenchRow],
 }
@@ -55,8 +55,8 @@ pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<
     show(out, &document, None, arguments.json, |out| print(out, &rows), &failed(&rows))
 }
 
-/// What failed checks say. A row that a design or this machine has no answer for is said to be so, and no failure, unless there
-/// is no other.
+/// The messages of failed checks. A row that the design or this machine cannot run says so and does not fail, unless
+/// no row was timed.
 fn failed(rows: &[BenchRow]) -> Vec<String> {
     let broken = |row: &BenchRow| match &row.outcome {
         Err(error @ BenchError::Check(_)) => Some(format!("{} {}: {error}", name(row), row.workload.id())),
@@ -66,7 +66,7 @@ fn failed(rows: &[BenchRow]) -> Vec<String> {
     if rows.is_empty() {
         failed.push("nothing was timed: none of these workloads takes these numbers of threads".to_owned());
     } else if rows.iter().all(|row| row.outcome.is_err()) {
-        failed.push("nothing was timed, for every run failed".to_owned());
+        failed.push("nothing was timed because every run failed".to_owned());
     }
     failed
 }
@@ -75,13 +75,13 @@ fn name(row: &BenchRow) -> String {
     format!("{} {}", row.choice, row.protection)
 }
 
-/// The profile that this program is built with. Only `benchmark` links all crates as one.
+/// The profile with which this program is built. Only `benchmark` optimizes all crates as one.
 pub(crate) const PROFILE: &str = env!("PORTCULLIS_PROFILE");
 
-/// What stands below the table.
-const LEGEND: &str = "Medians over samples; a pair is the map and the unmap of one buffer, by each thread; of cross-cpu, by both \
-    threads of a couple together, with the queue between them and without waiting. Invalidation takes no time: see `portcullis \
-    bench --help`.";
+/// The text below the table.
+const LEGEND: &str = "Medians over samples. A pair is the map and the unmap of one buffer, by each thread; for cross-cpu, by two threads \
+    together, including the queue between them but not their waits. Invalidation takes no time: see `portcullis bench \
+    --help`.";
 
 fn print(out: &mut impl Write, rows: &[BenchRow]) -> io::Result<()> {
     let columns = [

@@ -1,4 +1,4 @@
-//! The traces that the program carries, so that what it shows by itself needs no file.
+//! The traces that the program carries, so that it can show something without a file.
 
 use portcullis_trace::{Trace, TraceError};
 use std::io::Cursor;
@@ -9,7 +9,7 @@ macro_rules! bundled {
     };
 }
 
-/// By name, without the ending.
+/// The traces by name, without the file name ending.
 const BUNDLED: &[(&str, &[u8])] = bundled![
     "q-e1000e-rx.strict.2cpu",
     "nvme-seqread128k.strict.4cpu",
@@ -17,7 +17,7 @@ const BUNDLED: &[(&str, &[u8])] = bundled![
     "e1000e-tx.strict.4cpu",
 ];
 
-/// The name of the file that a bundled trace was.
+/// The file name of a bundled trace.
 pub(crate) fn file_name(name: &str) -> String {
     format!("{name}.trace.xz")
 }
@@ -25,10 +25,10 @@ pub(crate) fn file_name(name: &str) -> String {
 /// Reads a bundled trace.
 ///
 /// # Errors
-/// Those of [`Trace::read_from`].
+/// Fails like [`Trace::read_from`].
 ///
 /// # Panics
-/// If none has that name.
+/// Panics if there is no bundled trace of that name.
 pub(crate) fn read(name: &str) -> Result<Trace, TraceError> {
     let bytes = BUNDLED.iter().find(|(bundled, _)| *bundled == name).map(|(_, bytes)| *bytes);
     Trace::read_from(&file_name(name), Cursor::new(bytes.expect("a bundled trace")), |_| {})

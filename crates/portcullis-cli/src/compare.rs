@@ -24,7 +24,7 @@ struct Document<'d> {
     head: Head<'d>,
     #[serde(flatten)]
     comparison: &'d Comparison,
-    /// Of several pieces of work together.
+    /// The totals of several pieces of work.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     all: &'d [Total],
     violations: &'d [String],
@@ -73,7 +73,7 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     show(out, &document, page.as_ref(), arguments.json, table, &violations)
 }
 
-/// Both lists of rows, and in which of them each stands.
+/// Prints both lists of rows. Each row says to which list it belongs.
 fn print_rows(out: &mut impl Write, comparison: &Comparison) -> io::Result<()> {
     let lists = [("own", &comparison.results), ("equal", &comparison.equal_batch)];
     let rows = lists.into_iter().flat_map(|(table, rows)| rows.iter().map(move |row| TableRow { table, row }));
@@ -117,7 +117,8 @@ fn print(
     writeln!(out, "{}", wrap(&footnote(items, comparison)))
 }
 
-/// A user whose network driver maps whole sectors must be able to tell, and to say otherwise.
+/// Says why the work counts as a disk's, so that a user whose network driver maps whole sectors can notice and correct
+/// it.
 fn why_a_disk(item: &Item) -> Option<&'static str> {
     match (item.work.traffic(&item.machine), item.machine.link_gbps) {
         (Traffic::Network, _) => None,
@@ -129,7 +130,7 @@ fn why_a_disk(item: &Item) -> Option<&'static str> {
     }
 }
 
-/// What the rates are.
+/// The text that explains the rates.
 fn footnote(items: &[Item], comparison: &Comparison) -> String {
     let mut of_cores: Vec<String> = Vec::new();
     for item in items {
@@ -148,13 +149,13 @@ fn footnote(items: &[Item], comparison: &Comparison) -> String {
     let recorded = comparison.results.iter().filter_map(CompareRow::outcome).any(|outcome| outcome.recorded.is_some());
     let recorded = if recorded { " `CPU %` is what protection takes of one core at the recorded load." } else { "" };
     format!(
-        "{rates} are estimates at full speed: the least of what the CPUs that have the work ({}), the bus, and the {device} can \
-         carry. `of none` is the share of the rate without protection.{recorded}",
+        "{rates} are estimates at full speed: the smallest of what the CPUs that do the work ({}), the bus, and the {device} \
+         can carry. `of none` is the share of the rate without protection.{recorded}",
         of_cores.join(" or ")
     )
 }
 
-/// How a table is called that has batches of up to `batch` unmaps.
+/// The title of a table whose batches have up to `batch` unmaps.
 fn title(batch: usize) -> String {
     match batch {
         1 => "Each unmap by itself:".to_owned(),

@@ -22,7 +22,7 @@ struct Document<'d> {
     violations: &'d [String],
 }
 
-/// What is said of a figure.
+/// The description of a figure.
 #[derive(Serialize)]
 pub(crate) struct FigureInfo {
     id: &'static str,
@@ -51,7 +51,7 @@ impl FigureInfo {
     }
 }
 
-/// A table of what there is.
+/// A table of these figures.
 pub(crate) fn table_of(figures: &[FigureInfo]) -> String {
     let rows: Vec<Vec<String>> =
         figures.iter().map(|figure| [figure.id, figure.title, figure.source].map(str::to_owned).to_vec()).collect();
@@ -76,7 +76,7 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
     let made = wanted.iter().map(|figure| make(figure)).collect::<Result<Vec<_>, _>>()?;
     let points: Vec<&Point> = made.iter().flat_map(|made| &made.points).collect();
     let violations: Vec<String> = points.iter().filter_map(|point| point.violation()).collect();
-    // Without `--check` a number out of tolerance is a number, and no failure.
+    // Without `--check`, a number out of tolerance is not a failure.
     let failed = if arguments.check { violations } else { Vec::new() };
     let entry = |(figure, made): (&&'static Figure, _)| FigureEntry { info: FigureInfo::of(figure), made };
     let document = Document {
@@ -90,7 +90,7 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
     show(out, &document, page.as_ref(), arguments.json, table, &failed)
 }
 
-/// The figures of these ids, each once; all where there are none.
+/// The figures of these ids, each once. Without ids, all figures.
 fn wanted(ids: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     if ids.is_empty() {
         return Ok(Figure::ALL.iter().collect());
@@ -128,8 +128,7 @@ fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
     }
     let held: Vec<&Point> = made.points.iter().filter(|point| point.within.is_some()).collect();
     let within = held.iter().filter(|point| point.within == Some(true)).count();
-    let verdict =
-        format!("{within} of the {} numbers that are held against something are within their tolerance.", held.len());
+    let verdict = format!("{within} of the {} numbers with a tolerance are within it.", held.len());
     writeln!(out, "{}", wrap(&verdict))?;
     for violation in held.iter().filter_map(|point| point.violation()) {
         writeln!(out, "{}", wrap_behind("  ", "    ", &violation))?;
@@ -141,7 +140,7 @@ fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Columns for which there is no room follow below, again behind the names of the rows.
+/// Prints a grid. Columns that do not fit follow below, again with the names of the rows in front.
 fn print_grid(out: &mut impl Write, grid: &Grid) -> io::Result<()> {
     writeln!(out, "{}\n{}", wrap(&grid.title), wrap(grid.quantity))?;
     let cell = |value: &Option<f64>| value.map_or("-".to_owned(), number);

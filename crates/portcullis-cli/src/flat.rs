@@ -1,21 +1,22 @@
-//! `--csv`: the rows of a document, each in a line.
+//! `--csv`: the rows of a document, one line each.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-/// What a row is about. The other columns follow by the alphabet.
+/// The columns that say what a row is about. The other columns follow in alphabetical order.
 const FIRST: [&str; 8] = ["table", "trace", "set", "design", "options", "protection", "batch", "rule"];
-/// Objects whose keys are not the same in all rows: one column each, of `key=value` pairs.
+/// Objects whose keys differ between rows. Each is one column of `key=value` pairs.
 const PAIRS: [&str; 2] = ["options", "set"];
 
-/// Writes a header and `rows`, which are JSON objects. What is in an object inside a row has a column by both keys, as
-/// `recorded.cpu_percent`; a list is one cell; what is `null` is empty. Keys of `template` have a column whether or not a row has them.
+/// Writes a header and `rows`, which are JSON objects. A value of an object inside a row has a column named by both
+/// keys, as in `recorded.cpu_percent`. A list is one cell, and `null` is an empty cell. The keys of `template` have a
+/// column even if no row has them.
 pub(crate) fn write(out: &mut impl Write, template: &Value, rows: &[Value]) -> io::Result<()> {
     let rows: Vec<BTreeMap<String, String>> = rows.iter().map(flattened).collect();
     let mut keys: BTreeSet<String> = flattened(template).into_keys().collect();
     keys.extend(rows.iter().flat_map(BTreeMap::keys).cloned());
-    // Where an object is `null`, its key stands for all of it.
+    // If an object is `null` in some rows, its own key has no column beside those of its parts.
     let objects: BTreeSet<String> =
         keys.iter().filter_map(|key| key.split_once('.')).map(|(key, _)| key.to_owned()).collect();
     let rank = |key: &&String| FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len());

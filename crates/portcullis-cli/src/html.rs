@@ -1,4 +1,4 @@
-//! `--html`: a page beside what is printed, and what a document says of its own making.
+//! `--html`: a page in addition to what is printed, and the origin of a document.
 
 use crate::Failure;
 use crate::replacement::Replacement;
@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// Which program made a document, and how it was called.
+/// Which program made a document, and its command line.
 #[derive(Serialize)]
 pub(crate) struct Origin {
     version: &'static str,
@@ -17,7 +17,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// This program, as it was called.
+    /// This program with its arguments.
     pub(crate) fn of_this_run() -> Self {
         let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
         let command = std::iter::once("portcullis".to_owned()).chain(arguments).collect();
@@ -25,16 +25,17 @@ impl Origin {
     }
 }
 
-/// The file that the page goes to.
+/// The file to which the page is written.
 pub(crate) struct Target<'a> {
-    /// As the user calls it.
+    /// The path as the user gave it.
     path: &'a Path,
-    /// Where it is. The page replaces this file, not a link to it.
+    /// The resolved path. The page replaces this file, not a link to it.
     file: PathBuf,
 }
 
 impl<'a> Target<'a> {
-    /// Refuses one of `inputs`, a file that holds anything but a page, or that cannot be written. Changes nothing.
+    /// Refuses a path that is one of `inputs`, that holds anything but a page, or that cannot be written. Changes
+    /// nothing.
     pub(crate) fn new<'i>(path: &'a Path, inputs: impl IntoIterator<Item = &'i PathBuf>) -> Result<Self, Failure> {
         if inputs.into_iter().any(|input| is_same(input, path)) {
             return Err(refused(path, "this file is one of the inputs; the page needs a file of its own"));
@@ -45,7 +46,7 @@ impl<'a> Target<'a> {
             let reason = "this exists and is not a page that this program wrote; --html takes the file to write it to";
             return Err(refused(path, reason));
         }
-        // Whether the folder takes a new file shows only when one is made.
+        // Only creating a file shows whether the folder accepts one.
         Replacement::of(&file).map(drop).map_err(cannot)?;
         Ok(Self { path, file })
     }
@@ -67,7 +68,7 @@ fn not_written(path: &Path, error: &io::Error) -> Failure {
     refused(path, format_args!("the page cannot be written: {error}"))
 }
 
-/// Where `path` leads. There need not be a file yet.
+/// The path that `path` resolves to. The file need not exist yet.
 fn locate(path: &Path) -> io::Result<PathBuf> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(path.to_owned()),
@@ -76,7 +77,7 @@ fn locate(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether a page may take this place: there is nothing yet, an empty file, or an earlier page.
+/// Whether a page may be written here: there is no file, an empty file, or an earlier page.
 fn is_free(file: &Path) -> io::Result<bool> {
     let there = match fs::metadata(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
@@ -88,14 +89,14 @@ fn is_free(file: &Path) -> io::Result<bool> {
     if !there.is_file() {
         return Ok(false);
     }
-    // To be replaced it need not be writable. A user who has made it read-only wants to keep it.
+    // A replacement works on a read-only file too. But a user who made it read-only wants to keep it.
     let file = File::options().read(true).append(true).open(file)?;
     let mut beginning = Vec::new();
     file.take(report::BEGINNING.len() as u64).read_to_end(&mut beginning)?;
     Ok(beginning.is_empty() || beginning == report::BEGINNING.as_bytes())
 }
 
-/// Whether both paths lead to one file, be it by links.
+/// Whether both paths lead to the same file, possibly through links.
 fn is_same(one: &Path, other: &Path) -> bool {
     #[cfg(unix)]
     let identity = |path| {

@@ -89,7 +89,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
     Ok(())
 }
 
-/// Names, and what each stands for.
+/// A table of names and their meanings.
 fn described<'a>(name: &str, meaning: &str, all: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let rows: Vec<Vec<String>> = all.map(|(id, description)| vec![id.to_owned(), description.to_owned()]).collect();
     Layout::of(&[name, meaning].map(Column::words), &rows).table(&rows)
@@ -124,12 +124,12 @@ fn designs() -> Vec<DesignEntry> {
     DesignId::ALL.iter().map(entry).collect()
 }
 
-/// A line of a paragraph, or several where it is long.
+/// A fact of a paragraph, wrapped to several lines if it is long.
 fn fact(name: &str, text: &str) -> String {
     wrap_behind(&format!("  {name:<13} "), &" ".repeat(16), text)
 }
 
-/// A paragraph for each design: what the JSON says of it, a line each.
+/// A paragraph for each design. It has a line for each fact in the JSON document.
 fn design_paragraphs(designs: &[DesignEntry]) -> String {
     let paragraph = |design: &DesignEntry| {
         let parameter = |option: &OptionEntry| format!("{} = {}: {}", option.key, option.default, option.description);

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-/// The machine that `name` stands for, and whether it comes from a file.
+/// Finds the machine that `name` stands for. Also returns whether it comes from a file.
 ///
-/// The id of a machine is that machine. What exists, or ends as JSON does, is a file.
+/// A known id always stands for its machine. Otherwise, a name that exists as a path or ends in `.json` is a file.
 pub(crate) fn find(name: &str) -> Result<(Machine, bool), Failure> {
     if let Some(machine) = Machine::by_id(name) {
         return Ok((machine, false));
@@ -19,7 +19,7 @@ pub(crate) fn find(name: &str) -> Result<(Machine, bool), Failure> {
     }
     let known: Vec<String> = Machine::all().into_iter().map(|machine| machine.id).collect();
     Err(Failure::Input(format!(
-        "no machine `{name}`; there are: {}, and files as `machine` writes them",
+        "no machine `{name}`; there are: {}, and files that `portcullis machine` wrote",
         known.join(", ")
     )))
 }
@@ -30,7 +30,7 @@ fn read(path: &Path) -> Result<Machine, Failure> {
     let mut json = serde_json::Deserializer::from_reader(BufReader::new(file));
     let machine: Machine = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (key, reason) = (error.path().to_string(), error.inner());
-        // Of a mistake in the text itself, or at the top, there is no key; the reason names what is missing.
+        // A syntax error and an error at the top level have no key. Their reason names what is missing.
         refused(if [".", "?"].contains(&key.as_str()) { reason.to_string() } else { format!("`{key}`: {reason}") })
     })?;
     json.end().map_err(|error| refused(error.to_string()))?;

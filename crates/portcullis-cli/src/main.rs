@@ -1,5 +1,6 @@
-//! The `portcullis` program: arguments, tables, progress and exit codes. What it prints is computed in the crates that it uses.
-//! A file for each command, and for each thing that they share; so more of them than in other folders.
+//! The `portcullis` program: arguments, tables, progress and exit codes. The crates that it uses compute what it
+//! prints. Each command has a file, and so does each thing that several commands share. This folder therefore has more
+//! files than others.
 
 mod arguments;
 mod attack;
@@ -36,7 +37,7 @@ const BAD_INPUT: u8 = 2;
 
 /// Why the program ends without a result.
 enum Failure {
-    /// Arguments that are none.
+    /// The command line cannot be parsed.
     Usage(clap::Error),
     /// Bad usage or input, with what was expected.
     Input(String),
@@ -44,7 +45,7 @@ enum Failure {
     Check(Vec<String>),
     /// The result could not be written.
     Output(io::Error),
-    /// What went wrong in several steps. The status is that of the first.
+    /// Several steps failed. The exit status is that of the first failure that has one.
     Several(Vec<Self>),
 }
 
@@ -59,27 +60,27 @@ impl Failure {
         Self::Input(error.to_string())
     }
 
-    /// How a command ends after several steps.
+    /// Combines the results of several steps. Fails with all failures, if there are any.
     fn of(steps: impl IntoIterator<Item = Result<(), Self>>) -> Result<(), Self> {
         let failures: Vec<Self> = steps.into_iter().filter_map(Result::err).collect();
         if failures.is_empty() { Ok(()) } else { Err(Self::Several(failures)) }
     }
 
-    /// The exit status that stands for it.
+    /// The exit status for this failure.
     fn status(&self) -> u8 {
         match self {
             Self::Check(_) => CHECK_FAILED,
-            // Whoever read our output has seen enough.
+            // The reader closed the pipe because it has seen enough.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
             Self::Usage(_) | Self::Input(_) | Self::Output(_) => BAD_INPUT,
             Self::Several(failures) => failures.iter().map(Self::status).find(|status| *status != FINE).unwrap_or(FINE),
         }
     }
 
-    /// Says what is wrong, on standard error.
+    /// Prints what is wrong to standard error.
     fn report(&self) {
         match self {
-            // What cannot be said on standard error can be said nowhere.
+            // If standard error cannot be written, there is no other place to report to.
             Self::Usage(error) => drop(error.print()),
             Self::Input(message) => eprintln!("portcullis: {message}"),
             Self::Output(_) if self.status() == FINE => {}
@@ -92,7 +93,7 @@ impl Failure {
     }
 }
 
-/// How a command ends whose checks failed for these reasons, if any.
+/// Fails with these messages, if there are any.
 fn verdict(failed: &[String]) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure::Check(failed.to_vec())) }
 }
@@ -101,7 +102,7 @@ fn run() -> Result<(), Failure> {
     let command = match Arguments::try_parse() {
         Ok(arguments) => arguments.command,
         Err(error) if error.use_stderr() => return Err(Failure::Usage(error)),
-        // Help and the version are results as others are.
+        // Help and the version are results like any other.
         Err(help) => return help.print().and_then(|()| io::stdout().flush()).map_err(Failure::Output),
     };
     let mut out = io::stdout().lock();

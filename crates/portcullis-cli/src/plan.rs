@@ -1,4 +1,5 @@
-//! What the commands that run designs have in common: from the command line to a plan, and what is printed above its results.
+//! What the commands that run designs share: they turn the command line into a plan, and print what stands above its
+//! results.
 
 use crate::arguments::PlanArguments;
 use crate::html::Origin;
@@ -18,29 +19,29 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The bundled trace that is taken where none is given.
+/// The bundled trace to replay if none is given.
 const DEFAULT_TRACE: &str = "q-e1000e-rx.strict.2cpu";
 
 /// A plan, and where it comes from.
 pub(crate) struct Planned<'a> {
     arguments: &'a PlanArguments,
     pub(crate) plan: ComparePlan,
-    /// The machine before anything is swept.
+    /// The machine before any sweep.
     base: Base,
     /// Items of each piece of work.
     variants: usize,
-    /// The traces that it goes over; none where its work is synthetic.
+    /// The traces to replay; empty if the work is synthetic.
     inputs: Vec<Input>,
 }
 
 /// A machine, and where it comes from.
 struct Base {
     machine: Machine,
-    /// Whether from a file.
+    /// Whether the machine comes from a file.
     is_file: bool,
 }
 
-/// What every JSON document begins with.
+/// The beginning of every JSON document.
 #[derive(Serialize)]
 pub(crate) struct Head<'p> {
     #[serde(flatten)]
@@ -86,7 +87,7 @@ impl<'a> Planned<'a> {
         Ok(Self { arguments, plan, base, variants: variants.len(), inputs })
     }
 
-    /// What a failed check says where nothing was tested. `tested` tells whether a piece of work has a result.
+    /// The messages of the check that something was tested. `tested` tells whether a piece of work has a result.
     pub(crate) fn untested(&self, tested: impl Fn(usize) -> bool) -> Vec<String> {
         let ComparePlan { items, protections, .. } = &self.plan;
         if self.plan.runs() == 0 {
@@ -97,10 +98,10 @@ impl<'a> Planned<'a> {
             )];
         }
         let untested = items.iter().enumerate().filter(|(index, _)| !tested(*index));
-        untested.map(|(_, item)| format!("nothing was tested, for every run failed ({})", item.name)).collect()
+        untested.map(|(_, item)| format!("nothing was tested because every run failed ({})", item.name)).collect()
     }
 
-    /// What the document begins with; `seed` where it has a part in the results.
+    /// The beginning of the document. `seed` is given if the results depend on it.
     pub(crate) fn head(&self, seed: Option<u64>) -> Head<'_> {
         Head {
             origin: Origin::of_this_run(),
@@ -117,7 +118,7 @@ impl<'a> Planned<'a> {
         }
     }
 
-    /// What stands above the results of an item: its work, the machine, and what was changed about either.
+    /// Prints the head of the results of an item: its work, the machine, and the changes to either.
     pub(crate) fn print_head(&self, out: &mut impl Write, item: usize) -> io::Result<()> {
         let plan = &self.plan;
         match self.inputs.get(item / self.variants) {
@@ -156,14 +157,14 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// What was changed about the hardware, as users write it.
+/// The changes to the hardware, in the form of the command line.
 pub(crate) fn words_of(set: &Settings) -> Vec<String> {
     set.iter().map(|(key, value)| format!("{key}={}", word(value))).collect()
 }
 
 pub(crate) fn progress_bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
-    // Hidden by itself where standard error is no terminal.
+    // The bar hides itself if standard error is no terminal.
     ProgressBar::new(0).with_style(style)
 }
 
@@ -196,17 +197,18 @@ impl Variant {
         Ok(())
     }
 
-    /// Whether there can be such a machine, now that everything is set: no order of the options is to matter.
+    /// Checks that such a machine can exist. This runs after everything is set, so that the order of the options does
+    /// not matter.
     fn check(&self) -> Result<(), Failure> {
         let values: Vec<String> = self.set.iter().map(|(key, value)| format!("{key}={}", word(value))).collect();
         self.machine.check().map_err(|error| Failure::Input(format!("{}: {error}", values.join(", "))))
     }
 }
 
-/// The machine as it is set, and with each combination of what is swept: the last sweep changes fastest.
+/// The machine with its settings, once for each combination of swept values. The last sweep changes fastest.
 fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> {
     let (mut machine, is_file) = machine_file::find(&arguments.machine)?;
-    // A prefetcher of the file's stays, unless another is asked for, or none.
+    // A prefetcher in the machine file stays unless `--prefetch` asks for another one or for none.
     if let Some(prefetching) = arguments.prefetch {
         machine.iommu.prefetcher = prefetching.prefetcher;
     }
@@ -216,7 +218,7 @@ fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> 
             setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
         if base.set.contains_key(key) {
             return Err(Failure::Input(format!(
-                "--set {setting}: expected each parameter once, and `{key}` is set twice"
+                "--set {setting}: expected each parameter once, but `{key}` is set twice"
             )));
         }
         base.set(key, value)?;
@@ -229,10 +231,10 @@ fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> 
         let values: Vec<&str> = values.split(',').collect();
         let twice = |(at, value): (usize, &&str)| values[..at].contains(value);
         if let Some((_, value)) = values.iter().enumerate().find(|&(at, value)| twice((at, value))) {
-            return Err(expected(&format!("each value of `{key}` once, and `{value}` is there twice")));
+            return Err(expected(&format!("each value of `{key}` once, but `{value}` appears twice")));
         }
         if variants[0].set.contains_key(key) {
-            return Err(expected(&format!("a parameter that is not set already, and `{key}` is")));
+            return Err(expected(&format!("a parameter that is not set already, but `{key}` is")));
         }
         let swept = variants.iter().flat_map(|variant| values.iter().map(move |value| (variant, value)));
         variants = swept
@@ -257,7 +259,7 @@ pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
         let choice = Choice::parse(text).map_err(Failure::input)?;
         if designs.contains(&choice) {
             return Err(Failure::Input(format!(
-                "--designs {text}: expected each design once, and `{choice}` is there twice"
+                "--designs {text}: expected each design once, but `{choice}` appears twice"
             )));
         }
         designs.push(choice);
@@ -280,7 +282,7 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
     }
     if arguments.inputs().filter(|path| is_standard_input(path)).count() > 1 {
         return Err(Failure::Input(
-            "`-` is there twice; expected it once, for standard input can be read once".to_owned(),
+            "`-` appears twice; expected it once, because standard input can be read only once".to_owned(),
         ));
     }
     for path in &arguments.traces {
@@ -313,7 +315,7 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
     Ok((works, inputs))
 }
 
-/// Whether the path stands for what is piped into this program. A file of that name is `./-`.
+/// Whether the path stands for standard input. A file named `-` can be given as `./-`.
 fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -340,7 +342,7 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     writeln!(out, "{}", side_by_side(&facts, "  "))?;
     let mut warn = |text: &str| writeln!(out, "{}", wrap(text));
     if s.lost_events > 0 {
-        warn(&format!("warning: the tracer lost {} events; what they did is missing here", count(s.lost_events)))?;
+        warn(&format!("warning: the tracer lost {} events; their effects are missing here", count(s.lost_events)))?;
     }
     if s.out_of_order > 0 {
         warn(&format!("warning: {} events are older than the one before them on their CPU", count(s.out_of_order)))?;
@@ -350,6 +352,6 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
         Events::Iommu => warn(
             "warning: without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller",
         ),
-        Events::Dma => warn("read from dma: events alone; coherent buffers are not in it"),
+        Events::Dma => warn("read from dma: events alone; coherent buffers are missing"),
     }
 }

@@ -1,12 +1,12 @@
-//! What a run has found, shown in every face that was asked for.
+//! Shows the results of a run in every form that was asked for.
 
 use crate::html::Target;
 use crate::{Failure, verdict};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Writes the page, if one was asked for; prints the document, or the table; and fails if checks have. A run may have taken long:
-/// where one of these fails the others are done all the same.
+/// Writes the page if one was asked for, prints the document or the table, and reports failed checks. If one of these
+/// steps fails, the others still run, because the run may have taken long.
 pub(crate) fn show<W: Write>(
     out: &mut W,
     document: &impl Serialize,

@@ -1,22 +1,23 @@
-//! Numbers, tables and prose for a terminal, as wide as it is.
+//! Numbers, tables and text, laid out for the width of the terminal.
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width, presets};
 use console::{Term, measure_text_width};
 pub(crate) use portcullis_sim::number::{count, number};
 use textwrap::{Options, WordSplitter};
 
-/// What marks designs for hardware that does not exist, and what stands below the table.
+/// The mark of designs for hardware that does not exist, and the note below the table.
 pub(crate) const NO_SUCH_HARDWARE: &str = " *";
 pub(crate) const NO_SUCH_HARDWARE_NOTE: &str = "*  no such hardware";
 
-/// Where there is no terminal.
+/// The width if there is no terminal.
 const WIDTH_PIPED: usize = 130;
-/// What tables are laid out for: less would tear numbers apart, and longer lines are hard to follow.
+/// The widths for which tables are laid out: a narrower table would break numbers apart, and longer lines are hard to
+/// follow.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=200;
-/// Prose is hard to read in longer lines.
+/// Longer lines of text are hard to read.
 const PROSE_MAX: usize = 110;
 
-/// How many characters a line may have: those of the terminal; where there is none, those that `COLUMNS` says.
+/// The number of characters in a line: the width of the terminal, or else `COLUMNS`.
 pub(crate) fn width() -> usize {
     let terminal = Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     let said = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
@@ -28,10 +29,10 @@ pub(crate) fn wrap(text: &str) -> String {
     wrap_behind("", "", text)
 }
 
-/// Likewise, with `first` before the first line, and `others` before each of the others.
+/// Breaks a paragraph into lines, with `first` before the first line and `others` before each of the other lines.
 pub(crate) fn wrap_behind(first: &str, others: &str, text: &str) -> String {
     let options = Options::new(width().min(PROSE_MAX)).initial_indent(first).subsequent_indent(others);
-    // A name or an option that is torn apart is none, and a number stays with its unit.
+    // Names and options are never broken apart, and a number stays with its unit.
     let units = [" %", " µs", " Gb/s"];
     let text = units.iter().fold(text.to_owned(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")));
     let lines = textwrap::fill(&text, options.word_splitter(WordSplitter::NoHyphenation).break_words(false));
@@ -53,14 +54,14 @@ pub(crate) fn side_by_side(facts: &[String], gap: &str) -> String {
     lines.join("\n")
 }
 
-/// Between columns, where there is room.
+/// The gap between columns if there is enough room.
 const GAP: usize = 2;
 
 /// A column of a table.
 pub(crate) struct Column {
     head: String,
     is_words: bool,
-    /// `None`: it always stays. Else those with the least go first.
+    /// `None`: the column always stays. Otherwise, columns of the lowest worth are left out first.
     worth: Option<u8>,
 }
 
@@ -73,21 +74,21 @@ impl Column {
         Self { head: head.to_owned(), is_words: false, worth: None }
     }
 
-    /// It goes where there is no room, after those of less worth.
+    /// Lets the column be left out if there is no room, after columns of lower worth.
     pub(crate) fn worth(self, worth: u8) -> Self {
         Self { worth: Some(worth), ..self }
     }
 
     fn name(&self) -> String {
-        // A word that goes on in the next line ends in a slash.
+        // A word that continues in the next line ends in a slash.
         self.head.replace("/\n", "/").replace('\n', " ")
     }
 }
 
-/// Which columns there is room for, and how wide they are: the same for all tables with these rows.
+/// Which columns fit, and how wide they are. This is the same for all tables with these rows.
 pub(crate) struct Layout<'c> {
     columns: &'c [Column],
-    /// By their numbers, with their widths.
+    /// The index of each column that stays, with its width.
     kept: Vec<(usize, usize)>,
     gap: usize,
 }
@@ -115,7 +116,7 @@ impl<'c> Layout<'c> {
         if layout.total() > width {
             layout.gap = 1;
         }
-        // What is too wide even so is wrapped, the widest first.
+        // If the columns are still too wide, they are wrapped, the widest first.
         for _ in width..layout.total() {
             if let Some((_, widest)) = layout.kept.iter_mut().max_by_key(|(_, width)| *width) {
                 *widest = widest.saturating_sub(1).max(1);
@@ -124,7 +125,7 @@ impl<'c> Layout<'c> {
         layout
     }
 
-    /// Whether columns have moved together, or cells are wrapped.
+    /// Whether columns moved closer together. Only then may cells be wrapped.
     pub(crate) fn is_tight(&self) -> bool {
         self.gap < GAP
     }
@@ -134,7 +135,7 @@ impl<'c> Layout<'c> {
         cells + self.gap * self.kept.len().saturating_sub(1)
     }
 
-    /// A table without rules.
+    /// A table without lines between cells.
     pub(crate) fn table(&self, rows: &[Vec<String>]) -> String {
         let mut table = Table::new();
         let head = |(at, _): &(usize, usize)| self.columns[*at].head.clone();
@@ -154,7 +155,7 @@ impl<'c> Layout<'c> {
         table.trim_fmt()
     }
 
-    /// Which columns there was no room for, and where they are instead.
+    /// A note that names the columns left out and says where to find them.
     pub(crate) fn left_out(&self, elsewhere: &str) -> Option<String> {
         let is_kept = |at: usize| self.kept.iter().any(|(kept, _)| *kept == at);
         let names = self.columns.iter().enumerate().filter(|(at, _)| !is_kept(*at)).map(|(_, column)| column.name());
@@ -163,7 +164,7 @@ impl<'c> Layout<'c> {
     }
 }
 
-/// A table with what must be said of columns that it lacks.
+/// A table, followed by a note about the columns left out, if there are any.
 pub(crate) fn fitted(columns: &[Column], rows: &[Vec<String>], elsewhere: &str) -> String {
     let layout = Layout::of(columns, rows);
     let table = layout.table(rows);

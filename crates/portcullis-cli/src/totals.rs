@@ -1,4 +1,4 @@
-//! What `compare` prints below the sections of several pieces of work: all of them together.
+//! What `compare` prints below the sections of several pieces of work: the totals of all of them.
 
 use crate::plan::words_of;
 use crate::table::{Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, wrap};
@@ -43,7 +43,7 @@ pub(crate) fn print(out: &mut impl Write, all: &[Total], names: &[&str]) -> io::
     }
 }
 
-/// By what was set and by batch. What does not protect stands with the first batch.
+/// Groups totals by settings and batch. Designs without protection join the group of the smallest batch.
 fn tables(all: &[Total]) -> Vec<((&Settings, usize), Vec<&Total>)> {
     let mut tables: Vec<((&Settings, usize), Vec<&Total>)> = Vec::new();
     for total in all {
@@ -82,7 +82,7 @@ fn cells(total: &Total, names: &[&str]) -> Vec<String> {
     ]
 }
 
-/// The last part of a path, where no other of `names` has the same.
+/// The last part of a path, or the whole path if another of `names` ends in the same part.
 fn short<'n>(name: &'n str, names: &[&str]) -> &'n str {
     let last = |path: &'_ str| path.rsplit('/').next().map_or(0, str::len);
     let end = &name[name.len() - last(name)..];

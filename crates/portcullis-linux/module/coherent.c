@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The coherent half of the DMA API: memory that driver and device share for as long as the driver runs. x86 keeps caches coherent, so it
- * is ordinary memory; large pieces are made of single pages where there is nothing contiguous.
+ * The coherent half of the DMA API: memory that driver and device share for as long as the driver runs. x86 keeps
+ * caches coherent, so it is ordinary memory. Large pieces are made of single pages if no contiguous memory is free.
  */
 #include <linux/dma-map-ops.h>
 #include <linux/mm.h>
@@ -12,13 +12,13 @@
 
 #include "portcullis.h"
 
-/* Any page will do, for the address is the domain's. */
+/* Any page will do, because the device uses an address of the domain. */
 static gfp_t any_zone(gfp_t gfp)
 {
 	return gfp & ~(__GFP_DMA | __GFP_DMA32 | __GFP_HIGHMEM | __GFP_COMP);
 }
 
-/* What drivers rely on: memory that the device can drive, at a multiple of its size. */
+/* Drivers rely on this: the device can address the memory, which is aligned to its size. */
 static struct pcr_wish wish_of(struct device *dev, size_t size)
 {
 	return (struct pcr_wish) {
@@ -38,7 +38,7 @@ static bool note(struct pc_device *device, u64 at)
 	return true;
 }
 
-/* False where the device may still have the memory, which then stays its own. */
+/* Returns false if the device may still have the memory, which is then never freed. */
 static bool unmap(struct device *dev, dma_addr_t at, bool is_list, size_t size)
 {
 	struct pc_device *device = pc_device_of(dev);
@@ -109,7 +109,7 @@ static u64 map_single_pages(struct device *dev, struct page **pages, size_t coun
 	return at;
 }
 
-/* Pages that the CPU sees side by side, and so does the device. */
+/* Single pages, which are contiguous for both the CPU and the device. */
 static void *alloc_scattered(struct device *dev, size_t size, dma_addr_t *at, gfp_t gfp)
 {
 	size_t count = size >> PAGE_SHIFT;
@@ -118,7 +118,7 @@ static void *alloc_scattered(struct device *dev, size_t size, dma_addr_t *at, gf
 
 	if (!pages)
 		return NULL;
-	/* The pages, and their list, are the mapping's. */
+	/* The mapping now owns the pages and their list. */
 	memory = vmap(pages, count, VM_MAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
 	if (!memory) {
 		free_single(pages, count);

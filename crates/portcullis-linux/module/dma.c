@@ -10,7 +10,7 @@
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
-/* The narrowest domain, in bits: less than that has hardly room beside what is reserved. */
+/* The narrowest domain, in bits: a narrower one has hardly any room beside the reserved regions. */
 #define NARROWEST_BITS 24
 
 static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, u64 phys, size_t size,
@@ -26,7 +26,7 @@ static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, u64
 	return at;
 }
 
-/* For a device that drives less than its domain. By itself, so that others do not make room for it. */
+/* For a device whose mask is narrower than its domain. Not inlined, to keep the common path small. */
 static noinline dma_addr_t map_narrow(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
 {
 	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
@@ -61,7 +61,7 @@ static void unmap_page(struct device *dev, dma_addr_t at, size_t size, enum dma_
 	struct pc_device *device = pc_device_of(dev);
 	int error;
 
-	/* Before: another CPU may be given the address as soon as it is unmapped. */
+	/* Traced first, because another CPU may get the address as soon as it is unmapped. */
 	trace_portcullis_unmap(dev, at, size, dir);
 	error = pcr_unmap(device->space, at, size);
 	if (unlikely(error)) {
@@ -87,13 +87,13 @@ static u64 extent_of(struct scatterlist *piece)
 	return PAGE_ALIGN(offset_in_page(piece->offset) + piece->length);
 }
 
-/* Where the first page of a mapped list is. */
+/* The address of the first page of a mapped list. */
 static u64 start_of(struct scatterlist *list)
 {
 	return sg_dma_address(list) & PAGE_MASK;
 }
 
-/* Tells the pieces of a list where they are. False where one would lie across a boundary that its device cannot cross. */
+/* Sets the addresses of a list's pieces. False if a piece would cross a boundary that its device cannot cross. */
 static bool place(struct device *dev, struct scatterlist *list, int count, u64 at)
 {
 	u64 mask = dma_get_seg_boundary(dev);
@@ -110,7 +110,7 @@ static bool place(struct device *dev, struct scatterlist *list, int count, u64 a
 	return true;
 }
 
-/* All pieces in one run of pages, each from a page of its own: one map, one unmap. */
+/* Maps all pieces in one run of pages. Each begins in a new page. There is one map and one unmap. */
 static bool map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
 {
 	struct pc_device *device = pc_device_of(dev);
@@ -125,12 +125,13 @@ static bool map_run(struct device *dev, struct scatterlist *list, int count, enu
 		return false;
 	if (place(dev, list, count, at))
 		return true;
-	/* Within one boundary none is crossed, if all of it is no longer than that. */
+	/* If the whole run fits between two boundaries, it can be mapped so that it crosses none. */
 	error = pcr_unmap_list(device->space, at);
 	if (error) {
 		pc_was_not_unmapped(device, at, error);
 		return false;
 	}
+	pc_has_unmapped(device);
 	wish.boundary = (u64)dma_get_seg_boundary(dev) + 1;
 	at = pcr_map_list(device->space, list, count, dir, &wish);
 	return at != DMA_MAPPING_ERROR && place(dev, list, count, at);
@@ -176,8 +177,8 @@ static void unmap_sg(struct device *dev, struct scatterlist *list, int count, en
 }
 
 /*
- * A driver says here what its device can drive, mostly before it maps anything. Then a domain that is no wider takes its place, so that
- * no map has to ask for a low address. Later, each map has its limit.
+ * A driver declares here what its device can address, mostly before it maps anything. Then a domain of that width
+ * replaces the present one, so that no map has to request a low address. Later, each map gets a limit instead.
  */
 static int dma_supported(struct device *dev, u64 mask)
 {
@@ -195,7 +196,7 @@ static int dma_supported(struct device *dev, u64 mask)
 	return 1;
 }
 
-/* Any width above the narrowest does: addresses are the domain's. */
+/* Any width above the narrowest is enough, because devices use addresses of the domain. */
 static u64 get_required_mask(struct device *dev)
 {
 	return DMA_BIT_MASK(32);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What the Rust half needs of a host: memory, locks, words of each CPU, time, RCU, the log. */
+/* What the Rust half needs from a host: memory, locks, per-CPU words, time, RCU, the log. */
 #include <linux/cpufeature.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -16,9 +16,8 @@
 #error "with PREEMPT_RT, memory is not to be had where the library asks for it"
 #endif
 
-/* As Platform and LockClass of the library have them. */
+/* As Platform of the library has them. */
 #define CPU_WORDS 8
-#define LOCK_CLASSES 10
 
 static atomic64_t pages_lent, allocations_lent;
 
@@ -26,8 +25,8 @@ s64 pc_pages_lent(void) { return atomic64_read(&pages_lent); }
 s64 pc_allocations_lent(void) { return atomic64_read(&allocations_lent); }
 
 /*
- * Tasks that may sleep for memory. Rust's allocator is not told, so it is noted who asks: the library says when. An interrupt that has
- * come in the meantime runs with the same `current`, and is no task.
+ * Tasks that may sleep for memory. Rust's allocator has no such argument, so the task is recorded here while the
+ * library allows it. An interrupt runs with the same `current`, but is not in task context.
  */
 static struct task_struct *sleepers[16];
 static atomic_t sleeper_count;
@@ -41,7 +40,7 @@ int pcs_may_sleep(void)
 			atomic_inc(&sleeper_count);
 			return slot;
 		}
-	/* More than that at once do without. */
+	/* If there are more tasks at once, they allocate without sleep. */
 	return -1;
 }
 
@@ -57,7 +56,7 @@ static bool may_sleep(void)
 {
 	int slot;
 
-	/* Who reclaims memory may write to a disk of ours, by maps that must not sleep. */
+	/* Reclaim may write to a protected disk, through maps that must not sleep. */
 	if (!atomic_read(&sleeper_count) || !in_task() || irqs_disabled() || current->flags & PF_MEMALLOC)
 		return false;
 	for (slot = 0; slot < ARRAY_SIZE(sleepers); slot++)
@@ -78,7 +77,7 @@ void *pcs_alloc(size_t bytes, size_t align)
 	/* kmalloc aligns a power of two to itself. */
 	if (align > ARCH_KMALLOC_MINALIGN)
 		bytes = roundup_pow_of_two(max(bytes, align));
-	/* Not kvmalloc: what is freed may be freed in any context. */
+	/* Not kvmalloc, because the memory may be freed in any context. */
 	at = kmalloc(bytes, gfp_of(may_sleep()));
 	if (at)
 		atomic64_inc(&allocations_lent);
@@ -108,16 +107,22 @@ void pcs_page_free(u64 phys)
 }
 
 #ifdef CONFIG_LOCKDEP
-static struct lock_class_key lock_keys[LOCK_CLASSES];
+/* By the numbers of LockClass. */
+static const char *const lock_names[] = {
+	"portcullis central flush queue", "portcullis flush queue", "portcullis attachment", "portcullis invalidation queue",
+	"portcullis domain", "portcullis magazine", "portcullis depot", "portcullis iova allocator", "portcullis table",
+	"portcullis table reserve",
+};
+static struct lock_class_key lock_keys[ARRAY_SIZE(lock_names)];
 #endif
 
 void pcs_lock_init(void *lock, u32 class)
 {
 #ifdef CONFIG_LOCKDEP
 	BUILD_BUG_ON(sizeof(raw_spinlock_t) > 128);
-	__raw_spin_lock_init(lock, "portcullis", &lock_keys[class], LD_WAIT_SPIN);
+	__raw_spin_lock_init(lock, lock_names[class], &lock_keys[class], LD_WAIT_SPIN);
 #else
-	/* As large as a lock is in Rust, unless that was built with room for more. */
+	/* The size of a lock in Rust, unless that was built for large locks. */
 	BUILD_BUG_ON(sizeof(raw_spinlock_t) > sizeof(u64));
 	raw_spin_lock_init((raw_spinlock_t *)lock);
 #endif
@@ -144,7 +149,7 @@ u64 __percpu *pcs_words_alloc(void)
 void pcs_words_free(u64 __percpu *words) { free_percpu(words); }
 u64 *pcs_words_of(u64 __percpu *words, u32 cpu) { return per_cpu_ptr(words, cpu); }
 
-/* One instruction each on a line of this CPU's own, which no interrupt splits; that the CPU stays the same takes preemption off. */
+/* One instruction each on this CPU's line, which no interrupt splits. Preemption is off, so the CPU stays the same. */
 u64 pcs_add_here(u64 __percpu *words, size_t word, u64 amount, u32 *cpu)
 {
 	u64 after;
@@ -166,10 +171,10 @@ bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new
 	return done;
 }
 
-/* Not in an NMI. */
+/* Not for NMI context. */
 u64 pcs_now_ns(void) { return ktime_get_ns(); }
 
-/* Preemption off for a few dozen instructions: cheaper than rcu_read_lock, and grace periods wait for it as well. */
+/* Preemption is off for a few dozen instructions. Cheaper than rcu_read_lock, and grace periods wait for it too. */
 void pcs_rcu_lock(void) { rcu_read_lock_sched(); }
 void pcs_rcu_unlock(void) { rcu_read_unlock_sched(); }
 u64 pcs_rcu_now(void) { return start_poll_synchronize_rcu(); }

@@ -2,8 +2,8 @@
 /*
  * portcullis.ko: devices reach only the memory that their drivers have mapped, and only for as long as it is mapped.
  *
- * Loading brings all remapping units up with every device passed through. A device is protected from when its driver is bound: see
- * policy.c. While any is, the module cannot be unloaded.
+ * Loading brings all remapping units up with every device passed through. A device is protected from the moment its
+ * driver is bound: see policy.c. While any device is protected, the module cannot be unloaded.
  */
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -21,7 +21,7 @@ static bool is_kexec;
 
 static int on_reboot(struct notifier_block *block, unsigned long event, void *command)
 {
-	/* The kernel says so, and nothing else tells. */
+	/* This command is the only sign of a kexec. */
 	is_kexec = event == SYS_RESTART && command && !strcmp(command, "kexec reboot");
 	return NOTIFY_DONE;
 }
@@ -29,8 +29,9 @@ static int on_reboot(struct notifier_block *block, unsigned long event, void *co
 static struct notifier_block reboot_notifier = { .notifier_call = on_reboot };
 
 /*
- * Behind the protected devices, which are linked to this one: their drivers have stopped them. Before a kexec the kernel has also taken
- * bus mastering from every device, so the next kernel finds a unit that is off. Before any other end the gate stays shut.
+ * Runs after the protected devices, which are linked to this one, were stopped by their drivers. Before a kexec the
+ * kernel has also taken bus mastering from every device, so translation is turned off for the next kernel. Otherwise
+ * translation stays on.
  */
 static void shut_down(struct platform_device *device)
 {
@@ -39,7 +40,7 @@ static void shut_down(struct platform_device *device)
 
 static struct platform_driver driver = { .driver = { .name = "portcullis" }, .shutdown = shut_down };
 
-/* Hardware that loses power forgets its tables, and lets devices through until the driver has set them up again. */
+/* A unit that loses power forgets its tables, and lets devices through until it is set up again. */
 static int on_suspend(struct notifier_block *block, unsigned long event, void *data)
 {
 	if (event != PM_SUSPEND_PREPARE && event != PM_HIBERNATION_PREPARE && event != PM_RESTORE_PREPARE)
@@ -75,7 +76,7 @@ static int start(void)
 {
 	int error;
 
-	/* No device comes between being listed for the unit and being heard of. */
+	/* No device can appear between the listing for the unit and the registration of the notifier. */
 	pci_lock_rescan_remove();
 	error = pc_units_up();
 	if (!error) {
@@ -89,13 +90,18 @@ static int start(void)
 
 static int __init portcullis_init(void)
 {
-	int error = start_platform();
+	int error = pc_protect_start();
 
 	if (error)
 		return error;
-	error = start();
+	error = start_platform();
+	if (!error) {
+		error = start();
+		if (error)
+			stop_platform();
+	}
 	if (error) {
-		stop_platform();
+		pc_protect_stop();
 		return error;
 	}
 	register_reboot_notifier(&reboot_notifier);
@@ -107,12 +113,14 @@ static int __init portcullis_init(void)
 static void __exit portcullis_exit(void)
 {
 	/* Each protected device holds the module, so there is none. */
+	pc_protect_stop();
 	pc_report_stop();
 	unregister_pm_notifier(&suspend_notifier);
 	unregister_reboot_notifier(&reboot_notifier);
 	pci_lock_rescan_remove();
 	pc_policy_stop();
 	pc_units_down();
+	pc_ids_stop();
 	pci_unlock_rescan_remove();
 	stop_platform();
 	if (pc_pages_lent() || pc_allocations_lent())

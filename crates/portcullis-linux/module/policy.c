@@ -5,7 +5,7 @@
  *   protect=all                                      every device that can be, by `portcullis`, strict
  *   protect=0000:00:04.0,0000:00:05.0=magazine/deferred
  *
- * Protection begins when a driver is bound and ends when it has gone; an entry that is taken back has no effect until then.
+ * Protection begins when a driver is bound and ends when it has gone. A removed entry stays in effect until then.
  */
 #include <linux/ctype.h>
 #include <linux/module.h>
@@ -34,7 +34,7 @@ static bool is_for(const struct entry *entry, struct pci_dev *pdev)
 				 entry->devfn == pdev->devfn);
 }
 
-/* What is said of a device itself goes before what is said of all. */
+/* An entry for the device itself takes precedence over one for all devices. */
 static bool find(struct pci_dev *pdev, struct pc_policy *policy, bool *is_named)
 {
 	const struct entry *found = NULL;
@@ -79,7 +79,7 @@ static int read_policy(char *text, struct pc_policy *policy)
 	return 0;
 }
 
-/* A device that has a driver is in use: its buffers are not mapped. One that was named before is protected, or shut out. */
+/* A bound device is in use, and its buffers are not mapped. A device named before is already protected or shut out. */
 static int refuse_bound(struct pci_dev *pdev)
 {
 	struct pc_policy policy;
@@ -161,7 +161,7 @@ static int read_entries(char *text, struct entry *to, int *count)
 	return 0;
 }
 
-/* A device that is bound already passes through: the log warns an administrator who expects it to be protected. */
+/* A device that is already bound passes through. Warn in the log, because an administrator may expect protection. */
 static void warn_of_bound(void)
 {
 	struct pci_dev *pdev = NULL;
@@ -186,12 +186,12 @@ static int set_protect(const char *text, const struct kernel_param *parameter)
 	if (read && copy)
 		error = read_entries(copy, read, &count);
 	if (!error) {
-		/* All or nothing. */
+		/* All entries are replaced, or none. */
 		mutex_lock(&entries_lock);
 		swap(entries, read);
 		entry_count = count;
 		mutex_unlock(&entries_lock);
-		/* Before the units are up, what starts them warns. */
+		/* Before the units are up, pc_policy_start() warns. */
 		if (pc_unit_count)
 			warn_of_bound();
 	}
@@ -220,7 +220,7 @@ static int get_protect(char *to, const struct kernel_param *parameter)
 	return at;
 }
 
-/* When the module goes, or is refused. */
+/* When the module is unloaded, or fails to load. */
 static void free_protect(void *unused)
 {
 	kfree(entries);
@@ -232,10 +232,10 @@ MODULE_PARM_DESC(protect, "DEVICE[=DESIGN[/strict|deferred]],...; DEVICE is all,
 
 /* ---- drivers come and go ---- */
 
-/* Shut out, for a device that was named is not let loose: a driver that programs it finds that nothing gets through. */
+/* A named device that cannot be protected is shut out, never passed through: its DMA then fails. */
 static void shut_out(struct pci_dev *pdev)
 {
-	if (pc_pass_through(pdev, false))
+	if (pc_close(pdev))
 		pr_err("%s cannot even be shut out: it reaches all memory\n", pci_name(pdev));
 	else
 		pr_err("%s stays shut out until its driver is unbound\n", pci_name(pdev));
@@ -247,8 +247,8 @@ static void unprotect(void *pdev)
 }
 
 /*
- * The device is protected until the last resource is released that its driver has left to the driver core, also where probing fails: what
- * is registered first is released last.
+ * The device stays protected until the last resource is released that its driver has left to the driver core, also if
+ * probing fails: what is registered first is released last.
  */
 static int protect(struct pci_dev *pdev, const struct pc_policy *policy)
 {
@@ -257,10 +257,13 @@ static int protect(struct pci_dev *pdev, const struct pc_policy *policy)
 
 static void bind(struct pci_dev *pdev)
 {
-	struct pc_policy policy;
-	bool is_named;
+	struct pc_policy policy = {};
+	bool is_named = false;
 
-	if (!find(pdev, &policy, &is_named) || !protect(pdev, &policy))
+	/* What an earlier driver has left mapped keeps a device protected, whatever is said of it now. */
+	if (!find(pdev, &policy, &is_named) && !pc_is_protected(pdev))
+		return;
+	if (!protect(pdev, &policy))
 		return;
 	if (is_named)
 		shut_out(pdev);
@@ -274,7 +277,7 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 
 	switch (event) {
 	case BUS_NOTIFY_ADD_DEVICE:
-		pc_pass_through(pdev, true);
+		pc_open(pdev);
 		break;
 	case BUS_NOTIFY_BIND_DRIVER:
 		bind(pdev);
@@ -282,9 +285,11 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 	case BUS_NOTIFY_DRIVER_NOT_BOUND:
 	case BUS_NOTIFY_UNBOUND_DRIVER:
 		/* One that was shut out is let through again. */
-		pc_pass_through(pdev, true);
+		if (!pc_is_protected(pdev))
+			pc_open(pdev);
 		break;
 	case BUS_NOTIFY_REMOVED_DEVICE:
+		pc_leave(pdev);
 		pc_forget(pdev);
 		break;
 	}
@@ -293,7 +298,7 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 
 static struct notifier_block notifier = { .notifier_call = on_event };
 
-/* The devices that are there pass through; none comes or goes meanwhile. */
+/* Present devices pass through. No device is added or removed during the call. */
 int pc_policy_start(void)
 {
 	warn_of_bound();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What the files of the C half share, and both halves offer each other: pcr_ is Rust's, pcs_ is C's. */
+/* What the files of the C half share, and the functions of both halves: pcr_ is in Rust, pcs_ is in C. */
 #ifndef PORTCULLIS_H
 #define PORTCULLIS_H
 
@@ -10,6 +10,7 @@
 #include <linux/percpu.h>
 #include <linux/types.h>
 #include <linux/version.h>
+#include <linux/workqueue.h>
 
 #undef pr_fmt
 #define pr_fmt(fmt) "portcullis: " fmt
@@ -55,6 +56,7 @@ struct pcr_space_use {
 int pcr_table(const void *table, size_t len, u64 direct_map, u8 flush_instruction);
 int pcr_place(u32 index, struct pcr_place *out);
 int pcr_unit_of(u16 segment, u16 source);
+int pcr_master(u32 unit, u32 index);
 int pcr_bring_up(void __iomem *registers, u8 physical_bits, const u16 *sources, size_t count, struct pcr_unit **out);
 int pcr_take_down(struct pcr_unit *unit);
 int pcr_halt(struct pcr_unit *unit);
@@ -108,10 +110,10 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
 
 /* ---- host.c ---- */
 
-/* Memory that the Rust half has: zero when all is closed. */
+/* Memory in use by the Rust half: zero after everything is closed. */
 s64 pc_pages_lent(void);
 s64 pc_allocations_lent(void);
-/* How lines of the cache are written back: flush.rs numbers the instructions. */
+/* The instruction that writes cache lines back. flush.rs numbers them. */
 u8 pc_flush_instruction(void);
 
 /* ---- units.c ---- */
@@ -131,11 +133,26 @@ extern int pc_unit_count;
 int pc_units_up(void);
 void pc_units_down(void);
 void pc_units_halt(bool opens_gate);
-/* The unit that serves a device; null where none does. */
+/* The unit that serves a device; null if there is none. */
 struct pc_unit *pc_unit_of(struct pci_dev *pdev);
-/* Lets a device through, or shuts it out. */
-int pc_pass_through(struct pci_dev *pdev, bool on);
+
+/* ---- ids.c ---- */
+
+u16 pc_own_id(struct pci_dev *pdev);
+/* Every id that requests of a device may carry, its own first. */
+int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data);
+/* Whether requests of a device carry an id that is not its own, or not its own alone. */
+bool pc_shares_id(struct pci_dev *pdev);
+/* Lets a device through, but for what it shares with one that is closed; or closes it, and all that share an id with it. */
+int pc_open(struct pci_dev *pdev);
+int pc_close(struct pci_dev *pdev);
 void pc_forget(struct pci_dev *pdev);
+void pc_ids_stop(void);
+
+/* ---- ports.c ---- */
+
+/* Whether others can reach a device without passing the IOMMU. Turns on what keeps them apart. */
+bool pc_is_exposed(struct pci_dev *pdev);
 
 /* ---- protect.c ---- */
 
@@ -150,31 +167,40 @@ struct pc_counts {
 	u64 maps, unmaps, bytes, failed;
 };
 
-/* A protected device: from before its driver is bound until after that has gone. */
+/* A protected device: from before its driver is bound until after that has gone, and nothing is mapped. */
 struct pc_device {
-	struct dma_map_ops ops;		/* a copy of its own: the way from the device to here */
+	struct dma_map_ops ops;		/* a copy per device, to get from the device to this structure */
 	struct pcr_space *space;
 	u64 last;			/* the highest address that its domain hands out */
-	bool maps_reserved;		/* what firmware reserves for it */
-	u32 reserved;			/* mappings that are firmware's, and not its driver's */
+	bool maps_reserved;		/* whether regions reserved by firmware are mapped */
+	u32 reserved;			/* mappings for firmware, not made by its driver */
 	bool is_ticking;
+	bool has_driver;		/* under its lock; else what that has left is still mapped */
+	bool is_there;			/* likewise; else it was taken out of the machine */
 	struct hrtimer timer;
+	bool is_looked_after;		/* likewise; `look` will run, or waits for the lock */
+	struct delayed_work look;
 	struct pc_counts __percpu *counts;
 	struct pc_unit *unit;
 	struct pci_dev *pdev;
 	struct device_link *link;
 	struct pc_policy policy;
 	atomic64_t lasting;
+	atomic64_t lost;		/* buffers whose unmap the hardware has not confirmed: nothing unmaps them later */
 	struct list_head list;		/* under pc_devices_lock */
 };
 
-/* What goes down behind all protected devices. */
+/* Shut down after all protected devices. */
 extern struct platform_device *pc_platform;
 extern struct list_head pc_devices;
 extern struct mutex pc_devices_lock;
 
+int pc_protect_start(void);
+void pc_protect_stop(void);
+bool pc_is_protected(struct pci_dev *pdev);
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy);
 void pc_unprotect(struct pci_dev *pdev);
+void pc_leave(struct pci_dev *pdev);
 /* Opens another domain, of `bits` bits, while nothing is mapped. */
 int pc_reopen(struct pc_device *device, u8 bits);
 void pc_start_ticking(struct pc_device *device);
@@ -184,14 +210,14 @@ static inline struct pc_device *pc_device_of(struct device *dev)
 	return container_of(dev->dma_ops, struct pc_device, ops);
 }
 
-/* The timer runs while anything waits for a tick: an unmap starts it. */
+/* The timer runs while anything waits for a tick. An unmap starts it. */
 static inline void pc_has_unmapped(struct pc_device *device)
 {
 	if (unlikely(!READ_ONCE(device->is_ticking)))
 		pc_start_ticking(device);
 }
 
-/* An unmap has failed, and the buffer goes back to its driver all the same: the DMA API knows no other way. */
+/* An unmap has failed. The DMA API cannot report that, so the driver still gets its buffer back. */
 void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error);
 
 /* ---- policy.c ---- */

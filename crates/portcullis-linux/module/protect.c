@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* A device is protected: it gets a domain and our DMA operations before its driver is bound, and loses both after that has gone. */
+/*
+ * A device is protected: it gets a domain and our DMA operations before its driver is bound, and loses both after that has gone and has left
+ * nothing mapped. What it has left, such as received pages that sockets still hold (page_pool), is unmapped later, by addresses of
+ * that domain: until then the device keeps it, and a driver that is bound meanwhile gets it too.
+ */
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/platform_device.h>
@@ -7,13 +11,15 @@
 
 #include "portcullis.h"
 
-/* Addresses of domains are of so many bits at most: tables of four levels. */
+/* Addresses of domains have at most this many bits: tables have four levels. */
 #define WIDEST_BITS 48
-/* Windows of a host bridge that are looked at. */
+/* The most windows of a host bridge that are reserved. */
 #define WINDOWS 16
-/* How soon what an unmap has queued is looked after: the window of deferred protection, and what table pages may idle. */
+/* The tick after an unmap: within the deferred window, or the time that table pages may idle. */
 #define DEFERRED_TICK_US 500
 #define STRICT_TICK_US 100000
+/* How often a device without a driver is looked after. */
+#define LEFT_MS 1000
 
 LIST_HEAD(pc_devices);
 DEFINE_MUTEX(pc_devices_lock);
@@ -21,10 +27,6 @@ DEFINE_MUTEX(pc_devices_lock);
 static bool map_reserved;
 module_param(map_reserved, bool, 0644);
 MODULE_PARM_DESC(map_reserved, "map what firmware reserves for a device (RMRR) into its domain, instead of refusing to protect it");
-
-static bool unisolated;
-module_param(unisolated, bool, 0644);
-MODULE_PARM_DESC(unisolated, "protect devices that others can reach without passing the IOMMU");
 
 /* ---- time ---- */
 
@@ -36,15 +38,15 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 	if (due_us < 0) {
 		WRITE_ONCE(device->is_ticking, false);
 		/*
-		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued. Deferred unmaps
-		 * queue by a locked instruction, so theirs needs no barrier.
+		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued.
+		 * Deferred unmaps queue by a locked instruction, so their side needs no barrier.
 		 */
 		smp_mb();
 		due_us = pcr_tick(device->space);
 		if (due_us < 0 || xchg(&device->is_ticking, true))
 			return HRTIMER_NORESTART;
 	}
-	/* What is due may be a page that idles, and an unmap that comes before that finds the timer running. */
+	/* The due time may be that of an idle table page. An unmap before that would find the timer running. */
 	if (device->policy.is_deferred)
 		due_us = min_t(s64, due_us, DEFERRED_TICK_US);
 	hrtimer_forward_now(timer, ns_to_ktime(due_us * NSEC_PER_USEC));
@@ -59,14 +61,14 @@ void pc_start_ticking(struct pc_device *device)
 		hrtimer_start(&device->timer, ns_to_ktime(us * NSEC_PER_USEC), HRTIMER_MODE_REL_SOFT);
 }
 
-/* The driver maps and unmaps no more. */
+/* The driver must no longer map or unmap. */
 static void stop_ticking(struct pc_device *device)
 {
 	hrtimer_cancel(&device->timer);
 	WRITE_ONCE(device->is_ticking, false);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 {
@@ -74,89 +76,13 @@ void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	pr_err_ratelimited("%s: %pad was not unmapped: error %d\n", pci_name(device->pdev), &at, error);
 	if (error != -EIO)
 		return;
+	atomic64_inc(&device->lost);
 	/* The hardware has not confirmed it, so the device may write there still: it must not write anywhere (S11). */
 	pci_clear_master(device->pdev);
 	pr_err_ratelimited("%s has lost bus mastering: bind its driver again\n", pci_name(device->pdev));
 }
 
 /* ---- what cannot be protected ---- */
-
-/* Whose requests carry an id that is not its own, or not its own alone. */
-static bool shares_id(struct pci_dev *pdev)
-{
-	struct pci_bus *bus;
-
-	if (pdev->dma_alias_mask) {
-		pr_err("%s is not protected: it uses the ids of other functions too\n", pci_name(pdev));
-		return true;
-	}
-	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent) {
-		struct pci_dev *bridge = bus->self;
-
-		/* A bus of virtual functions has no bridge. */
-		if (!bridge)
-			continue;
-		if (!pci_is_pcie(bridge) || pci_pcie_type(bridge) == PCI_EXP_TYPE_PCI_BRIDGE ||
-		    pci_pcie_type(bridge) == PCI_EXP_TYPE_PCIE_BRIDGE) {
-			pr_err("%s is not protected: behind the bridge %s to conventional PCI all devices have one id\n",
-			       pci_name(pdev), pci_name(bridge));
-			return true;
-		}
-	}
-	return false;
-}
-
-/*
- * Has a port send requests up, and refuse those that carry an id from elsewhere, as far as it can. Linux does that only where it drives the
- * IOMMU itself. Returns what is on.
- */
-static u16 isolate(struct pci_dev *port)
-{
-	u16 able, control;
-
-	if (!port->acs_cap)
-		return 0;
-	pci_read_config_word(port, port->acs_cap + PCI_ACS_CAP, &able);
-	pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
-	control |= able & (PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF);
-	pci_write_config_word(port, port->acs_cap + PCI_ACS_CTRL, control);
-	return control;
-}
-
-/* Below a switch, devices reach each other unless the port sends all up; below any port, they may use the ids of others. */
-static u16 wanted_of(struct pci_dev *port)
-{
-	switch (pci_pcie_type(port)) {
-	case PCI_EXP_TYPE_DOWNSTREAM:
-		return PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF;
-	case PCI_EXP_TYPE_ROOT_PORT:
-		return PCI_ACS_SV;
-	default:
-		return 0;
-	}
-}
-
-/* The port that does not keep a device apart; null where there is none. */
-static struct pci_dev *open_port(struct pci_dev *pdev)
-{
-	struct pci_bus *bus;
-
-	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
-		if (bus->self && wanted_of(bus->self) & ~isolate(bus->self))
-			return bus->self;
-	return NULL;
-}
-
-static bool is_exposed(struct pci_dev *pdev)
-{
-	struct pci_dev *port = open_port(pdev);
-
-	if (!port || unisolated)
-		return false;
-	pr_err("%s is not protected: the port %s does not keep it apart from other devices (ACS); unisolated=1 accepts that\n",
-	       pci_name(pdev), pci_name(port));
-	return true;
-}
 
 static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *opening)
 {
@@ -171,18 +97,22 @@ static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *open
 
 /* ---- coming ---- */
 
-/* Memory of other devices: an address there may never reach the IOMMU. */
-static size_t windows_of(struct pci_dev *pdev, struct pcr_window *windows, size_t room)
+/* Memory of other devices: an address there may never reach the IOMMU. Returns how much of it there is, or a negative error number. */
+static int windows_of(struct pci_dev *pdev, struct pcr_window *windows, int room)
 {
 	struct pci_host_bridge *bridge = pci_find_host_bridge(pdev->bus);
 	struct resource_entry *window;
-	size_t count = 0;
+	int count = 0;
 
-	resource_list_for_each_entry(window, &bridge->windows)
-		if (resource_type(window->res) == IORESOURCE_MEM && count < room)
-			windows[count++] = (struct pcr_window) {
-				window->res->start - window->offset, resource_size(window->res)
-			};
+	resource_list_for_each_entry(window, &bridge->windows) {
+		if (resource_type(window->res) != IORESOURCE_MEM)
+			continue;
+		if (count == room) {
+			pr_err("%s is not protected: its host bridge has more than %d windows\n", pci_name(pdev), room);
+			return -E2BIG;
+		}
+		windows[count++] = (struct pcr_window) { window->res->start - window->offset, resource_size(window->res) };
+	}
 	return count;
 }
 
@@ -192,7 +122,7 @@ static struct pcr_opening opening_of(struct pci_dev *pdev, const struct pc_polic
 		.design = policy->design,
 		.design_len = strlen(policy->design),
 		.segment = pci_domain_nr(pdev->bus),
-		.source = PCI_DEVID(pdev->bus->number, pdev->devfn),
+		.source = pc_own_id(pdev),
 		.address_bits = bits,
 		.is_deferred = policy->is_deferred,
 		.maps_reserved = maps_reserved,
@@ -203,11 +133,16 @@ static int open_space(struct pc_device *device, u8 bits, struct pcr_space **spac
 {
 	struct pcr_opening opening = opening_of(device->pdev, &device->policy, bits, device->maps_reserved);
 	struct pcr_window windows[WINDOWS];
+	int count = windows_of(device->pdev, windows, WINDOWS);
 
+	if (count < 0)
+		return count;
 	opening.windows = windows;
-	opening.window_count = windows_of(device->pdev, windows, WINDOWS);
+	opening.window_count = count;
 	return pcr_open(device->unit->rust, &opening, space);
 }
+
+static void look_after(struct work_struct *work);
 
 static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *policy, struct pc_unit *unit)
 {
@@ -216,7 +151,7 @@ static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *poli
 	if (!device)
 		return NULL;
 	device->counts = alloc_percpu(struct pc_counts);
-	/* The notifier may still run when the module is on its way out. */
+	/* The notifier may still run while the module is being unloaded. */
 	if (!device->counts || !try_module_get(THIS_MODULE)) {
 		free_percpu(device->counts);
 		kfree(device);
@@ -226,6 +161,8 @@ static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *poli
 	device->unit = unit;
 	device->pdev = pci_dev_get(pdev);
 	device->policy = *policy;
+	device->has_driver = device->is_there = true;
+	INIT_DELAYED_WORK(&device->look, look_after);
 	hrtimer_init(&device->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
 	device->timer.function = on_tick;
 	return device;
@@ -239,14 +176,9 @@ static void drop(struct pc_device *device)
 	kfree(device);
 }
 
-static u16 source_of(struct pci_dev *pdev)
-{
-	return PCI_DEVID(pdev->bus->number, pdev->devfn);
-}
-
 static void let_through(struct pc_device *device)
 {
-	if (pcr_pass_through(device->unit->rust, source_of(device->pdev), true))
+	if (pc_open(device->pdev))
 		pr_err("%s stays shut out\n", pci_name(device->pdev));
 }
 
@@ -258,11 +190,11 @@ static int open(struct pc_device *device)
 
 	pcr_unit_use(device->unit->rust, &use);
 	bits = min_t(u32, WIDEST_BITS, use.address_bits);
-	/* What the bus above the device carries, where that is less. */
+	/* The limit of the bus above the device, if that is lower. */
 	if (device->pdev->dev.bus_dma_limit)
 		bits = min_t(u8, bits, fls64(device->pdev->dev.bus_dma_limit + 1) - 1);
 	/* From here on the device is shut out. */
-	error = pcr_pass_through(device->unit->rust, source_of(device->pdev), false);
+	error = pc_close(device->pdev);
 	if (error)
 		return error;
 	error = open_space(device, bits, &device->space);
@@ -276,10 +208,39 @@ static int open(struct pc_device *device)
 static void close(struct pc_device *device)
 {
 	pcr_close(device->space);
-	let_through(device);
+	if (device->is_there)
+		let_through(device);
 }
 
-/* The device has no driver yet that does DMA. Its lock is held. */
+/* Shut down, before a reboot, ahead of the unit. */
+static int link(struct pc_device *device)
+{
+	device->link = device_link_add(&device->pdev->dev, &pc_platform->dev, DL_FLAG_STATELESS);
+	if (device->link)
+		return 0;
+	pr_err("%s is not protected: nothing would stop it ahead of its unit\n", pci_name(device->pdev));
+	return -EINVAL;
+}
+
+bool pc_is_protected(struct pci_dev *pdev)
+{
+	return pdev->dev.dma_ops && pdev->dev.dma_ops->map_page == pc_ops.map_page;
+}
+
+/* A driver comes before all that the one before it had left is unmapped. */
+static int take_over(struct pc_device *device)
+{
+	int error = link(device);
+
+	if (error)
+		return error;
+	device->has_driver = true;
+	pr_info("%s is protected as before: %s, %s, for buffers of its former driver are still mapped\n",
+		pci_name(device->pdev), device->policy.design, device->policy.is_deferred ? "deferred" : "strict");
+	return 0;
+}
+
+/* The device has no driver yet that does DMA. The caller holds the device's lock. */
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 {
 	bool maps_reserved = READ_ONCE(map_reserved);
@@ -292,16 +253,18 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		pr_err("%s is not protected: no unit serves it\n", pci_name(pdev));
 		return -ENODEV;
 	}
+	if (pc_is_protected(pdev))
+		return take_over(pc_device_of(&pdev->dev));
 	if (pdev->dev.dma_ops) {
 		pr_err("%s is not protected: something else handles its DMA\n", pci_name(pdev));
 		return -EBUSY;
 	}
-	/* The devices behind it use its id, and their drivers do not ask it for addresses. */
+	/* The devices behind it use its id, but their drivers do not map through it. */
 	if (pdev->dev.driver && !strcmp(pdev->dev.driver->name, "vmd")) {
 		pr_err("%s is not protected: it stands for the disks behind it (VMD)\n", pci_name(pdev));
 		return -EOPNOTSUPP;
 	}
-	if (shares_id(pdev) || is_exposed(pdev) || is_reserved_for(pdev, &opening))
+	if (pc_shares_id(pdev) || pc_is_exposed(pdev) || is_reserved_for(pdev, &opening))
 		return -EOPNOTSUPP;
 	device = make(pdev, policy, unit);
 	if (!device)
@@ -313,13 +276,11 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		drop(device);
 		return error;
 	}
-	/* Shut down, before a reboot, ahead of the unit. */
-	device->link = device_link_add(&pdev->dev, &pc_platform->dev, DL_FLAG_STATELESS);
-	if (!device->link) {
-		pr_err("%s is not protected: nothing would stop it ahead of its unit\n", pci_name(pdev));
+	error = link(device);
+	if (error) {
 		close(device);
 		drop(device);
-		return -EINVAL;
+		return error;
 	}
 	set_dma_ops(&pdev->dev, &device->ops);
 	mutex_lock(&pc_devices_lock);
@@ -332,16 +293,16 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 int pc_reopen(struct pc_device *device, u8 bits)
 {
 	struct pcr_space *before = device->space, *after;
-	int error = pcr_detach(before, source_of(device->pdev));
+	int error = pcr_detach(before, pc_own_id(device->pdev));
 
 	if (error)
 		return error;
 	error = open_space(device, bits, &after);
 	if (error)
 		/* Back as it was; where not even that can be done, the device stays shut out. */
-		return pcr_attach(before, source_of(device->pdev)) ?: error;
+		return pcr_attach(before, pc_own_id(device->pdev)) ?: error;
 	stop_ticking(device);
-	/* Who reads the list of devices asks their domains. */
+	/* Readers of the device list access the domains. */
 	mutex_lock(&pc_devices_lock);
 	device->space = after;
 	device->last = DMA_BIT_MASK(bits);
@@ -352,23 +313,97 @@ int pc_reopen(struct pc_device *device, u8 bits)
 
 /* ---- going ---- */
 
+static u64 left(struct pc_device *device)
+{
+	struct pcr_space_use use;
+	u64 waiting;
+
+	pcr_space_use(device->space, &use);
+	waiting = use.queued_unmaps + device->reserved + atomic64_read(&device->lost);
+	return use.live_ranges > waiting ? use.live_ranges - waiting : 0;
+}
+
+/* Nothing is mapped any more, and its lock is held. */
+static void end(struct pc_device *device)
+{
+	mutex_lock(&pc_devices_lock);
+	list_del(&device->list);
+	mutex_unlock(&pc_devices_lock);
+	set_dma_ops(&device->pdev->dev, NULL);
+	/* The last unmap may be on its way out still: with preemption off, unless the kernel preempts itself. */
+	synchronize_rcu();
+	if (preempt_model_full())
+		synchronize_rcu_tasks();
+	stop_ticking(device);
+	close(device);
+	drop(device);
+}
+
+static struct workqueue_struct *looking;
+
+static void look_later(struct pc_device *device)
+{
+	device->is_looked_after = queue_delayed_work(looking, &device->look, msecs_to_jiffies(LEFT_MS));
+}
+
+static void look_after(struct work_struct *work)
+{
+	struct pc_device *device = container_of(to_delayed_work(work), struct pc_device, look);
+	struct pci_dev *pdev = pci_dev_get(device->pdev);
+
+	device_lock(&pdev->dev);
+	device->is_looked_after = false;
+	/* The end of a driver that has come meanwhile looks again. */
+	if (!device->has_driver && left(device)) {
+		look_later(device);
+	} else if (!device->has_driver) {
+		pr_info("%s: all that its driver had left is unmapped\n", pci_name(pdev));
+		end(device);
+	}
+	device_unlock(&pdev->dev);
+	pci_dev_put(pdev);
+}
+
 /* The driver has gone, and all that the driver core has held for it. */
 void pc_unprotect(struct pci_dev *pdev)
 {
 	struct pc_device *device = pc_device_of(&pdev->dev);
-	struct pcr_space_use use;
+	u64 count = left(device);
 
-	mutex_lock(&pc_devices_lock);
-	list_del(&device->list);
-	mutex_unlock(&pc_devices_lock);
-	set_dma_ops(&pdev->dev, NULL);
 	device_link_del(device->link);
-	stop_ticking(device);
-	pcr_tick(device->space);
-	pcr_space_use(device->space, &use);
-	if (use.live_ranges > use.queued_unmaps + device->reserved)
-		pr_warn("%s: its driver has left %llu buffers mapped\n", pci_name(pdev),
-			use.live_ranges - use.queued_unmaps - device->reserved);
-	close(device);
-	drop(device);
+	device->has_driver = false;
+	if (count)
+		pr_warn("%s: its driver has left %llu buffers mapped; it stays protected until they are unmapped\n",
+			pci_name(pdev), count);
+	/* What cannot be cancelled waits for the device's lock, which is held here, and sees to it then. */
+	if (device->is_looked_after && !cancel_delayed_work(&device->look))
+		return;
+	if (count)
+		look_later(device);
+	else
+		end(device);
+}
+
+/* The device has gone, and another may come in its place. */
+void pc_leave(struct pci_dev *pdev)
+{
+	device_lock(&pdev->dev);
+	if (pc_is_protected(pdev)) {
+		struct pc_device *device = pc_device_of(&pdev->dev);
+
+		pcr_detach(device->space, pc_own_id(pdev));
+		device->is_there = false;
+	}
+	device_unlock(&pdev->dev);
+}
+
+int pc_protect_start(void)
+{
+	looking = alloc_workqueue("portcullis", WQ_UNBOUND, 0);
+	return looking ? 0 : -ENOMEM;
+}
+
+void pc_protect_stop(void)
+{
+	destroy_workqueue(looking);
 }

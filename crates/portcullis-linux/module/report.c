@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What there is to see, in /sys/kernel/debug/portcullis: a line for each device and each unit, in words and numbers by turns. */
+/* /sys/kernel/debug/portcullis: a line for each device and each unit, of names and values in turn. */
 #include <linux/debugfs.h>
 #include <linux/module.h>
 #include <linux/seq_file.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* portcullis_test.ko: what its files share. */
+/* What the files of portcullis_test.ko share. */
 #ifndef PORTCULLIS_TEST_H
 #define PORTCULLIS_TEST_H
 
@@ -9,10 +9,10 @@
 #undef pr_fmt
 #define pr_fmt(fmt) "portcullis_test: " fmt
 
-/* What was written to a file, as a string in `to`. */
+/* Copies what was written to a file to `to`, as a string. */
 int test_text(const char __user *from, size_t len, char *to, size_t room);
 
-/* How long the CPU was busy since it started, for differences. */
+/* The busy time of the CPU since it started. Only differences are meaningful. */
 int test_busy_ns(u64 *busy_ns);
 
 extern const struct file_operations test_pairs;
@@ -20,6 +20,11 @@ extern const struct file_operations test_datagrams;
 extern const struct file_operations test_reads;
 extern const struct file_operations test_attack;
 extern const struct file_operations test_exhaust;
+extern const struct file_operations test_places;
+extern const struct file_operations test_late;
+extern const struct file_operations test_alias;
 extern struct pci_driver test_edu;
+/* The attacker, while it has its driver. */
+extern struct pci_dev *test_edu_device;
 
 #endif

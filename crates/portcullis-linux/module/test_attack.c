@@ -16,9 +16,9 @@
 #define EDU_TO_MEMORY 2
 
 static void __iomem *edu_registers;
-static struct pci_dev *edu_device;
+struct pci_dev *test_edu_device;
 
-/* Has the device write to an address. It takes 100 ms, and says nothing of what came of it. */
+/* Makes the device write to an address. It takes 100 ms, and does not report the result. */
 static int edu_write(dma_addr_t at)
 {
 	int turns;
@@ -36,7 +36,7 @@ static int edu_write(dma_addr_t at)
 	return -EIO;
 }
 
-/* Whether the write lands. The device's own buffer is all zero, so a byte of 0xaa that is still there was not written. */
+/* Whether the write lands. The device's own buffer is all zero, so a remaining byte of 0xaa was not written. */
 static int lands(u8 *memory, dma_addr_t at, bool *landed)
 {
 	int error;
@@ -47,18 +47,18 @@ static int lands(u8 *memory, dma_addr_t at, bool *landed)
 	return error;
 }
 
-/* By the address that the DMA API has given, whose translation is cached when it is unmapped; or by that of the memory. */
+/* Attacks by the DMA address, whose translation is cached when it is unmapped, or by the address of the memory. */
 static int attack(u8 *memory, bool by_memory)
 {
 	bool before, after;
-	dma_addr_t at = dma_map_single(&edu_device->dev, memory, PAGE_SIZE, DMA_FROM_DEVICE), target;
+	dma_addr_t at = dma_map_single(&test_edu_device->dev, memory, PAGE_SIZE, DMA_FROM_DEVICE), target;
 	int error;
 
-	if (dma_mapping_error(&edu_device->dev, at))
+	if (dma_mapping_error(&test_edu_device->dev, at))
 		return -ENOMEM;
 	target = by_memory ? virt_to_phys(memory) : at;
 	error = lands(memory, target, &before);
-	dma_unmap_single(&edu_device->dev, at, PAGE_SIZE, DMA_FROM_DEVICE);
+	dma_unmap_single(&test_edu_device->dev, at, PAGE_SIZE, DMA_FROM_DEVICE);
 	error = error ?: lands(memory, target, &after);
 	if (!error)
 		pr_info("attack: %s, while mapped %s, after the unmap %s\n", by_memory ? "memory" : "buffer",
@@ -77,7 +77,7 @@ static ssize_t attack_write(struct file *file, const char __user *from, size_t l
 		return error;
 	if (sscanf(text, "%7s %u", by, &times) != 2 || (strcmp(by, "memory") && strcmp(by, "buffer")))
 		return -EINVAL;
-	if (!edu_device)
+	if (!test_edu_device)
 		return -ENODEV;
 	memory = (u8 *)get_zeroed_page(GFP_KERNEL);
 	if (!memory)
@@ -108,13 +108,13 @@ static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		return -ENOMEM;
 	pci_set_master(pdev);
 	/* It drives 28 bits unless it is told so otherwise; the guest gives it dma_mask=-1. */
-	edu_device = pdev;
+	test_edu_device = pdev;
 	return 0;
 }
 
 static void edu_remove(struct pci_dev *pdev)
 {
-	edu_device = NULL;
+	test_edu_device = NULL;
 }
 
 static const struct pci_device_id edu_ids[] = { { PCI_DEVICE(0x1234, 0x11e8) }, {} };

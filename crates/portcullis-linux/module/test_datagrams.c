@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What a datagram takes, from the call that sends it to where another card of this machine has received it. */
+/* The cost of a datagram, from the call that sends it to its reception by another card of this machine. */
 #include <linux/delay.h>
 #include <linux/in.h>
 #include <linux/inet.h>
@@ -28,7 +28,7 @@ static u64 received(void)
 	return sum;
 }
 
-/* Waits until nothing arrives any more. */
+/* Waits until no more datagrams arrive. */
 static u64 settled(void)
 {
 	u64 before, now = received();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Maps in atomic context when no page is left: first they succeed, by what the domain keeps for that, then they are refused. */
+/* Maps in atomic context with no page left: first they succeed from the domain's reserve, then they are refused. */
 #include <linux/dma-mapping.h>
 #include <linux/list.h>
 #include <linux/mm.h>
@@ -11,7 +11,7 @@
 #define BUFFER_BYTES 65536
 #define MAPS_MAX 65536
 
-/* All pages that the allocator gives away in atomic context. */
+/* Takes all pages that the allocator gives out in atomic context. */
 static void take_all(struct list_head *taken)
 {
 	struct page *page;
@@ -52,7 +52,7 @@ static int exhaust(struct device *dev, void *memory, dma_addr_t *at)
 	count = map_until_refused(dev, memory, at);
 	for (k = 0; k < count; k++)
 		dma_unmap_single(dev, at[k], BUFFER_BYTES, DMA_FROM_DEVICE);
-	/* Still no page: what was unmapped can be mapped again. */
+	/* There is still no page, but what was unmapped can be mapped again. */
 	again = map_until_refused(dev, memory, at);
 	for (k = 0; k < again; k++)
 		dma_unmap_single(dev, at[k], BUFFER_BYTES, DMA_FROM_DEVICE);

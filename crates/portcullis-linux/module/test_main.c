@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Not for servers: an attacker, and counts of instructions, all through the DMA API, so that any provider of it
- * is tried. In /sys/kernel/debug/portcullis_test; what they find goes to the log.
+ * Tests, not for servers: an attacker, and costs of operations. They use the DMA API, so they test any provider of it.
+ * The files are in /sys/kernel/debug/portcullis_test, and results go to the log.
  *
- *   echo 0000:00:04.0 2048 16384 32 > pairs    maps and unmaps of 2 KiB, so many pairs, 32 at a time
- *   echo 10.0.2.99 1400 10000 > datagrams      so many datagrams of 1,400 bytes, to another card of this machine
- *   echo /dev/nvme0n1 10000 > reads            so many reads of 4 KiB
+ *   echo 0000:00:04.0 2048 16384 32 > pairs    maps and unmaps 2 KiB, 16384 pairs, 32 at a time
+ *   echo 10.0.2.99 1400 10000 > datagrams      10,000 datagrams of 1,400 bytes, to another card of this machine
+ *   echo /dev/nvme0n1 10000 > reads            10,000 reads of 4 KiB
  *   echo buffer 3 > attack      QEMU's edu device writes to a buffer before and after its unmap, three times
- *   echo memory 3 > attack      the same, by the address of the memory instead of that of the mapping
+ *   echo memory 3 > attack      likewise, by the address of the memory instead of that of the mapping
  *   echo 0000:00:04.0 > exhaust maps with interrupts off when no memory is left
+ *   echo 0x1fff0000 0x20000000 > places     buffers of edu, within boundaries and not where others are; firmware has so much
+ *   echo take 0 > late          pages are mapped for edu, and outlive its driver until `give 0`
+ *   echo 0000:00:01.0 0x10 > alias         the device uses the id of 02.0 too
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>
@@ -30,8 +33,8 @@ int test_text(const char __user *from, size_t len, char *to, size_t room)
 }
 
 /*
- * How long the CPU was busy. A sender also waits for room in a queue, and that time says more of the simulated card
- * than of the work.
+ * The busy time of the CPU. Idle time is excluded: a sender also waits for room in a queue, and that time depends more
+ * on the simulated card than on the work.
  */
 int test_busy_ns(u64 *busy_ns)
 {
@@ -57,6 +60,9 @@ static int __init portcullis_test_init(void)
 	debugfs_create_file("reads", 0200, folder, NULL, &test_reads);
 	debugfs_create_file("attack", 0200, folder, NULL, &test_attack);
 	debugfs_create_file("exhaust", 0200, folder, NULL, &test_exhaust);
+	debugfs_create_file("places", 0200, folder, NULL, &test_places);
+	debugfs_create_file("late", 0200, folder, NULL, &test_late);
+	debugfs_create_file("alias", 0200, folder, NULL, &test_alias);
 	return 0;
 }
 

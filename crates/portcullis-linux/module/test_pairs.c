@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What a map and an unmap take. */
+/* The cost of a map and of an unmap. */
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 
@@ -16,7 +16,7 @@ struct pairs {
 	u64 maps_ns, unmaps_ns, clock_ns;
 };
 
-/* Each buffer begins with a page, and all lie in the memory there is. */
+/* Each buffer begins at a page, and all lie within the allocated memory. */
 static void *buffer(struct pairs *pairs, unsigned int index)
 {
 	unsigned int extent = PAGE_ALIGN(pairs->bytes);
@@ -52,7 +52,7 @@ static void unmap_batch(struct pairs *pairs)
 	for (k = 0; k < pairs->batch; k++)
 		dma_unmap_single(pairs->dev, pairs->at[k], pairs->bytes, DMA_FROM_DEVICE);
 	pairs->unmaps_ns += ktime_get_ns() - begun;
-	/* What reading the clock takes is in both, and is no part of them. */
+	/* Both times include the cost of reading the clock, which is measured here. */
 	begun = ktime_get_ns();
 	pairs->clock_ns += ktime_get_ns() - begun;
 }

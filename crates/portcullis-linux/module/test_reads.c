@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What a read of 4 KiB takes, from a disk and past the page cache, up to where its interrupt is served. */
+/* The cost of a direct read of 4 KiB from a disk, until its interrupt is served. */
 #include <linux/bvec.h>
 #include <linux/module.h>
 #include <linux/uio.h>
@@ -7,7 +7,7 @@
 #include "test.h"
 
 #define READ_BYTES 4096
-/* In the buffer before each read: where it is still there, nothing was read. */
+/* Written to the buffer before each read. If it is still there, nothing was read. */
 #define POISON 0x5ca1ab1e0ddba11ull
 
 #define TRIAL_TURNS 100000
@@ -16,7 +16,7 @@ struct reading {
 	struct kiocb kiocb;
 	bool is_done;
 	long got;
-	/* How often all reads were asked whether they are done. */
+	/* How many times reads were polled, in total. */
 	u64 turns;
 };
 
@@ -29,9 +29,9 @@ static void done(struct kiocb *kiocb, long got)
 }
 
 /*
- * A read is waited for in a loop, without sleep: an idle CPU of an instruction clock jumps to its next timer, and on to the next,
- * until QEMU has answered, so that what is counted would depend on how busy the host is. How often the loop turns does
- * too, but that is known.
+ * Waits for a read in a loop, without sleep. Under an instruction clock an idle CPU jumps from timer to timer until
+ * QEMU has answered, so the count would depend on the load of the host. The turns of the loop depend on it too, but
+ * they are counted.
  */
 static noinline void spin(struct reading *reading, u64 turns_max)
 {
@@ -42,7 +42,7 @@ static noinline void spin(struct reading *reading, u64 turns_max)
 	reading->turns += turns;
 }
 
-/* What so many turns take. */
+/* The time of `turns` turns. */
 static u64 spun_ns(u64 turns)
 {
 	struct reading never = {};
@@ -54,7 +54,7 @@ static u64 spun_ns(u64 turns)
 
 static int read_one(struct reading *reading, struct page *page, loff_t at)
 {
-	/* A page may be read into past the cache in all kernels, an address of the kernel's own only in newer ones. */
+	/* All kernels read directly into a page; only newer ones read into a kernel address. */
 	struct bio_vec piece = { .bv_page = page, .bv_len = READ_BYTES };
 	u64 *last = page_address(page) + READ_BYTES - sizeof(u64);
 	struct iov_iter to;

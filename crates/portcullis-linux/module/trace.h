@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Maps and unmaps, in the words of the kernel's own events of the DMA API, which `portcullis compare` reads. */
+/* Maps and unmaps, in the format of the kernel's own DMA API events, which `portcullis compare` reads. */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM portcullis
 

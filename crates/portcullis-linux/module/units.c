@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The remapping units: where they are, how they come up under live devices, their faults, and their end. */
+/* The remapping units: where they are, how they are brought up under live devices, their faults, and their end. */
 #include <linux/acpi.h>
 #include <linux/io.h>
 #include <linux/module.h>
@@ -43,84 +43,11 @@ struct pc_unit *pc_unit_of(struct pci_dev *pdev)
 {
 	int index;
 
-	/* What is behind a VMD has a segment that no unit knows, and its requests carry the VMD's id: so it goes where that goes. */
+	/* Devices behind a VMD have a segment that no unit knows. Their requests carry the VMD's id and share its fate. */
 	if (is_vmd(pdev->bus) || pci_domain_nr(pdev->bus) > U16_MAX)
 		return NULL;
 	index = pcr_unit_of(pci_domain_nr(pdev->bus), scope_of(pdev));
 	return index < 0 ? NULL : &pc_units[index];
-}
-
-/* The id that a bridge to conventional PCI puts on requests from behind it; negative for other bridges, which leave ids as they are. */
-static int id_behind(struct pci_dev *bridge)
-{
-	bool is_pcie = pci_is_pcie(bridge);
-	int type = is_pcie ? pci_pcie_type(bridge) : 0;
-
-	if (is_pcie && type != PCI_EXP_TYPE_PCI_BRIDGE && type != PCI_EXP_TYPE_PCIE_BRIDGE)
-		return -1;
-	if (is_pcie ? type == PCI_EXP_TYPE_PCI_BRIDGE : bridge->dev_flags & PCI_DEV_FLAG_PCIE_BRIDGE_ALIAS)
-		return PCI_DEVID(bridge->subordinate->number, 0);
-	return PCI_DEVID(bridge->bus->number, bridge->devfn);
-}
-
-/* Ids that requests of a device carry besides its own: as pci_for_each_dma_alias, which modules cannot call. */
-static int for_each_alias(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data)
-{
-	struct pci_bus *bus;
-	unsigned int devfn;
-	int error = 0;
-
-	if (pdev->dma_alias_mask)
-		for_each_set_bit(devfn, pdev->dma_alias_mask, 256)
-			error = error ?: found(PCI_DEVID(pdev->bus->number, devfn), data);
-	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
-		/* A bus of virtual functions has no bridge. */
-		if (bus->self && id_behind(bus->self) >= 0)
-			error = error ?: found(id_behind(bus->self), data);
-	return error;
-}
-
-static int pass_own(struct pc_unit *unit, struct pci_dev *pdev, bool on)
-{
-	return pcr_pass_through(unit->rust, PCI_DEVID(pdev->bus->number, pdev->devfn), on);
-}
-
-struct passing {
-	struct pc_unit *unit;
-	bool on;
-};
-
-static int pass_alias(u16 id, void *data)
-{
-	const struct passing *passing = data;
-	int error = pcr_pass_through(passing->unit->rust, id, passing->on);
-
-	/* It is so already, for another device. */
-	return error == (passing->on ? -EBUSY : -EINVAL) ? 0 : error;
-}
-
-/* By every id that its requests may carry. Where others share one, they are let through or shut out with it. */
-int pc_pass_through(struct pci_dev *pdev, bool on)
-{
-	struct passing passing = { .unit = pc_unit_of(pdev), .on = on };
-	int error;
-
-	if (!passing.unit)
-		return on ? 0 : -ENODEV;
-	error = pass_own(passing.unit, pdev, on);
-	/* It is so already, and a shared id may have been shut for another device. */
-	if (error == (on ? -EBUSY : -EINVAL))
-		return 0;
-	return error ?: for_each_alias(pdev, pass_alias, &passing);
-}
-
-/* The device has gone. What others share stays. */
-void pc_forget(struct pci_dev *pdev)
-{
-	struct pc_unit *unit = pc_unit_of(pdev);
-
-	if (unit)
-		pass_own(unit, pdev, false);
 }
 
 static int find(u32 index)
@@ -137,7 +64,7 @@ static int find(u32 index)
 	status = readl(unit->registers + GSTS);
 	if (!(status & IN_USE))
 		return 0;
-	/* Interrupt remapping uses the invalidation queue, which can have one owner only. */
+	/* Interrupt remapping uses the invalidation queue, which can only have one owner. */
 	pr_err("the unit at %#llx is in use (status %#x): %s; boot with intel_iommu=off intremap=off%s\n", unit->place.base,
 	       status, status & BIT(25) ? "Linux remaps interrupts with it" : "Linux, or firmware, translates with it",
 	       status & BIT(25) ? " (and nox2apic where firmware has turned x2APIC on)" : "");
@@ -151,17 +78,31 @@ static int note(u16 id, void *ids)
 }
 
 /* Every function that is there, also those whose bridge says that they do no DMA, by every id that it may use. */
-static size_t sources_of(struct pc_unit *unit, unsigned long *ids, u16 *sources)
+static void note_functions(struct pc_unit *unit, unsigned long *ids)
 {
 	struct pci_dev *pdev = NULL;
+
+	for_each_pci_dev(pdev)
+		if (pc_unit_of(pdev) == unit)
+			pc_for_each_id(pdev, note, ids);
+}
+
+/* What does DMA and is no PCI device: firmware says with which id (ANDD). */
+static int note_masters(struct pc_unit *unit, unsigned long *ids)
+{
+	u32 index = 0;
+	int id;
+
+	while ((id = pcr_master(unit - pc_units, index++)) >= 0)
+		note(id, ids);
+	return id == -ENOENT ? 0 : id;
+}
+
+static size_t list_of(const unsigned long *ids, u16 *sources)
+{
 	unsigned int id;
 	size_t count = 0;
 
-	for_each_pci_dev(pdev)
-		if (pc_unit_of(pdev) == unit) {
-			note(PCI_DEVID(pdev->bus->number, pdev->devfn), ids);
-			for_each_alias(pdev, note, ids);
-		}
 	for_each_set_bit(id, ids, SOURCES)
 		sources[count++] = id;
 	return count;
@@ -176,7 +117,11 @@ static int bring_up(struct pc_unit *unit)
 	int error = -ENOMEM;
 
 	if (sources && ids) {
-		count = sources_of(unit, ids, sources);
+		note_functions(unit, ids);
+		error = note_masters(unit, ids);
+	}
+	if (!error) {
+		count = list_of(ids, sources);
 		error = pcr_bring_up(unit->registers, unit->place.physical_bits, sources, count, &unit->rust);
 	}
 	bitmap_free(ids);
@@ -189,7 +134,7 @@ static int bring_up(struct pc_unit *unit)
 	return 0;
 }
 
-/* Faults are polled for: they are rare, and no interrupt is set up. */
+/* Faults are polled, because they are rare and no interrupt is set up. */
 static void poll_faults(struct timer_list *timer);
 static DEFINE_TIMER(fault_timer, poll_faults);
 
@@ -203,7 +148,7 @@ static void poll_faults(struct timer_list *timer)
 	mod_timer(timer, jiffies + msecs_to_jiffies(FAULTS_MS));
 }
 
-/* From the timer. */
+/* Called from the timer. */
 void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason)
 {
 	struct pc_unit *unit = context;
@@ -229,7 +174,7 @@ int pc_units_up(void)
 			pr_err("the DMAR table has %d units, and 1 to %d are supported\n", count, PC_UNITS_MAX);
 		goto out;
 	}
-	/* All are looked at before the first is touched. */
+	/* All units are checked before the first is changed. */
 	for (index = 0; index < count; index++) {
 		error = find(index);
 		if (error)

@@ -1,4 +1,5 @@
-//! The kernel's allocator. It sleeps only where [`Platform::allocate`](portcullis::Platform::allocate) has said that it may.
+//! The kernel's allocator. It sleeps only if [`Platform::allocate`](portcullis::Platform::allocate) has said that it
+//! may.
 
 use crate::kernel::{pcs_alloc, pcs_free};
 use core::alloc::{GlobalAlloc, Layout};
@@ -8,10 +9,10 @@ struct Kmalloc;
 #[global_allocator]
 static HEAP: Kmalloc = Kmalloc;
 
-// SAFETY: memory of the kernel, of the size and alignment asked for, for as long as it is not freed.
+// SAFETY: the kernel's memory has the requested size and alignment, and is valid until it is freed.
 unsafe impl GlobalAlloc for Kmalloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: any size and power of two will do.
+        // SAFETY: any size and any power of two are allowed.
         unsafe { pcs_alloc(layout.size(), layout.align()) }
     }
 

@@ -1,9 +1,10 @@
-//! Errors as the kernel has them. What an error is in words goes to the log before.
+//! Error numbers of the kernel. The description of an error goes to the log first.
 
 use portcullis::iommu::AttachError;
 use portcullis::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis_vtd::BringUpError;
 
+pub(crate) const ENOENT: i32 = -2;
 pub(crate) const EIO: i32 = -5;
 pub(crate) const ENOMEM: i32 = -12;
 pub(crate) const EBUSY: i32 = -16;

@@ -8,17 +8,18 @@ use portcullis::platform::{Context, CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 
-/// Where the kernel has mapped all of its memory: `page_offset_base`. Written once, before a unit is brought up.
+/// The address at which the kernel maps all of its memory: `page_offset_base`. Written once, before a unit is brought
+/// up.
 pub(crate) static DIRECT_MAP: AtomicU64 = AtomicU64::new(0);
 
-/// How long an invalidation may take, in microseconds. A softirq may wait for that long.
+/// How long an invalidation may take, in microseconds. A softirq may wait that long.
 const WAIT_US_MAX: u64 = 100_000;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Host;
 
-// SAFETY: pages are those of the page allocator, which has them in the direct map for good. A lock is the kernel's. Words of a CPU are
-// changed with preemption off, by one instruction. Walks are read-side sections of RCU.
+// SAFETY: pages come from the page allocator, and are always in the direct map. Locks are the kernel's. Per-CPU words
+// are changed with preemption off, by one instruction. Walks are RCU read-side sections.
 unsafe impl Platform for Host {
     type Lock<T: Send> = SpinLock<T>;
     type CpuWords = PerCpuWords;
@@ -29,7 +30,7 @@ unsafe impl Platform for Host {
 
     #[inline]
     fn cpu(&self) -> CpuHint {
-        // SAFETY: may be asked anywhere.
+        // SAFETY: it may be called in any context.
         CpuHint(unsafe { kernel::pcs_cpu() })
     }
 
@@ -39,7 +40,7 @@ unsafe impl Platform for Host {
     }
 
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        // SAFETY: sleeps only where it may.
+        // SAFETY: it sleeps only if the caller may.
         match unsafe { kernel::pcs_page_alloc(context == Context::MaySleep) } {
             0 => Err(NoMemory),
             phys => Ok(PhysAddr::new(phys)),
@@ -51,10 +52,10 @@ unsafe impl Platform for Host {
         if context == Context::Atomic {
             return allocate();
         }
-        // SAFETY: the library says that it may.
+        // SAFETY: the library says that the caller may sleep.
         let slot = unsafe { kernel::pcs_may_sleep() };
         let result = allocate();
-        // SAFETY: its counterpart.
+        // SAFETY: it matches the call above.
         unsafe { kernel::pcs_may_not_sleep(slot) };
         result
     }
@@ -62,19 +63,20 @@ unsafe impl Platform for Host {
     #[inline]
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         let at = frame.as_u64().wrapping_add(DIRECT_MAP.load(Ordering::Relaxed));
-        // SAFETY: a page that this host has lent, in the direct map.
+        // SAFETY: the page was allocated from this host, and is in the direct map.
         unsafe { &*core::ptr::with_exposed_provenance(at as usize) }
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { kernel::pcs_page_free(frame.as_u64()) }
     }
 
     #[inline]
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         if coherent {
-            // x86 lets other observers see stores in their order, and a register, which is uncached, is written behind them all.
+            // On x86, other observers see stores in program order. A register is uncached, so a write to it comes
+            // after all of them.
             compiler_fence(Ordering::SeqCst);
         } else {
             flush::write_back(entries);
@@ -88,7 +90,7 @@ unsafe impl Platform for Host {
     #[inline]
     fn add_here(&self, words: &PerCpuWords, word: usize, amount: u64) -> (usize, u64) {
         let mut cpu = 0;
-        // SAFETY: words that are there.
+        // SAFETY: the words exist.
         let before = unsafe { kernel::pcs_add_here(words.as_ptr(), word, amount, &raw mut cpu) };
         (cpu as usize, before)
     }
@@ -101,16 +103,16 @@ unsafe impl Platform for Host {
 
     #[inline(always)]
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        // SAFETY: sections nest, anywhere.
+        // SAFETY: sections may nest, in any context.
         unsafe { kernel::pcs_rcu_lock() };
         let result = walk();
-        // SAFETY: its counterpart.
+        // SAFETY: it matches the call above.
         unsafe { kernel::pcs_rcu_unlock() };
         result
     }
 
     fn walks_now(&self) -> Option<u64> {
-        // SAFETY: may be asked anywhere.
+        // SAFETY: it may be called in any context.
         Some(unsafe { kernel::pcs_rcu_now() })
     }
 

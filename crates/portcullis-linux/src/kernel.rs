@@ -1,45 +1,46 @@
-//! What the C half offers.
+//! The functions of the C half.
 
 use core::ffi::{c_char, c_void};
 
 unsafe extern "C" {
-    /// Memory of the kernel's general allocator. It may sleep only between `pcs_may_sleep` and `pcs_may_not_sleep`. Null where there is none.
+    /// Memory of the kernel's general allocator. It may sleep only between `pcs_may_sleep` and `pcs_may_not_sleep`.
+    /// Null if there is no memory.
     pub(crate) fn pcs_alloc(bytes: usize, align: usize) -> *mut u8;
     pub(crate) fn pcs_free(at: *mut u8);
-    /// The task that runs may sleep for memory until `pcs_may_not_sleep` is told what this returned.
+    /// Lets the current task sleep for memory until the returned value is passed to `pcs_may_not_sleep`.
     pub(crate) fn pcs_may_sleep() -> i32;
     pub(crate) fn pcs_may_not_sleep(slot: i32);
-    /// A zeroed page, by its physical address; 0 where there is none.
+    /// A zeroed page, as its physical address; 0 if there is none.
     pub(crate) fn pcs_page_alloc(may_sleep: bool) -> u64;
     pub(crate) fn pcs_page_free(phys: u64);
-    /// Makes an open lock of class `class` in memory for one.
+    /// Makes an unlocked lock of class `class` in memory with room for one.
     pub(crate) fn pcs_lock_init(lock: *mut c_void, class: u32);
-    /// Takes a lock with interrupts off, and says how they were before.
+    /// Takes a lock, disables interrupts, and returns their previous state.
     pub(crate) fn pcs_lock(lock: *mut c_void) -> usize;
     pub(crate) fn pcs_unlock(lock: *mut c_void, flags: usize);
     pub(crate) fn pcs_cpu() -> u32;
     pub(crate) fn pcs_cpus() -> u32;
-    /// A cache line of words for each CPU, all zero. Null where there is no memory.
+    /// A cache line of words for each CPU, all zero. Null if there is no memory.
     pub(crate) fn pcs_words_alloc() -> *mut u64;
     pub(crate) fn pcs_words_free(words: *mut u64);
     /// The line of `cpu`.
     pub(crate) fn pcs_words_of(words: *mut u64, cpu: u32) -> *mut u64;
-    /// Adds to word `word` of the CPU that runs. Returns what it held before, and says which CPU that was.
+    /// Adds to word `word` of the current CPU. Returns its old value, and stores the CPU's number.
     pub(crate) fn pcs_add_here(words: *mut u64, word: usize, amount: u64, cpu: *mut u32) -> u64;
-    /// Changes word `word` of the CPU that runs from `old` to `new`, if that is `cpu`.
+    /// Changes word `word` of the current CPU from `old` to `new`, if that CPU is `cpu`.
     pub(crate) fn pcs_exchange_at(words: *mut u64, cpu: u32, word: usize, old: u64, new: u64) -> bool;
     pub(crate) fn pcs_now_ns() -> u64;
     pub(crate) fn pcs_rcu_lock();
     pub(crate) fn pcs_rcu_unlock();
-    /// A name for the grace period of all read-side sections that there are now.
+    /// A token for the grace period of all present read-side sections.
     pub(crate) fn pcs_rcu_now() -> u64;
     pub(crate) fn pcs_rcu_is_over(name: u64) -> bool;
     pub(crate) fn pcs_panic(text: *const c_char, len: usize) -> !;
     pub(crate) fn pcs_print(text: *const c_char, len: usize);
-    /// The buses behind a bridge: 0 where there is none, else secondary | subordinate << 8 | 1 << 16.
+    /// The buses behind a bridge: 0 if there is no bridge, else secondary | subordinate << 8 | 1 << 16.
     pub(crate) fn pcs_buses(segment: u16, bridge: u16) -> u32;
-    /// The next piece of a scatter list, at `list`; moves that on.
+    /// The next piece of the scatter list at `list`. Advances `list`.
     pub(crate) fn pcs_next_piece(list: *mut *mut c_void, len: *mut u64) -> u64;
-    /// A request that was refused.
+    /// Reports a refused request.
     pub(crate) fn pcs_fault(context: *mut c_void, source: u16, page: u64, is_write: bool, reason: u32);
 }

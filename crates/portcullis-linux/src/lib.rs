@@ -1,5 +1,6 @@
-//! The Rust half of `portcullis.ko`: `host` is Linux as a platform, [`unit`] and [`space`] are the face for the C half, which
-//! calls nothing else. What this half asks of the C half is in `kernel`; both lists are in `module/portcullis.h` too.
+//! The Rust half of `portcullis.ko`. `host` implements the platform on Linux; [`unit`] and [`space`] are the interface
+//! for the C half, which calls nothing else. The functions that this half needs from the C half are in `kernel`.
+//! `module/portcullis.h` has both lists too.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -7,20 +7,22 @@ use portcullis::platform::{Lock, LockClass};
 
 /// Words of a `raw_spinlock_t`; the C half checks that it is no larger.
 const LOCK_WORDS: usize = if cfg!(feature = "large-locks") { 16 } else { 1 };
+/// The C half has a name for each class, by its number.
+const _: () = assert!(LockClass::TableReserve as u32 == 9);
 
 pub(crate) struct SpinLock<T> {
     raw: UnsafeCell<[u64; LOCK_WORDS]>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached with the lock held, by one at a time.
+// SAFETY: the value is accessed only with the lock held, by one CPU at a time.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    /// An open lock. It may be moved until it is taken for the first time: nothing in it refers to itself.
+    /// An unlocked lock. It may be moved until it is first taken, because nothing in it refers to itself.
     pub(crate) fn new(class: LockClass, value: T) -> Self {
         let mut raw = UnsafeCell::new([0; LOCK_WORDS]);
-        // SAFETY: room for a lock.
+        // SAFETY: there is room for a lock.
         unsafe { pcs_lock_init((&raw mut *raw.get_mut()).cast(), class as u32) };
         Self { raw, value: UnsafeCell::new(value) }
     }
@@ -33,11 +35,11 @@ impl<T> SpinLock<T> {
 impl<T: Send> Lock<T> for SpinLock<T> {
     #[inline]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: a lock, made in `new`. A panic ends in `BUG()`, so the unlock below always runs.
+        // SAFETY: `new` made the lock. A panic ends in `BUG()`, so the unlock below always runs.
         let flags = unsafe { pcs_lock(self.raw()) };
         // SAFETY: the lock is held.
         let result = critical(unsafe { &mut *self.value.get() });
-        // SAFETY: taken above.
+        // SAFETY: the lock was taken above.
         unsafe { pcs_unlock(self.raw(), flags) };
         result
     }

@@ -1,11 +1,11 @@
-//! The kernel's log, and what becomes of a panic.
+//! The kernel's log, and the handling of panics.
 
 use crate::errno::Errno;
 use crate::kernel::{pcs_panic, pcs_print};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 
-/// What a line of the log may have; the rest is left out.
+/// The most bytes of a line of the log. The rest is cut off.
 const LINE_BYTES: usize = 200;
 
 struct Line {
@@ -17,7 +17,7 @@ impl Line {
     #[inline(never)]
     fn of(text: fmt::Arguments<'_>) -> Self {
         let mut line = Self { bytes: [0; LINE_BYTES], len: 0 };
-        // An error says that it was cut off.
+        // An error means only that the line was cut off.
         let _ = line.write_fmt(text);
         line
     }
@@ -33,16 +33,16 @@ impl Write for Line {
     }
 }
 
-/// A line for the log, which limits how many there are.
+/// Prints a line to the log, which is rate-limited.
 #[cold]
 #[inline(never)]
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     let line = Line::of(text);
-    // SAFETY: so many bytes are there.
+    // SAFETY: the line has this many bytes.
     unsafe { pcs_print(line.bytes.as_ptr().cast(), line.len) }
 }
 
-/// Says what was refused and why. Returns the number for that.
+/// Logs what was refused and why. Returns the error number.
 #[cold]
 #[inline(never)]
 pub(crate) fn refused(what: &str, error: &(impl Errno + fmt::Display)) -> i32 {
@@ -53,6 +53,6 @@ pub(crate) fn refused(what: &str, error: &(impl Errno + fmt::Display)) -> i32 {
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     let line = Line::of(format_args!("{info}"));
-    // SAFETY: so many bytes are there.
+    // SAFETY: the line has this many bytes.
     unsafe { pcs_panic(line.bytes.as_ptr().cast(), line.len) }
 }

@@ -1,4 +1,4 @@
-//! A flaw: unmaps are said to be done although the hardware was told nothing. A test has to find it.
+//! A planted flaw: unmaps are reported as done although the hardware was told nothing. A test has to find it.
 
 use portcullis::SourceId;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation};
@@ -6,7 +6,7 @@ use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu
 /// A unit that is never told of an unmap.
 pub(crate) struct Deaf<U>(pub(crate) U);
 
-// SAFETY: it breaks S2, for that is what it is for.
+// SAFETY: it breaks S2, which is its purpose.
 unsafe impl<U: Iommu> Iommu for Deaf<U> {
     type Ticket = ();
 
@@ -15,7 +15,7 @@ unsafe impl<U: Iommu> Iommu for Deaf<U> {
     }
 
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.0.open_domain(translation) }
     }
 

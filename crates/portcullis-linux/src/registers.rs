@@ -2,12 +2,13 @@
 
 use portcullis_vtd::Mmio;
 
-/// Where they begin.
+/// The address of the register block.
 pub(crate) struct Registers(*mut u8);
 
 impl Registers {
     /// # Safety
-    /// `base` points to the mapped register block of a unit that has no other driver, until the module goes.
+    /// `base` must point to the mapped register block of a unit that no other driver uses, until the module is
+    /// unloaded.
     pub(crate) unsafe fn new(base: *mut u8) -> Self {
         Self(base)
     }
@@ -22,12 +23,12 @@ unsafe impl Send for Registers {}
 // SAFETY: each access is one instruction.
 unsafe impl Sync for Registers {}
 
-// SAFETY: those of one unit with no other driver, as `new` was promised. They are uncached, so that a write leaves the CPU behind
-// every store that came before it.
+// SAFETY: the registers are those of one unit that no other driver uses, as the caller of `new` promised. They are
+// uncached, so a write leaves the CPU after every earlier store.
 unsafe impl Mmio for Registers {
     #[inline]
     fn read32(&self, offset: u32) -> u32 {
-        // SAFETY: within the block: the driver keeps to the registers that it shows.
+        // SAFETY: the offset is within the block, because the driver uses only registers that the unit reports.
         unsafe { self.at::<u32>(offset).read_volatile() }
     }
 

@@ -1,4 +1,5 @@
-//! Domains: opened for a device when its driver is bound, mapped and unmapped by the DMA API, closed when the driver has gone.
+//! Domains. A domain is opened for a device when its driver is bound, is mapped and unmapped by the DMA API, and is
+//! closed when the driver has gone.
 
 use crate::errno::{EINVAL, ENODEV, ENOMEM, Errno};
 use crate::host::Host;
@@ -16,7 +17,8 @@ use portcullis::{
     Protection, RawMapError, RawUnmapError, Segment, SourceId,
 };
 
-/// Defines the designs that a device can have, and what calls them: each by a branch, for the kernel makes calls by pointer slow.
+/// Defines the designs that a device can have. They are called through branches, because the kernel makes indirect
+/// calls slow.
 macro_rules! designs {
     ($($name:literal $design:ident;)*) => {
         /// A domain of one of the designs.
@@ -36,7 +38,7 @@ macro_rules! designs {
                         $name => {
                             let mut room = room()?;
                             Domain::<$design, _, _>::with_config_in(&mut room, unit, Host, config)?;
-                            // SAFETY: made just now.
+                            // SAFETY: it was just initialized.
                             Ok(Some(Self::$design(unsafe { room.assume_init() })))
                         }
                     )*
@@ -60,7 +62,8 @@ designs! {
     "magazine" Magazine;
 }
 
-/// Table pages that a domain keeps for maps that find none: those of one large map in each direction, and of its rings.
+/// Table pages that a domain keeps for maps that find none: enough for one large map in each direction, and for its
+/// rings.
 const RESERVED_TABLES: usize = 16;
 
 /// A domain with its device.
@@ -75,41 +78,42 @@ pub struct Window {
     bytes: u64,
 }
 
-/// What a mapping has to be, beyond being there.
+/// Requirements for a mapping.
 #[repr(C)]
 pub struct Wish {
-    /// The highest address that the device can drive; all ones where any will do.
+    /// The highest address that the device can use; all ones if there is no limit.
     limit: u64,
     alignment: u64,
-    /// What it does not cross; 0 for none.
+    /// A boundary that it must not cross; 0 for none.
     boundary: u64,
     is_lasting: bool,
 }
 
-/// What a new domain is for.
+/// The parameters of a new domain.
 #[repr(C)]
 pub struct Opening {
     /// The name of the design.
     design: *const u8,
     design_len: usize,
-    /// Memory of other devices, which is never handed out.
+    /// Memory of other devices. These addresses are never handed out.
     windows: *const Window,
     window_count: usize,
     segment: u16,
     source: u16,
     address_bits: u8,
     is_deferred: bool,
-    /// Whether what firmware reserves for the device is mapped for it; else such a device is refused.
+    /// Whether regions that firmware reserves for the device are mapped for it. Otherwise such a device is refused.
     maps_reserved: bool,
 }
 
-/// Opens a domain and attaches its device, which nothing lets through any more.
+/// Opens a domain and attaches its device, which no longer passes through.
 ///
 /// # Safety
-/// `opening` names a design by so many bytes, and so many windows. The space is closed before the unit is taken down.
+/// `opening` must give the name of a design with its length, and its windows with their count. The space must be
+/// closed before the unit is taken down.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut Space) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract.
     let design = unsafe { core::slice::from_raw_parts(opening.design, opening.design_len) };
     let Ok(design) = core::str::from_utf8(design) else { return EINVAL };
     let mut reserved = Vec::new();
@@ -117,7 +121,7 @@ pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut
         return ENOMEM;
     }
     let of_firmware = reserved.len();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract.
     let windows = unsafe { core::slice::from_raw_parts(opening.windows, opening.window_count) };
     let windows = windows.iter().filter_map(|window| IovaRange::covering(Iova::new(window.start), window.bytes));
     if collect(&mut reserved, windows).is_err() {
@@ -126,7 +130,7 @@ pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut
     let protection = if opening.is_deferred { Protection::Deferred } else { Protection::Strict };
     let config =
         DomainConfig { address_bits: opening.address_bits, reserved: &reserved, ..DomainConfig::new(protection) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract.
     let domain = match AnyDomain::open(design, unsafe { unit.shared() }, &config) {
         Ok(Some(domain)) => domain,
         Ok(None) => {
@@ -160,7 +164,7 @@ fn collect<T>(to: &mut Vec<T>, from: impl Iterator<Item = T>) -> Result<(), NoMe
     Ok(())
 }
 
-/// Names one after the other.
+/// Names in sequence.
 struct Names(&'static [&'static str]);
 
 impl fmt::Display for Names {
@@ -180,7 +184,7 @@ fn map_reserved(domain: &AnyDomain, region: IovaRange) -> Result<(), RawMapError
     let segments =
         [Segment { phys: PhysAddr::new(region.start().as_u64()), len: region.pages() << portcullis::PAGE_SHIFT }];
     let options = MapOptions::fixed(region.start());
-    // SAFETY: firmware has the device use this memory, which the kernel leaves to it.
+    // SAFETY: firmware makes the device use this memory, and the kernel leaves it to the device.
     each!(domain, domain => unsafe { domain.map_list(segments, Access::DeviceReadsAndWrites, &options) }).map(drop)
 }
 
@@ -199,7 +203,7 @@ pub extern "C" fn pcr_attach(space: &Space, source: u16) -> i32 {
     }
 }
 
-/// Shuts a device out.
+/// Shuts a device out: it reaches no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_detach(space: &Space, source: u16) -> i32 {
     match each!(&space.domain, domain => domain.detach(SourceId(source))) {
@@ -208,17 +212,17 @@ pub extern "C" fn pcr_detach(space: &Space, source: u16) -> i32 {
     }
 }
 
-/// Closes a domain: its device is shut out, then it is gone.
+/// Closes a domain: its device is shut out, and then the domain is freed.
 ///
 /// # Safety
-/// From [`pcr_open`], and not used any more.
+/// `space` must come from [`pcr_open`], and must not be used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_close(space: *mut Space) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract.
     drop(unsafe { Box::from_raw(space) });
 }
 
-/// As Linux numbers directions.
+/// Converts Linux's number of a direction.
 const fn access_of(direction: u32) -> Access {
     match direction {
         1 => Access::DeviceReads,
@@ -243,27 +247,27 @@ fn not_unmapped(error: &RawUnmapError) -> i32 {
     refused("unmap", error)
 }
 
-/// Maps a buffer for the device. All ones where that fails.
+/// Maps a buffer for the device. Returns all ones on failure.
 ///
 /// # Safety
-/// The memory is meant for the device until its unmap has returned, as drivers promise by the DMA API.
+/// The device may use the memory until its unmap has returned, as drivers promise by the DMA API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller keeps the contract.
     match each!(&space.domain, domain => unsafe { domain.map_raw(PhysAddr::new(phys), len, access_of(direction)) }) {
         Ok(iova) => iova.as_u64(),
         Err(error) => not_mapped(error),
     }
 }
 
-/// The same for what has to be as `wish` says.
+/// Like [`pcr_map`], with the requirements in `wish`.
 ///
 /// # Safety
-/// That of [`pcr_map`].
+/// As for [`pcr_map`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_map_with(space: &Space, phys: u64, len: u64, direction: u32, wish: &Wish) -> u64 {
     let (phys, access, options) = (PhysAddr::new(phys), access_of(direction), options_of(wish));
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller keeps the contract.
     match each!(&space.domain, domain => unsafe { domain.map_raw_with(phys, len, access, &options) }) {
         Ok(iova) => iova.as_u64(),
         Err(error) => not_mapped(error),
@@ -288,17 +292,17 @@ impl Iterator for Pieces {
     fn next(&mut self) -> Option<Segment> {
         self.left = self.left.checked_sub(1)?;
         let mut len = 0;
-        // SAFETY: so many are left.
+        // SAFETY: the list still has this many pieces.
         let phys = unsafe { pcs_next_piece(&raw mut self.next, &raw mut len) };
         Some(Segment { phys: PhysAddr::new(phys), len })
     }
 }
 
-/// Maps `count` pieces of a scatter list side by side, each from a page of its own. Returns where the first page is, which is no error
-/// number, or all ones.
+/// Maps `count` pieces of a scatter list contiguously, each from the beginning of a page. Returns the address of the
+/// first page, which is never an error number, or all ones on failure.
 ///
 /// # Safety
-/// That of [`pcr_map`]; `list` has so many pieces.
+/// As for [`pcr_map`]; `list` must have `count` pieces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_map_list(
     space: &Space,
@@ -309,14 +313,15 @@ pub unsafe extern "C" fn pcr_map_list(
 ) -> u64 {
     let (access, options) = (access_of(direction), options_of(wish));
     let pieces = || Pieces { next: list, left: count };
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller keeps the contract.
     match each!(&space.domain, domain => unsafe { domain.map_list(pieces(), access, &options) }) {
         Ok(range) => range.start().as_u64(),
         Err(error) => not_mapped(error),
     }
 }
 
-/// Takes a mapping away. When this returns 0, the device has lost the buffer, or under deferred protection will within the window.
+/// Unmaps a buffer. When this returns 0, the device has lost the buffer, or loses it within the window under deferred
+/// protection.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
     match each!(&space.domain, domain => domain.unmap_raw(Iova::new(iova), len)) {
@@ -325,7 +330,7 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
     }
 }
 
-/// The same for a mapping whose length only the domain knows.
+/// Like [`pcr_unmap`], for a mapping whose length only the domain knows.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
     match each!(&space.domain, domain => domain.unmap_raw_at(Iova::new(iova))) {
@@ -334,30 +339,30 @@ pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
     }
 }
 
-/// Does what is due. Returns in how many microseconds the next thing is, or a negative number where nothing is.
+/// Does what is due. Returns the microseconds until the next tick is due, or a negative number if none is due.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_tick(space: &Space) -> i64 {
     each!(&space.domain, domain => {
         if let Err(error) = domain.tick() {
             refused("a flush failed", &error);
         }
-        // At once is not sooner than a microsecond from now.
+        // A tick that is due at once is scheduled one microsecond from now.
         domain.due_us().map_or(-1, |due| due.saturating_sub(Host.now_us()).clamp(1, 1 << 32) as i64)
     })
 }
 
-/// What a domain uses.
+/// The resources that a domain uses.
 #[repr(C)]
 pub struct SpaceUse {
     live_ranges: u64,
     queued_unmaps: u64,
     table_pages: u64,
     record_bytes: u64,
-    /// The longest that a device keeps an unmapped buffer, in microseconds; 0 under strict protection.
+    /// The longest time that a device keeps an unmapped buffer, in microseconds; 0 under strict protection.
     window_us_max: u64,
 }
 
-/// Says what a domain uses.
+/// Reports the resources that a domain uses.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_space_use(space: &Space, out: &mut SpaceUse) {
     let usage = each!(&space.domain, domain => domain.usage());
@@ -370,13 +375,13 @@ pub extern "C" fn pcr_space_use(space: &Space, out: &mut SpaceUse) {
     };
 }
 
-/// Whether the design of that name is there.
+/// Whether there is a design of this name.
 ///
 /// # Safety
-/// The name has so many bytes.
+/// `name` must have `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_has_design(name: *const u8, len: usize) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract.
     let name = unsafe { core::slice::from_raw_parts(name, len) };
     match AnyDomain::NAMES.iter().any(|design| design.as_bytes() == name) {
         true => 0,

@@ -24,7 +24,7 @@ pub(super) fn page(document: &Attack) -> Result<String, ReportError> {
     Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed: &[], body }))
 }
 
-/// What was found on one piece of work.
+/// The section for one piece of work.
 fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, ReportError> {
     let subject = &findings[0].subject;
     let there = |protection| findings.iter().any(|finding| finding.protection == protection);
@@ -44,7 +44,7 @@ fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, 
                 p.quiet {
                     "Left is safe. The device tries the addresses of a buffer again once it is back in use."
                     @if findings.iter().any(Finding::unbounded) { " An arrow stands for no bound." }
-                    @if findings.iter().any(Finding::shows_nothing) { " What proves nothing is not drawn." }
+                    @if findings.iter().any(Finding::shows_nothing) { " Attacks that prove nothing are not drawn." }
                 }
                 (protections(there))
                 (picture)
@@ -52,15 +52,15 @@ fn section(setting: &Setting, findings: &[Finding], id: &str) -> Result<Markup, 
             h3 { "All numbers" }
             (table(findings))
             p.quiet {
-                "Windows are not those that " code { "compare" } " sees, and may be shorter or longer: the device’s own accesses slow \
-                 the work down, so that queues fill, and are flushed, at other times."
+                "Windows differ from those of " code { "compare" } ", and may be shorter or longer: the device’s own accesses slow the work \
+                 down, so that queues fill and are flushed at other times."
             }
             (columns(findings))
         }
     })
 }
 
-/// What to make of the findings. Unless every run of the document has gone well, not having found something shows nothing.
+/// The summary of the findings. It says that nothing got through only if every run of the document was sound.
 fn answer(findings: &[Finding], sound: bool) -> Markup {
     let which = |wanted: fn(&Finding) -> bool| findings.iter().filter(|finding| wanted(finding)).collect::<Vec<_>>();
     let undeclared = which(Finding::undeclared);
@@ -72,10 +72,10 @@ fn answer(findings: &[Finding], sound: bool) -> Markup {
     html! {
         div.answer {
             p.lead {
-                @if !undeclared.is_empty() { "Something got through that its design does not admit to." }
-                @else if !sound { "Not every attack went as it should: what was not found may be there all the same." }
+                @if !undeclared.is_empty() { "Something got through that its design does not declare." }
+                @else if !sound { "Not every attack proves something, so the device may reach more than was found." }
                 @else if kept { "Under strict protection nothing got through." }
-                @else { "Nothing got through beyond what the designs say of themselves." }
+                @else { "Nothing got through beyond what the designs declare." }
             }
             ul {
                 @for finding in undeclared {
@@ -104,7 +104,7 @@ fn answer(findings: &[Finding], sound: bool) -> Markup {
     }
 }
 
-/// The one with the longest window, and that window.
+/// The finding with the longest window, and that window.
 fn longest<'f>(findings: &[&'f Finding]) -> Option<(f64, &'f Finding)> {
     let windows = findings.iter().filter_map(|finding| Some((finding.stale_window_us_max?, *finding)));
     windows.max_by(|(one, _), (other, _)| one.total_cmp(other))
@@ -119,7 +119,7 @@ fn names(findings: &[&Finding]) -> Markup {
     }
 }
 
-/// A finding among `all`, with its rule.
+/// The name of a finding among `all`, with its rule.
 fn name(finding: &Finding, all: &[Finding]) -> Markup {
     html! {
         (names(&[finding]))
@@ -159,7 +159,7 @@ fn table(findings: &[Finding]) -> Markup {
     scrolled("All numbers", &table)
 }
 
-/// Until when a design says that it may be reached, and what the hardware may take beside it.
+/// The design's bound, and what the hardware may add to it.
 fn bound(finding: &Finding) -> Markup {
     match (finding.protection, finding.bound_us, finding.grace_us) {
         (Protection::Deferred, Some(bound_us), Some(grace_us)) => html! {
@@ -171,7 +171,7 @@ fn bound(finding: &Finding) -> Markup {
     }
 }
 
-/// The rules that a device can see broken: number, name, and what each says.
+/// The rules whose breach a device can observe: number, name, and meaning.
 const RULES: [(&str, &str, &str); 7] = [
     (
         "S1",
@@ -181,8 +181,8 @@ const RULES: [(&str, &str, &str); 7] = [
     (
         "S2",
         "strict",
-        "under strict protection, once an unmap has returned, no access through its addresses succeeds, but for pages that another \
-         live mapping has at the same address",
+        "under strict protection, once an unmap has returned, no access through its addresses succeeds, except to pages that \
+         another live mapping has at the same address",
     ),
     ("S3", "reuse", "no address is handed out while it is live, nor before its invalidation has completed"),
     (
@@ -190,7 +190,7 @@ const RULES: [(&str, &str, &str); 7] = [
         "tables",
         "no table page is freed before an all-levels invalidation of its range and every software walk of it are over",
     ),
-    ("S5", "rights", "a right is never wider than was asked for"),
+    ("S5", "rights", "a right is never wider than requested"),
     ("S9", "reserved", "page 0, the interrupt range and firmware-reserved regions are never handed out"),
     ("S11", "completion", "a time-out or queue error never returns a buffer"),
 ];
@@ -198,23 +198,21 @@ const RULES: [(&str, &str, &str); 7] = [
 fn columns(findings: &[Finding]) -> Markup {
     let rules = RULES.iter().filter(|(rule, ..)| findings.iter().any(|finding| finding.rule.as_deref() == Some(rule)));
     let meanings = [
-        (
-            "rule broken, declared",
-            "the safety rule that was seen broken, and whether the design says of itself that it breaks it",
-        ),
+        ("rule broken, declared", "the safety rule that was broken, and whether the design declares that it breaks it"),
         ("stale accesses", "accesses that succeeded although their buffer was back in use"),
         (
             "window µs max, stale bytes·µs",
-            "how long after the unmap the last of them succeeded; bytes within reach times how long",
+            "how long after the unmap the last of them succeeded; bytes within reach, each times how long",
         ),
         (
             "bound µs",
-            "how long the design says that an unmap waits, at most, until the hardware is told, and what timers and the hardware \
-             may take beside it: only what is reached for longer than both together is a breach",
+            "the design’s bound on how long an unmap waits until the hardware is told, plus what timers and the hardware may add: \
+             only a buffer that is reached for longer than both together is a breach",
         ),
         (
             "probes, of those cached",
-            "what the device tried, and how many of those found a cached translation before the unmap: only those can tell",
+            "the accesses that the device tried, and how many of them found a cached translation before the unmap: only these can \
+             show a breach",
         ),
     ];
     html! {

@@ -8,12 +8,12 @@ use super::{ReportError, ink, picture, totals};
 use maud::{Markup, html};
 
 const QUESTION: &str = "What does protecting this server’s DMA cost, and what is safe?";
-const RATES: &str = "estimates at full speed: the least of what the CPUs that have the work in the capture, the bus, and the link or \
+const RATES: &str = "estimates at full speed: the smallest of what the CPUs that do the work in the capture, the bus, and the link or \
                      the disks can carry";
 /// Id and name of the section on all work.
 const ALL: (&str, &str) = ("all", "All of these together");
 
-/// The part of a document that belongs to one trace or workload.
+/// The part of a document for one trace or workload.
 struct Item<'d> {
     name: String,
     subject: &'d Subject,
@@ -43,7 +43,7 @@ pub(super) fn page(document: &Comparison) -> Result<String, ReportError> {
     Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed, body }))
 }
 
-/// A document has its runs one item after the other, each with as many.
+/// The items of a document. Its runs are listed item by item, the same number for each.
 fn items(document: &Comparison) -> Result<Vec<Item<'_>>, ReportError> {
     if document.results.is_empty() {
         return Ok(Vec::new());
@@ -74,7 +74,7 @@ fn items(document: &Comparison) -> Result<Vec<Item<'_>>, ReportError> {
 }
 
 impl Item<'_> {
-    /// Whether the advice speaks of the run.
+    /// Whether the advice names the run.
     fn is_best(&self, run: &Run) -> bool {
         let best = match run.protection {
             Protection::Strict => &self.best.strict,
@@ -85,7 +85,7 @@ impl Item<'_> {
     }
 }
 
-/// Something for each batch. What is of interest in the first is left out of sight in the others, if `closed`.
+/// Shows something for each batch. With `closed`, only that of the first batch is open.
 fn each(
     batches: &[Batch<'_>],
     closed: bool,
@@ -139,7 +139,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
                 h3 { "Cost against exposure" }
                 p.quiet {
                     "Left is cheap, low is safe. The best of each protection is in bold."
-                    @if batches.len() > 1 { " Each picture has one batch, so that what is side by side unmaps alike." }
+                    @if batches.len() > 1 { " Each picture has one batch, so that all its runs unmap alike." }
                 }
                 (protections(there))
                 (cost)
@@ -150,7 +150,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
             @if let Some(misses) = misses {
                 h3 { "Misses by level" }
                 p.quiet {
-                    "Where a device access finds no translation, memory is read: once for the page itself, once more for each \
+                    "If a device access finds no translation, memory is read: once for the page itself, and once more for each \
                      level whose pointer is not cached either."
                 }
                 ul.key {
@@ -181,10 +181,10 @@ fn answer(item: &Item<'_>, runs: &[&Run]) -> Markup {
     }
 }
 
-/// The design of today's Linux.
+/// The design that Linux has today.
 const LINUX: &str = "magazine";
 
-/// No protection, strict protection as Linux has it today, and the best of each protection, side by side.
+/// Tiles for no protection, strict protection as Linux has it today, and the best of each protection, side by side.
 fn tiles(item: &Item<'_>, runs: &[&Run]) -> Markup {
     let unprotected = runs.iter().find(|run| run.protection == Protection::None);
     let best = |protection| runs.iter().find(|run| run.protection == protection && item.is_best(run));
@@ -214,7 +214,7 @@ fn tiles(item: &Item<'_>, runs: &[&Run]) -> Markup {
     }
 }
 
-/// What the design promises of a window that was seen, and what is not up to the design.
+/// What the design promises about the window that was seen, and what it cannot promise.
 fn bound(run: &Run) -> Markup {
     let grace_us = run.grace_us.unwrap_or_default();
     html! {

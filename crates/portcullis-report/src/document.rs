@@ -1,10 +1,10 @@
-//! What a page takes from a JSON document: the keys of `compare`, `attack` and `figures` that it shows.
+//! The parts of a JSON document that a page shows: keys of `compare`, `attack` and `figures`.
 
 use portcullis_sim::attack::PROBES_CACHED_MIN;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// What every document says beside its results.
+/// What every document contains in addition to its results.
 #[derive(Deserialize)]
 pub(super) struct Setting {
     pub(super) version: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct Setting {
     pub(super) violations: Vec<String>,
 }
 
-/// A trace that was read.
+/// A trace that was replayed.
 #[derive(Deserialize)]
 pub(super) struct Input {
     pub(super) file: String,
@@ -38,7 +38,7 @@ pub(super) struct Input {
     pub(super) out_of_order: u64,
 }
 
-/// The machine, with everything that was assumed of it.
+/// The machine, with all its values.
 #[derive(Deserialize)]
 pub(super) struct Assumed {
     pub(super) id: String,
@@ -73,13 +73,13 @@ pub(super) struct Design {
     design: String,
     #[serde(default)]
     options: Map<String, Value>,
-    /// It is for hardware that does not exist.
+    /// Whether the design needs hardware that does not exist.
     #[serde(default)]
     pub(super) no_such_hardware: bool,
 }
 
 impl Design {
-    /// With the protection, unless there is none.
+    /// The label, followed by the protection if there is one.
     pub(super) fn label_with(&self, protection: Protection) -> String {
         match protection {
             Protection::None => self.label(),
@@ -87,7 +87,7 @@ impl Design {
         }
     }
 
-    /// As users write it: `eiovar:k=64`.
+    /// The form of the command line: `eiovar:k=64`.
     pub(super) fn label(&self) -> String {
         self.options.iter().fold(self.design.clone(), |label, (key, value)| match value {
             Value::Bool(_) => format!("{label}:{key}"),
@@ -106,7 +106,7 @@ pub(super) struct Comparison {
     pub(super) equal_batch: Vec<Run>,
     pub(super) best: Vec<Best>,
     pub(super) advice: Vec<String>,
-    /// Of several pieces of work together.
+    /// The totals of several pieces of work.
     #[serde(default)]
     pub(super) all: Vec<Total>,
 }
@@ -142,7 +142,7 @@ pub(super) struct Total {
     pub(super) worst: Worst,
 }
 
-/// Where it does worst.
+/// The work on which a design does worst.
 #[derive(Deserialize)]
 pub(super) struct Worst {
     pub(super) trace: String,
@@ -150,14 +150,14 @@ pub(super) struct Worst {
     pub(super) share: Share,
 }
 
-/// A share of what is reached with no protection: a range where it is not known how full buffers were.
+/// A share of the rate without protection. It is a range if the fill of buffers is not known.
 #[derive(Clone, Copy, Deserialize)]
 pub(super) struct Share {
     pub(super) estimate_vs_none: Option<f64>,
     pub(super) estimate_vs_none_min: Option<f64>,
 }
 
-/// What a run was made on.
+/// The work and the hardware of a run.
 #[derive(Clone, PartialEq, Deserialize)]
 pub(super) struct Subject {
     /// The work.
@@ -165,12 +165,12 @@ pub(super) struct Subject {
     /// The hardware parameters that were changed.
     #[serde(default)]
     set: Map<String, Value>,
-    /// Hardware that does not exist, if it is a part of the machine.
+    /// The prefetcher, which no real hardware has, if the machine has one.
     prefetcher: Option<String>,
 }
 
 impl Subject {
-    /// What to call it: the work, and what was changed where that is swept.
+    /// The title: the work and, in a sweep, the changed values.
     pub(super) fn title(&self, setting: &Setting) -> String {
         if setting.sweep.is_empty() { self.trace.clone() } else { with_settings(&self.trace, &self.set) }
     }
@@ -180,13 +180,13 @@ impl Subject {
         setting.input.iter().find(|input| input.file == self.trace)
     }
 
-    /// What must be said of hardware that does not exist.
+    /// The prefetcher to mention, because no real hardware has one.
     pub(super) fn hypothetical(&self) -> Option<&str> {
         self.prefetcher.as_deref()
     }
 }
 
-/// A title, and what was changed about the hardware.
+/// A title, followed by the changes to the hardware.
 pub(super) fn with_settings(title: &str, set: &Map<String, Value>) -> String {
     set.iter().fold(title.to_owned(), |title, (key, value)| match value {
         Value::String(word) => format!("{title}, {key}={word}"),
@@ -194,7 +194,7 @@ pub(super) fn with_settings(title: &str, set: &Map<String, Value>) -> String {
     })
 }
 
-/// For which kind of device the work is.
+/// The kind of device for which the work is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Traffic {
@@ -208,7 +208,7 @@ pub(super) struct Recorded {
     pub(super) cpu_percent: f64,
 }
 
-/// One run. Where it failed there is an error and no numbers.
+/// A run. A failed run has an error and no numbers.
 #[derive(Deserialize)]
 pub(super) struct Run {
     #[serde(flatten)]
@@ -227,18 +227,18 @@ pub(super) struct Run {
     pub(super) ptcache_l3_misses_per_page: Option<f64>,
     pub(super) memory_reads_per_page: Option<f64>,
     pub(super) table_pages_max: Option<f64>,
-    /// `None` where the device reaches memory for good, too.
+    /// `None` also if the device always reaches memory.
     pub(super) stale_window_us_max: Option<f64>,
-    /// None without bound.
+    /// `None` if there is no bound.
     pub(super) bound_us: Option<f64>,
-    /// What timers and the hardware may take beside the bound.
+    /// What timers and the hardware may add to the bound.
     pub(super) grace_us: Option<f64>,
     pub(super) stale_window_us_over_time: Option<Vec<f64>>,
     pub(super) stale_window_piece_us: Option<f64>,
     pub(super) stale_accesses: Option<f64>,
     pub(super) traffic: Option<Traffic>,
     pub(super) estimate_gbps: Option<f64>,
-    /// `None` where it is known how full buffers were.
+    /// `None` if the fill of buffers is known.
     pub(super) estimate_gbps_min: Option<f64>,
     pub(super) estimate_operations_per_second: Option<f64>,
     pub(super) limit: Option<String>,
@@ -248,7 +248,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The window that was seen would have been longer in a longer run.
+    /// Whether a longer run would have shown a longer window.
     pub(super) fn unbounded(&self) -> bool {
         self.stale_window_us_max.is_some_and(|window_us| window_us > 0.0) && self.bound_us.is_none()
     }
@@ -262,7 +262,7 @@ pub(super) struct Attack {
     pub(super) results: Vec<Finding>,
 }
 
-/// What a malicious device found under one design, by the rule that it would break.
+/// What a malicious device found under one design, for one rule.
 #[derive(Deserialize)]
 pub(super) struct Finding {
     #[serde(flatten)]
@@ -271,36 +271,36 @@ pub(super) struct Finding {
     pub(super) design: Design,
     pub(super) protection: Protection,
     pub(super) rule: Option<String>,
-    /// Whether the design says of itself that it breaks the rule; none where no rule was broken.
+    /// Whether the design declares that it breaks the rule. `None` if no rule was broken.
     pub(super) declared: Option<bool>,
     pub(super) stale_accesses: f64,
     pub(super) stale_window_us_max: Option<f64>,
     pub(super) stale_bytes_us: Option<f64>,
-    /// None without bound.
+    /// `None` if there is no bound.
     pub(super) bound_us: Option<f64>,
-    /// What timers and the hardware may take beside the bound.
+    /// What timers and the hardware may add to the bound.
     pub(super) grace_us: Option<f64>,
     pub(super) probes: f64,
-    /// None where nothing is ever unmapped.
+    /// `None` if nothing is ever unmapped.
     pub(super) probes_cached: Option<f64>,
     /// Why the run ended early, if it did.
     pub(super) error: Option<String>,
 }
 
 impl Finding {
-    /// Something got through that the design does not say of itself.
+    /// Whether something got through that the design does not declare.
     pub(super) fn undeclared(&self) -> bool {
         self.stale_accesses > 0.0 && self.declared != Some(true)
     }
 
-    /// Nothing got through a run that would not have shown it.
+    /// Whether nothing got through, but the run would not have shown it.
     pub(super) fn shows_nothing(&self) -> bool {
         let too_few = self.probes_cached.is_some_and(|cached| cached < PROBES_CACHED_MIN as f64);
         self.stale_accesses == 0.0 && (self.error.is_some() || too_few)
     }
 
-    /// On which side of its design's bound it lies, where there are findings on both sides or it is beyond: they have the same
-    /// name otherwise.
+    /// On which side of its design's bound a finding lies. Given if there are findings on both sides, or if this one
+    /// is beyond the bound, because their names would otherwise be equal.
     pub(super) fn side_of_bound(&self, all: &[Self]) -> Option<&'static str> {
         let late = |finding: &Self| {
             let bounded = finding.protection == Protection::Deferred && finding.bound_us.is_some();
@@ -314,7 +314,7 @@ impl Finding {
         }
     }
 
-    /// What got through would have gone on doing so, whenever the attack had ended.
+    /// Whether the device would have kept reaching buffers for as long as the attack lasted.
     pub(super) fn unbounded(&self) -> bool {
         self.stale_window_us_max.is_some() && self.declared == Some(true) && self.bound_us.is_none()
     }
@@ -340,7 +340,7 @@ pub(super) struct Figure {
     pub(super) tables: Vec<Grid>,
 }
 
-/// Numbers in rows and columns.
+/// A table of numbers.
 #[derive(Deserialize)]
 pub(super) struct Grid {
     pub(super) title: String,
@@ -350,14 +350,14 @@ pub(super) struct Grid {
     pub(super) rows: Vec<GridRow>,
 }
 
-/// A row of them.
+/// A row of a table.
 #[derive(Deserialize)]
 pub(super) struct GridRow {
     pub(super) name: String,
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// A number of a figure, and what it is held against.
+/// A number of a figure, and what it is compared with.
 #[derive(Deserialize)]
 pub(super) struct Point {
     pub(super) id: String,
@@ -368,7 +368,7 @@ pub(super) struct Point {
     pub(super) within: Option<bool>,
 }
 
-/// What a number must be.
+/// The range in which a number must lie.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Tolerance {

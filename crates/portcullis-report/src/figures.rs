@@ -28,12 +28,12 @@ fn section(one: &Figure, points: &[Point]) -> Result<Markup, ReportError> {
         section id=(one.id) {
             h2 { (one.title) }
             p.quiet { (one.source) }
-            @if one.no_such_hardware { p { strong { "No such hardware: " } "IOTLBs with prefetchers are a hypothesis." } }
+            @if one.no_such_hardware { p { strong { "No such hardware: " } "IOTLBs with prefetchers are hypothetical." } }
             div.answer { ul { @for finding in &one.findings { li { (prose(finding)) } } } }
             @for grid in &grids { (grid) }
             @if !held.is_empty() {
                 details {
-                    summary { "What is held against what" }
+                    summary { "What is compared with what" }
                     (scrolled(&one.title, &held_table(&held)))
                 }
             }
@@ -41,7 +41,7 @@ fn section(one: &Figure, points: &[Point]) -> Result<Markup, ReportError> {
     })
 }
 
-/// A table, with a picture where its columns are numbers.
+/// A table, and a picture if its columns are numbers.
 fn grid(grid: &Grid) -> Result<Markup, ReportError> {
     let picture =
         figure(&html! { "↑ " (grid.quantity) }, &html! { (grid.across) " →" }, |form| picture::curves(grid, form))?;

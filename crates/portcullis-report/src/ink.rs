@@ -1,10 +1,10 @@
-//! Colours: one for each meaning, in a light page and in a dark one.
+//! Colours: one for each meaning, on a light page and on a dark one.
 
 use crate::document::Protection;
 use plotters::style::RGBColor;
 use std::fmt::Write;
 
-/// What a colour stands for.
+/// The meaning of a colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ink {
     Page,
@@ -61,7 +61,7 @@ impl Ink {
         }
     }
 
-    /// Those of curves that have no meaning of their own.
+    /// The colours of curves without a specific meaning.
     pub(super) const CURVES: [Self; 6] =
         [Self::Iotlb, Self::CacheL3, Self::CacheL2, Self::CacheL1, Self::Strict, Self::Unprotected];
 
@@ -74,7 +74,7 @@ impl Ink {
         }
     }
 
-    /// What a picture is drawn with. [`themed`] makes a variable of it.
+    /// The colour for drawing a picture. [`themed`] replaces it by a variable.
     pub(super) fn rgb(self) -> RGBColor {
         let [_, red, green, blue] = self.definition().1.to_be_bytes();
         RGBColor(red, green, blue)
@@ -100,7 +100,7 @@ pub(super) fn variables() -> String {
     css
 }
 
-/// A picture whose colours follow the page's.
+/// Replaces the colours of a picture by the page's variables, so that they follow the page's theme.
 pub(super) fn themed(svg: &str) -> String {
     Ink::ALL.iter().fold(svg.to_owned(), |svg, ink| {
         svg.replace(&format!("\"#{:06X}\"", ink.definition().1), &format!("\"{}\"", ink.variable()))
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Contrast of two colours as WCAG 2.1 defines it.
+    /// The contrast of two colours, as defined by WCAG 2.1.
     fn contrast(one: u32, other: u32) -> f64 {
         let luminance = |rgb: u32| {
             let [_, red, green, blue] = rgb.to_be_bytes().map(|channel| {

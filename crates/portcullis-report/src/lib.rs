@@ -1,6 +1,7 @@
-//! One self-contained page from a JSON document: the question, the answer, the picture, the numbers, what was assumed.
+//! Makes one self-contained page from a JSON document: the question, the answer, the picture, the numbers, and the
+//! assumptions.
 //!
-//! A page is made from the document and nothing else, so that every number in it is in the JSON.
+//! A page is made only from the document, so every number in it is in the JSON.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -20,16 +21,16 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-/// Why there is no page.
+/// Why a page could not be made.
 #[derive(Debug, Error)]
 pub enum ReportError {
-    /// Not a document that there are pages for.
+    /// There are no pages for documents of this schema.
     #[error("there is no page for documents of the schema `{0}`")]
     Schema(String),
-    /// The document lacks something, or has something else in its place.
+    /// The document lacks something, or has a value of another type.
     #[error("the document is not as its schema says: {0}")]
     Document(#[from] serde_json::Error),
-    /// The parts of the document do not belong together.
+    /// The parts of the document contradict each other.
     #[error("the document contradicts itself: {0}")]
     Malformed(&'static str),
     /// A picture could not be drawn.
@@ -40,7 +41,8 @@ pub enum ReportError {
 /// The page for a document of `compare`, `attack` or `figures`, as HTML.
 ///
 /// # Errors
-/// [`ReportError`] for any other document, or one that is not as its schema says.
+/// Returns a [`ReportError`] for any other document, for one that does not follow its schema, and if a picture cannot
+/// be drawn.
 pub fn page(document: &Value) -> Result<String, ReportError> {
     match document["schema"].as_str() {
         Some("portcullis.compare/1") => compare::page(&Deserialize::deserialize(document)?),

@@ -1,4 +1,4 @@
-//! What every page has: its frame, the numbers marked as such, what was assumed, and how to do it again.
+//! The parts of every page: its frame, its marked numbers, the assumptions, and how to reproduce it.
 
 use super::document::{Assumed, Design, Input, Protection, Setting, Subject};
 use super::ink::{Ink, variables};
@@ -7,24 +7,24 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use portcullis_sim::number::{count, number};
 use serde_json::{Map, Value};
 
-/// What every page begins with, and no other file: the program replaces a file only if it does.
+/// The beginning of every page. No other file has it, so the program replaces only files that begin like this.
 pub const BEGINNING: &str =
     r#"<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="portcullis">"#;
 
 const STYLE: &str = include_str!("style.css");
 
-/// What makes a page its own.
+/// The parts that differ between pages.
 pub(super) struct Page<'p> {
     pub(super) question: &'p str,
     pub(super) setting: &'p Setting,
-    /// Ids and names of its sections.
+    /// The ids and names of its sections.
     pub(super) contents: &'p [(String, String)],
-    /// What was assumed beside the setting.
+    /// Assumptions in addition to the setting.
     pub(super) assumed: &'p [(&'p str, &'p str)],
     pub(super) body: Markup,
 }
 
-/// The whole page. Nothing in it is fetched from anywhere, and a browser is told so.
+/// The whole page. It fetches nothing, and tells the browser to forbid it.
 pub(super) fn frame(page: &Page<'_>) -> String {
     let (question, setting) = (page.question, page.setting);
     html! {
@@ -67,7 +67,7 @@ pub(super) fn frame(page: &Page<'_>) -> String {
                     (reproduction(setting))
                 }
                 footer.quiet {
-                    "This page is one file and loads nothing. Every number in it stands in the JSON document of the same run."
+                    "This page is one file and loads nothing. Every number in it is in the JSON document of the same run."
                 }
             }
         }
@@ -75,7 +75,7 @@ pub(super) fn frame(page: &Page<'_>) -> String {
     .into_string()
 }
 
-/// A number of the document, as it is shown. A reader of the page finds the exact value in the attribute.
+/// A number of the document, as it is shown. The attribute holds the exact value.
 pub(super) fn shown(value: f64, text: &str) -> Markup {
     html! { data value=(value.to_string()) { (text) } }
 }
@@ -90,17 +90,17 @@ pub(super) fn counted(value: u64) -> Markup {
     html! { data value=(value.to_string()) { (count(value)) } }
 }
 
-/// A cell for a number, with a dash where there is none.
+/// A cell for a number, or a dash if there is none.
 pub(super) fn cell(value: Option<f64>, show: impl Fn(f64) -> String) -> Markup {
     html! { td { @match value { Some(value) => (shown(value, &show(value))), None => "–" } } }
 }
 
-/// A count that is a float because it came out of a document.
+/// A count that is a float because it comes from a document.
 pub(super) fn whole(value: f64) -> String {
     count(value as u64)
 }
 
-/// Heads of columns, each with its line breaks.
+/// The heads of columns. Their line breaks are kept.
 pub(super) fn heads(names: &[&str]) -> Markup {
     html! {
         @for name in names {
@@ -117,12 +117,12 @@ pub(super) fn design_cells(design: &Design, protection: Protection) -> Markup {
     }
 }
 
-/// The mark of a protection, as in the pictures. It belongs into an element of the protection's class.
+/// The mark of a protection, as in the pictures. The element around it must have the protection's class.
 fn marked(protection: Protection) -> Markup {
     html! { span.mark style={ "--ink:" (Ink::of(protection).variable()) } {} }
 }
 
-/// The marks of the protections.
+/// The marks of the protections, with their meanings.
 pub(super) fn protections(there: impl Fn(Protection) -> bool) -> Markup {
     let meanings = [
         (Protection::Strict, "strict: out of reach once the unmap returns"),
@@ -138,7 +138,7 @@ pub(super) fn protections(there: impl Fn(Protection) -> bool) -> Markup {
     }
 }
 
-/// A picture in both of its forms, with words above and below. Nothing where there is nothing to draw.
+/// A picture in both of its forms, with text above and below. `None` if there is nothing to draw.
 pub(super) fn figure(
     above: &Markup,
     below: &Markup,
@@ -155,12 +155,12 @@ pub(super) fn figure(
     }))
 }
 
-/// A table that scrolls by itself where the page is too narrow.
+/// A table that scrolls by itself if the page is too narrow.
 pub(super) fn scrolled(name: &str, table: &Markup) -> Markup {
     html! { div.scroll role="region" tabindex="0" aria-label=(name) { table { (table) } } }
 }
 
-/// Text in which `these` are names.
+/// Text in which parts between backquotes are names.
 pub(super) fn prose(text: &str) -> Markup {
     html! {
         @for (index, piece) in text.split('`').enumerate() {
@@ -169,7 +169,7 @@ pub(super) fn prose(text: &str) -> Markup {
     }
 }
 
-/// A paragraph by its sentences. One ends with a full stop before a space and a capital letter.
+/// Splits a paragraph into sentences. A sentence ends with a full stop before a space and a capital letter.
 pub(super) fn sentences(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut rest = text;
@@ -183,32 +183,32 @@ pub(super) fn sentences(text: &str) -> Vec<&str> {
     sentences
 }
 
-/// What a trace holds.
+/// The contents of a trace.
 pub(super) fn facts(input: &Input) -> Markup {
     html! {
         p.quiet {
             (counted(input.maps)) " maps, " (counted(input.pages)) " pages, " (counted(input.cpus)) " CPUs; "
             (counted(input.unmatched_unmaps)) " unmaps precede the capture."
             @if input.lost_events > 0 {
-                " " strong { "The tracer lost " (counted(input.lost_events)) " events; what they did is missing here." }
+                " " strong { "The tracer lost " (counted(input.lost_events)) " events; their effects are missing here." }
             }
             @if input.out_of_order > 0 {
                 " " strong { (counted(input.out_of_order)) " events are older than the one before them on their CPU." }
             }
             @match input.events.as_str() {
-                "iommu" => " Without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller.",
-                "dma" => " Read from dma: events alone; coherent buffers are not in it.",
+                "iommu" => " Without dma: events, whole pages count as data, read and written; rates are too high if buffers are smaller.",
+                "dma" => " Read from dma: events alone; coherent buffers are missing.",
                 _ => "",
             }
         }
     }
 }
 
-/// What stands above results for hardware that does not exist.
+/// The note above results for hardware that does not exist.
 pub(super) fn hypothetical(subject: &Subject) -> Markup {
     html! {
         @if let Some(prefetcher) = subject.hypothetical() {
-            p { strong { "No such hardware: " } "an IOTLB with the prefetcher " code { (prefetcher) } " is a hypothesis." }
+            p { strong { "No such hardware: " } "an IOTLB with the prefetcher " code { (prefetcher) } " is hypothetical." }
         }
     }
 }
@@ -233,14 +233,14 @@ fn assumptions(setting: &Setting, also: &[(&str, &str)]) -> Markup {
             @if !setting.set.is_empty() { dt { "changed" } dd { code { (setting.set.join(" ")) } } }
             @if let Some(dropped) = setting.no_hint {
                 dt { "invalidation hint" }
-                dd { (if dropped { "dropped: no invalidation says that only leaves have changed" } else { "given where only leaves have changed" }) }
+                dd { (if dropped { "dropped: no invalidation carries the hint that only leaves have changed" } else { "given if only leaves have changed" }) }
             }
             @if let Some(sub_page) = &setting.sub_page {
                 dt { "parts of pages" }
                 dd {
                     (match sub_page.as_str() {
-                        "bounce" => "bounced: devices use whole pages in their place, and parts are copied",
-                        "refuse" => "refused: no buffer is mapped that has one",
+                        "bounce" => "bounced: devices use separate whole pages, and parts are copied",
+                        "refuse" => "refused: a buffer with such a part is not mapped",
                         _ => "exposed: devices reach the rest of their pages",
                     })
                 }
@@ -286,7 +286,7 @@ fn literal(value: &Value) -> Markup {
             (None, None) => html! { (value.to_string()) },
         },
         Value::String(word) => html! { (word) },
-        // A range.
+        // The two ends of a range.
         Value::Array(ends) => {
             html! { @for (index, end) in ends.iter().enumerate() { @if index > 0 { " to " } (literal(end)) } }
         }
@@ -306,7 +306,7 @@ fn reproduction(setting: &Setting) -> Markup {
     }
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell, if necessary.
 fn quoted(word: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_=+,.:/@%".contains(character);
     if !word.is_empty() && word.chars().all(plain) {

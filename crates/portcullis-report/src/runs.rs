@@ -1,4 +1,4 @@
-//! Runs side by side at equal batches: their tables, and what the columns say.
+//! Runs side by side at equal batches: their tables, and the meanings of the columns.
 
 use super::document::{Protection, Run, Share, Traffic};
 use super::page::{cell, counted, design_cells, heads, scrolled, shown, whole};
@@ -7,15 +7,15 @@ use maud::{Markup, html};
 use portcullis_sim::number::{gbps, low_percent, number, percent, thousands};
 use std::collections::BTreeSet;
 
-/// Runs with batches of up to so many unmaps.
+/// Runs with batches of up to `unmaps` unmaps.
 pub(super) struct Batch<'d> {
     pub(super) unmaps: u64,
     pub(super) runs: Vec<&'d Run>,
 }
 
 impl<'d> Batch<'d> {
-    /// The runs of one piece of work by batch, each with all designs in the order of `own`, where each has the batch of its design. What
-    /// does not protect unmaps nothing, and stands with the first.
+    /// The runs of one piece of work by batch. Each batch has all designs in the order of `own`, where each design has
+    /// its own batch. Designs without protection have no batches, and are listed with the smallest.
     pub(super) fn all(own: &'d [Run], equal: &'d [Run]) -> Vec<Self> {
         let all = || own.iter().chain(equal);
         let mut batches: BTreeSet<u64> =
@@ -42,14 +42,14 @@ impl<'d> Batch<'d> {
     }
 }
 
-/// How batches of up to `unmaps` are called.
+/// The title of batches of up to `unmaps`.
 pub(super) fn title(unmaps: u64) -> Markup {
     html! {
         @if unmaps == 1 { "Each unmap by itself" } @else { "In batches of up to " (counted(unmaps)) ", each with one wait" }
     }
 }
 
-/// The rate of a run, with its unit. Both ends where it is a range.
+/// The rate of a run, with its unit. Shows both ends if it is a range.
 pub(super) fn rate(run: &Run) -> Option<(Markup, &'static str)> {
     Some(match run.traffic {
         Some(Traffic::Disk) => {
@@ -60,12 +60,12 @@ pub(super) fn rate(run: &Run) -> Option<(Markup, &'static str)> {
     })
 }
 
-/// A share of the unprotected rate, likewise.
+/// A share of the unprotected rate. Shows both ends if it is a range.
 pub(super) fn share(share: Share) -> Option<Markup> {
     Some(range(share.estimate_vs_none_min, share.estimate_vs_none?, low_percent, percent))
 }
 
-/// One number where both ends look the same.
+/// A range, or one number if both ends print the same.
 fn range(least: Option<f64>, most: f64, low: fn(f64) -> String, high: fn(f64) -> String) -> Markup {
     html! {
         @if let Some(least) = least.filter(|least| high(*least) != high(most)) { (shown(least, &low(least))) "–" }
@@ -73,7 +73,7 @@ fn range(least: Option<f64>, most: f64, low: fn(f64) -> String, high: fn(f64) ->
     }
 }
 
-/// The table that a terminal shows, and what bounds the windows.
+/// The table as on a terminal, with the bounds of the windows.
 pub(super) fn table(runs: &[&Run], is_best: impl Fn(&Run) -> bool) -> Markup {
     let unit = runs.iter().find_map(|run| rate(run)).map_or("Gb/s", |(_, unit)| unit);
     let recorded = runs.iter().any(|run| run.recorded.is_some());
@@ -117,7 +117,7 @@ pub(super) fn table(runs: &[&Run], is_best: impl Fn(&Run) -> bool) -> Markup {
     }
 }
 
-/// Where nothing is translated there is nothing to count.
+/// Without translation, zero means that there is nothing to count.
 fn unless_nothing(run: &Run, value: Option<f64>) -> Option<f64> {
     value.filter(|value| run.protection != Protection::None || *value != 0.0)
 }
@@ -156,23 +156,26 @@ pub(super) fn misses_table(runs: &[&Run]) -> Markup {
 
 pub(super) fn columns() -> Markup {
     let meanings = [
-        ("cycles/page", "CPU cycles in map, unmap and flushes, waits included, per page mapped"),
+        ("cycles/page", "CPU cycles of maps, unmaps and flushes, including waits, per mapped page"),
         (
             "IOTLB, L3 misses/p",
             "device accesses per page that needed a walk, and walks that missed the cache of pointers to leaf tables",
         ),
-        ("inval/page, tables max", "invalidation commands per page; table pages in use at most"),
+        ("inval/page, tables max", "invalidation commands per page; the most table pages in use"),
         (
             "window µs seen, bound µs",
-            "how long an unmapped page was seen within the device’s reach at most; how long the design says that an unmap waits until \
-             the hardware is told, + what timers and the hardware may take beside it",
+            "the longest time that an unmapped page was seen within the device’s reach; the design’s bound on how long an unmap waits \
+             until the hardware is told, + what timers and the hardware may add",
         ),
         ("stale pages", "pages that were still within reach when handed back"),
-        ("CPU % as recorded", "what protection takes of one core at the speed at which the work was recorded"),
+        (
+            "CPU % as recorded",
+            "the CPU time of protection, in percent of one core, at the speed at which the work was recorded",
+        ),
         (
             "Gb/s or kIO/s, limit, of none",
-            "an estimate at full speed: what it is bound by (CPUs, bus, link or disks), and its share of the rate without protection; \
-             ranges where it is not known how full the received buffers were",
+            "an estimate at full speed, what limits it (CPUs, bus, link or disks), and its share of the rate without protection; \
+             ranges if the fill of the received buffers is not known",
         ),
     ];
     html! {

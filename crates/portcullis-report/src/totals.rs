@@ -1,4 +1,4 @@
-//! Several pieces of work together.
+//! The totals of several pieces of work.
 
 use super::document::{Protection, Total, with_settings};
 use super::page::{cell, design_cells, heads, scrolled, whole};
@@ -6,7 +6,7 @@ use super::runs::{share, title};
 use maud::{Markup, html};
 use portcullis_sim::number::number;
 
-/// The section for all of `totals`, which there are only where there are several pieces of work.
+/// The section for all `totals`. They exist only if there are several pieces of work.
 pub(super) fn section(id: &str, name: &str, totals: &[Total]) -> Markup {
     let mut tables: Vec<(&Total, Vec<&Total>)> = Vec::new();
     for total in totals {
@@ -22,8 +22,8 @@ pub(super) fn section(id: &str, name: &str, totals: &[Total]) -> Markup {
         section id=(id) {
             h2 { (name) }
             p.quiet {
-                "Cycles are over all pages, windows the longest of any work. The share is that of the time which all work would take \
-                 without protection."
+                "Cycles are the mean over all pages, and windows the longest of any work. The share is the time that all work would \
+                 take without protection, divided by the time that it takes."
             }
             @for (first, totals_of) in &tables {
                 h4 { (title(batch(first, totals))) (with_settings("", &first.set)) }
@@ -33,7 +33,7 @@ pub(super) fn section(id: &str, name: &str, totals: &[Total]) -> Markup {
     }
 }
 
-/// What does not protect stands with the first batch.
+/// The batch of a total. Designs without protection are listed with the smallest batch.
 fn batch(total: &Total, all: &[Total]) -> u64 {
     let protected = || all.iter().filter(|other| other.set == total.set && other.protection != Protection::None);
     match total.protection {

@@ -1,6 +1,6 @@
-//! How many mappings per second of the host's time the lab replays, under every design and protection.
+//! How many mappings per second of host time the lab replays, under every design and protection.
 //!
-//! An operation is a mapping with all that belongs to it: its map, what the device does with it, and its unmap.
+//! An operation is a mapping with everything that belongs to it: its map, the device's accesses, and its unmap.
 
 use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
@@ -20,7 +20,7 @@ const SEED: u64 = 1;
 const TRACE_NAME: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
 const TRACE: &[u8] = include_bytes!("../../../traces/q-e1000e-rx.strict.2cpu.trace.xz");
 
-/// What a run over some work must come to.
+/// What a run over some work must result in.
 struct Expected {
     operations: u64,
     pages: u64,
@@ -34,7 +34,7 @@ fn trace(criterion: &mut Criterion) {
     every_design(criterion, "q-e1000e-rx.strict.2cpu", &work, &Expected { operations, pages });
 }
 
-/// Filling the rings and the first time round them are work too, and take time here, but count as no operations.
+/// Filling the rings and going round them once also takes time here, but does not count as operations.
 fn rings(criterion: &mut Criterion) {
     for parameters in ["count=1,operations=20000", "count=16,ring=64,operations=16384"] {
         let work = Work::parse(&format!("rings:{parameters}")).expect("the parameters are right");
@@ -47,7 +47,7 @@ fn rings(criterion: &mut Criterion) {
     }
 }
 
-/// One benchmark for every design and each of its protections.
+/// One benchmark for each design and protection.
 fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &Expected) {
     let machine = Machine::by_id("cascadelake-cx5").expect("the default machine");
     let pace = machine_pace(&machine, work, PayloadRule::Shown, SEED);
@@ -58,7 +58,7 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
             let job = Job {
                 machine: &machine,
                 work: work.clone(),
-                design,
+                design: design.into(),
                 options: Options::NONE,
                 protection,
                 sub_page: SubPage::Expose,
@@ -84,7 +84,7 @@ fn bench(group: &mut BenchmarkGroup<'_, WallTime>, job: &Job<'_>, expected: &Exp
     group.bench_function(name, |bencher| {
         bencher.iter(|| {
             let outcome = run(black_box(job)).expect("the run succeeds");
-            // What was not done was not timed.
+            // Work that was not done was not timed either.
             assert_eq!((outcome.operations, outcome.pages, outcome.faults), (expected.operations, expected.pages, 0));
             outcome
         });

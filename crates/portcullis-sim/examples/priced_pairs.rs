@@ -1,5 +1,6 @@
-//! `priced_pairs MACHINE.json DESIGN...`: what the machine's cost book says of a strict map and unmap of one page, without hardware,
-//! in cycles, a line for each design. `cargo xtask bench --machine` holds it against what is timed.
+//! `priced_pairs MACHINE.json DESIGN...` prints one line for each design: the cycles of a strict map and unmap of one
+//! page, without the share of the hardware, according to the cost book of the machine. `cargo xtask bench --machine`
+//! compares them with measured times.
 
 use portcullis::designs::DesignId;
 use portcullis_sim::{Machine, priced};

@@ -1,4 +1,4 @@
-//! What virtual cores have spent, and on what.
+//! The cycles that virtual cores have spent, by purpose.
 
 use portcullis::platform::{LockClass, Phase};
 
@@ -15,7 +15,7 @@ pub struct Account {
     allocations: u64,
     search_steps: u64,
     search_steps_max: u64,
-    /// Steps of the allocation under way.
+    /// Search steps of the allocation in progress.
     searching: u64,
     phase: usize,
 }
@@ -56,7 +56,7 @@ impl Account {
         self.phase = phase_index(phase);
     }
 
-    /// Goes back to a phase that an interrupt has broken into.
+    /// Returns to the phase that an interrupt interrupted.
     pub(crate) fn resume(&mut self, phase: Phase) {
         self.phase = phase_index(phase);
     }
@@ -83,7 +83,7 @@ impl Account {
         self.of_which_hardware_wait(cycles);
     }
 
-    /// Of the work charged already, this much was waiting for hardware.
+    /// Counts `cycles` of the work already charged as a wait for hardware.
     pub(crate) fn of_which_hardware_wait(&mut self, cycles: u64) {
         self.hardware_wait += cycles;
     }
@@ -93,13 +93,13 @@ impl Account {
         self.lock_waits[class_index(class)] += cycles;
     }
 
-    /// Adds what another core has spent.
+    /// Adds the account of another core.
     pub(crate) fn add(&mut self, other: &Self) {
         self.combine(other, |mine, theirs| mine + theirs);
         self.search_steps_max = self.search_steps_max.max(other.search_steps_max);
     }
 
-    /// What has been spent since `earlier`, a copy of this account. The longest search is that of the whole.
+    /// What has been spent since `earlier`, a copy of this account. The longest search is that of the whole account.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut spent = *self;
         spent.combine(earlier, |now, then| now - then);
@@ -118,12 +118,12 @@ impl Account {
         self.search_steps = with(self.search_steps, other.search_steps);
     }
 
-    /// Cycles charged in all, spins included.
+    /// Cycles charged in all phases, including spins.
     pub fn cycles(&self) -> u64 {
         self.phases.iter().sum()
     }
 
-    /// Cycles charged to one phase, spins included.
+    /// Cycles charged to one phase, including spins.
     pub fn phase_cycles(&self, phase: Phase) -> u64 {
         self.phases[phase_index(phase)]
     }
@@ -138,12 +138,12 @@ impl Account {
         self.lock_waits[class_index(class)]
     }
 
-    /// Address allocations.
+    /// Number of address allocations.
     pub fn allocations(&self) -> u64 {
         self.allocations
     }
 
-    /// Tree nodes passed in searches, in all.
+    /// Tree nodes passed in all searches.
     pub fn search_steps(&self) -> u64 {
         self.search_steps
     }

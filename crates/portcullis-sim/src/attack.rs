@@ -1,8 +1,8 @@
 //! The same malicious device against every design: what got through, and what to make of it.
 
 pub use crate::run::{
-    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware,
-    attack_on_flawed_prefetcher, attack_on_flawed_rings,
+    Attacked, Found, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    attack_on_flawed_rings,
 };
 
 use crate::compare::{ComparePlan, Item, Settings};

@@ -1,4 +1,4 @@
-//! The same work under every design: the runs, their results, and what to make of them.
+//! Runs the same work under every design, and collects the results.
 
 use crate::machine::Machine;
 use crate::number::exact;
@@ -16,25 +16,26 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Batches at which all designs are compared side by side.
+/// The batches at which all designs are compared side by side.
 pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
 
-/// The largest factor for the pauses of a trace: virtual time, in picoseconds, must not run out.
+/// The largest factor for the pauses of a trace. It keeps virtual time, in picoseconds, from overflowing.
 const SCALE_MAX: f64 = 1000.0;
 
-/// How virtual time is set.
+/// How virtual time advances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClockMode {
-    /// Modelled costs plus the pauses of the work, scaled so that the unprotected run reaches the machine's rate.
+    /// Modelled costs plus the pauses of the work. The pauses are scaled so that the unprotected run reaches the
+    /// machine's rate.
     Model,
     /// The timestamps of the trace.
     Trace,
-    /// Modelled costs plus the pauses of the work times this.
+    /// Modelled costs plus the pauses of the work, scaled by this factor.
     Scale(f64),
 }
 
 impl ClockMode {
-    /// Reads `model`, `trace` or `scale=K`, K from 0 to 1000.
+    /// Parses `model`, `trace` or `scale=K` with K from 0 to 1000.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "model" => Some(Self::Model),
@@ -65,21 +66,21 @@ impl Serialize for ClockMode {
     }
 }
 
-/// A trace that was read.
+/// A trace to be replayed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Input {
-    /// Its file.
+    /// The name of the file.
     pub file: String,
-    /// Which program printed it.
+    /// The program that printed it.
     pub format: Format,
-    /// Which events it has.
+    /// The families of events that it has.
     pub events: Events,
-    /// What was counted.
+    /// The counts of its reader.
     #[serde(flatten)]
     pub statistics: Statistics,
 }
 
-/// One piece of work on one machine, and what to call it.
+/// One piece of work on one machine, with its name.
 #[derive(Clone)]
 pub struct Item {
     /// The file of a trace, or the name and parameters of a workload.
@@ -97,53 +98,54 @@ pub type Settings = BTreeMap<String, Value>;
 
 /// What to compare.
 pub struct ComparePlan {
-    /// On which work, and on which machine.
+    /// The pieces of work, each with its machine.
     pub items: Vec<Item>,
-    /// Which designs, with which parameters.
+    /// The designs, with their parameters.
     pub designs: Vec<Choice>,
-    /// Which protections, among those that a design offers; those without protection always run.
+    /// The protections to run, if a design offers them. Designs without protection always run.
     pub protections: Vec<Protection>,
-    /// The largest batch, for all designs; `None`: each design's own, and all at [`EQUAL_BATCHES`] beside it.
+    /// The largest batch, for all designs. `None`: each design's own batch, and all designs at [`EQUAL_BATCHES`] as
+    /// well.
     pub batch: Option<usize>,
-    /// How virtual time is set.
+    /// How virtual time advances.
     pub clock: ClockMode,
-    /// What synthetic work draws from.
+    /// The seed of synthetic work.
     pub seed: u64,
-    /// Whether page-selective invalidations say that only leaves have changed, where that is so.
+    /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
     pub leaf_only_hint: bool,
-    /// What the driver tells the hardware.
+    /// What the driver tells the prefetcher.
     pub hints: Hints,
-    /// What domains do about parts of pages.
+    /// How domains treat pages that a buffer covers only in part.
     pub sub_page: SubPage,
-    /// How full buffers are.
+    /// How full buffers are taken to be.
     pub payload: PayloadRule,
 }
 
 /// One run of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct CompareRow {
-    /// Which item of the plan.
+    /// Index of the item in the plan.
     #[serde(skip)]
     pub item: usize,
     /// The work.
     pub trace: String,
     /// The design.
     pub design: &'static str,
-    /// Its parameters, where they differ from the defaults.
+    /// Its parameters, if they differ from the defaults.
     pub options: Options,
-    /// Whether it is for hardware that there is not.
+    /// Whether the design needs hardware that does not exist.
     pub no_such_hardware: bool,
     /// The protection.
     pub protection: Protection,
-    /// What the domain does about parts of pages; `null` where nothing can be done about them.
+    /// How the domain treats partly covered pages; `null` if this cannot be chosen.
     pub sub_page: Option<SubPage>,
     /// The largest batch.
     pub batch: usize,
-    /// What prefetches, as users write it.
+    /// The prefetcher, in the form of the command line.
     pub prefetcher: Option<String>,
     /// The hardware parameters that were changed.
     pub set: Settings,
-    /// What was measured, or nothing after an error.
+    /// What was measured, or the error.
     #[serde(flatten)]
     pub outcome: Measurement,
 }
@@ -153,7 +155,7 @@ pub struct CompareRow {
 pub enum Measurement {
     /// The run ended.
     Done(Box<RunOutcome>),
-    /// It did not.
+    /// The run failed.
     Failed(RunError),
 }
 
@@ -162,7 +164,7 @@ impl Serialize for Measurement {
         match self {
             Self::Done(outcome) => outcome.serialize(serializer),
             Self::Failed(error) => {
-                // Every key of an outcome, without a value: nothing was measured.
+                // The row has every key of an outcome, with `null` as the value.
                 let keys = serde_json::to_value(RunOutcome::default()).map_err(S::Error::custom)?;
                 let keys = keys.as_object().into_iter().flat_map(|outcome| outcome.keys());
                 let mut row: serde_json::Map<_, _> = keys.map(|key| (key.clone(), Value::Null)).collect();
@@ -174,7 +176,7 @@ impl Serialize for Measurement {
 }
 
 impl CompareRow {
-    /// The design with its parameters, as users write it.
+    /// The design with its parameters, in the form of the command line.
     pub fn label(&self) -> String {
         format!("{}{}", self.design, self.options)
     }
@@ -192,8 +194,8 @@ impl CompareRow {
         }
     }
 
-    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, a stale access under strict protection,
-    /// or rings that are too small for the work.
+    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, a stale access under
+    /// strict protection, or a ring that is too small for the work.
     pub fn violation(&self) -> Option<String> {
         let (design, trace) = (self.label(), &self.trace);
         if let Measurement::Failed(error @ RunError::RingFull { .. }) = &self.outcome {
@@ -208,12 +210,12 @@ impl CompareRow {
     }
 }
 
-/// What came of a comparison.
+/// The results of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// One run per work, design and protection, at the design's own batch.
+    /// One run for each work, design and protection, at the design's own batch.
     pub results: Vec<CompareRow>,
-    /// The same designs at [`EQUAL_BATCHES`], where that is not their own.
+    /// The same designs at [`EQUAL_BATCHES`], except for their own batch.
     pub equal_batch: Vec<CompareRow>,
     /// The pace at which each item was run.
     #[serde(skip)]
@@ -221,8 +223,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// The runs of an item by batch, each with all designs in the order of the plan. What does not protect unmaps nothing, and stands
-    /// with the first.
+    /// The runs of an item by batch. Each batch has all designs in the order of the plan. Designs without protection
+    /// have no batches, and are listed with the smallest.
     pub fn at_equal_batches(&self, item: usize) -> Vec<(usize, Vec<&CompareRow>)> {
         let own: Vec<&CompareRow> = self.results.iter().filter(|row| row.item == item).collect();
         let equal: Vec<&CompareRow> = self.equal_batch.iter().filter(|row| row.item == item).collect();
@@ -245,7 +247,7 @@ impl Comparison {
 }
 
 impl ComparePlan {
-    /// Each design with each of its protections that was asked for, and its own batch.
+    /// Each design with each of its requested protections, at its own batch.
     pub(crate) fn own_jobs(&self) -> Vec<(Choice, Protection, usize)> {
         let mut jobs = Vec::new();
         for &choice in &self.designs {
@@ -281,7 +283,7 @@ impl ComparePlan {
         Job {
             machine: &item.machine,
             work: item.work.clone(),
-            design: choice.design,
+            design: choice.design.into(),
             options: choice.options,
             protection,
             sub_page: self.sub_page,
@@ -294,7 +296,7 @@ impl ComparePlan {
         }
     }
 
-    /// Makes the run at `pace` and, where a trace tells at what speed it was recorded, once more at that.
+    /// Makes the run at `pace`. If the work is a trace, also makes it at the speed at which the trace was recorded.
     fn measure(&self, item: &Item, pace: Pace, choice: Choice, protection: Protection, batch: usize) -> Measurement {
         let run = |pace| outcome::run(&self.job(item, pace, choice, protection, batch));
         let recorded = || match (&item.work, pace) {
@@ -309,17 +311,18 @@ impl ComparePlan {
         }
     }
 
-    /// How many runs it takes.
+    /// The number of runs.
     pub fn runs(&self) -> usize {
         self.items.len() * self.jobs().len()
     }
 
-    /// The pace of each item, in their order.
+    /// The pace of each item, in order.
     pub(crate) fn paces(&self) -> Vec<Pace> {
         parallel::each(&self.items, |item| self.clock.pace(&item.machine, &item.work, self.payload, self.seed), |_| {})
     }
 
-    /// Makes the runs, several at a time; `progress` is told when one begins. An error of one run stands in its row.
+    /// Makes the runs, several at a time. Calls `progress` when a run begins. The error of a run is reported in its
+    /// row.
     pub fn execute(&self, mut progress: impl FnMut(&str)) -> Comparison {
         let mut jobs = Vec::new();
         let paces = self.paces();

@@ -1,6 +1,7 @@
-//! The laboratory: the protection layer on virtual cores, over modelled hardware, doing real work.
+//! The lab: runs the protection layer on virtual cores, over modelled hardware, with real work.
 //!
-//! With `figures`, which are made of runs that nothing outside could make, it is a little longer than other crates.
+//! It includes `figures`, because these need runs that code outside cannot make. The crate is therefore a little
+//! longer than others.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -32,7 +33,7 @@ pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
-    Churn, Job, LabUnit, Pace, ParameterInfo, Rings, RunError, SERVER_WORKLOADS, ServerError, ServerWork,
+    Churn, Job, LabDesign, LabUnit, Pace, ParameterInfo, Rings, RunError, SERVER_WORKLOADS, ServerError, ServerWork,
     ServerWorkload, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace,
 };
 pub use traffic::{PayloadRule, Traffic};

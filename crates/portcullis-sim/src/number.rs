@@ -1,6 +1,6 @@
-//! Numbers as they are printed, on a terminal and on a page.
+//! Formats numbers for a terminal and for a page.
 
-/// A count with thousands set apart.
+/// A count with its thousands separated.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -13,7 +13,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A number with three digits or so that mean something.
+/// A number with about three significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -26,7 +26,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A number with every digit that it has, and no row of zeros: as users write it, or with an exponent.
+/// A number with all its digits: in plain form, or with an exponent if that avoids a row of zeros.
 pub fn exact(value: f64) -> String {
     let (plain, exponent) = (value.to_string(), format!("{value:e}"));
     const ROOM: usize = 6;
@@ -43,7 +43,7 @@ pub fn gbps(rate: f64) -> String {
     if rate < 1.0 { format!("{rate:.2}") } else { format!("{rate:.1}") }
 }
 
-/// A range of rates in Gb/s, where `least` is known to be less.
+/// A range of rates in Gb/s, or one rate if `least` is not given.
 pub fn gbps_range(least: Option<f64>, most: f64) -> String {
     range(least.map(gbps), gbps(most))
 }
@@ -53,7 +53,7 @@ pub fn percent_range(least: Option<f64>, most: f64) -> String {
     range(least.map(low_percent), percent(most))
 }
 
-/// The lower end of a range of shares; what follows says that it is a percentage.
+/// The lower end of a range of shares, without the percent sign, which follows the upper end.
 pub fn low_percent(share: f64) -> String {
     format!("{:.0}", 100.0 * share)
 }
@@ -63,7 +63,7 @@ pub fn thousands(rate: f64) -> String {
     number(rate / 1000.0)
 }
 
-/// One number where both ends look the same.
+/// A range, or one number if both ends print the same.
 fn range(least: Option<String>, most: String) -> String {
     match least {
         Some(least) if most.trim_end_matches(" %") != least => format!("{least}–{most}"),

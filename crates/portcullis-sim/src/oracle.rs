@@ -1,20 +1,21 @@
-//! QEMU's VT-d as the oracle for the model's: the descriptors and accesses of a device log, done again in the same order.
+//! QEMU's VT-d as the oracle for the model: replays the descriptors and accesses of a device log in their order.
 //!
-//! Descriptors go through the model's registers and queue as the raw quadwords of the log; accesses are translated like those
-//! of any device; whether one hits and where it leads is the model's own business. The log and the model agree on an access
-//! if both hit or both walk, and both lead to the same byte.
+//! The log's descriptors go through the model's registers and queue as raw quadwords. Accesses are translated like
+//! those of any device; the model alone decides whether an access hits and where it leads. The log and the model agree
+//! on an access if both hit or both walk, and both lead to the same byte.
 //!
-//! What the log leaves out is the tables. They are written here, by two rules:
+//! The log lacks the tables. They are written here by two rules:
 //!
-//! - Before an access that walked in the log, its entry becomes the one that the walk found. The guest had written it by then.
-//! - Before an access that hit in the log, the tables stay as they are: a hit does not read them. Only where they have never had
-//!   an entry for the page does it get the one that was cached, so that a model that does not have it finds it by a walk. That
-//!   counts as one disagreement, and not as a fault with more to follow.
+//! - Before an access that walked in the log, its entry becomes the one that the walk found. The guest had written it
+//!   by then.
+//! - Before an access that hit in the log, the tables stay as they are, because a hit does not read them. There is one
+//!   exception: if the tables never had an entry for the page, they get the cached one. A model that has not cached
+//!   the page then finds it by a walk. That counts as one disagreement, instead of a fault that causes more.
 //!
-//! The caches are never touched but by descriptors and accesses: a disagreement has whatever consequences it has.
+//! Only descriptors and accesses change the caches, so the consequences of a disagreement remain.
 //!
-//! Of the bundled logs the lazy one caches most, at most 574 entries between two flushes. So none of them fills QEMU's IOTLB,
-//! and what happens when it is full they do not say.
+//! Of the bundled logs, the lazy one caches most: at most 574 entries between two flushes. None of the logs fills
+//! QEMU's IOTLB, so they say nothing about its eviction.
 
 use portcullis::iommu::DomainId;
 use portcullis::table::{ENTRIES, Entry, EntryValue, LEVEL_BITS};
@@ -37,7 +38,7 @@ pub enum Answer {
     Hit(PhysAddr),
     /// By a walk, with the byte at this address.
     Walk(PhysAddr),
-    /// Not at all.
+    /// The access was refused.
     Refused(FaultReason),
 }
 
@@ -46,11 +47,11 @@ pub enum Answer {
 pub struct Disagreement {
     /// Index into [`AccessLog::events`].
     pub event: usize,
-    /// What was accessed.
+    /// The address of the access.
     pub iova: Iova,
-    /// What the log says.
+    /// The answer in the log.
     pub logged: Answer,
-    /// What the model said.
+    /// The answer of the model.
     pub found: Answer,
 }
 
@@ -59,21 +60,21 @@ pub struct Disagreement {
 pub struct Agreement {
     /// Accesses in the log.
     pub accesses: u64,
-    /// Those of them that hit, by the log.
+    /// Accesses that hit, according to the log.
     pub logged_hits: u64,
-    /// Those on which log and model disagree.
+    /// Accesses on which the log and the model disagree.
     pub disagreements: u64,
-    /// The first few of these.
+    /// The first few disagreements.
     pub first: Vec<Disagreement>,
-    /// What the model counted: its hits and misses, and the descriptors that it executed.
+    /// The counters of the model: its hits and misses, and the descriptors that it executed.
     pub counters: Counters,
 }
 
-/// Why a log could not be done again.
+/// Why a log could not be replayed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum OracleError {
-    /// No such hardware.
+    /// No hardware can have these parameters.
     #[error(transparent)]
     Parameters(#[from] ParameterError),
     /// The model's queue stopped at a descriptor.
@@ -96,16 +97,17 @@ pub enum OracleError {
 
 /// How many disagreements are kept.
 const KEPT: usize = 16;
-/// The model's memory. Only what is used exists.
+/// The size of the model's memory. Only used pages are backed.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// The log does not say how large a large page was; nearly all are of 2 MiB.
+/// The log does not give the size of a large page. Nearly all are of 2 MiB.
 const LARGE_LEVEL: u8 = 2;
 
-/// Does what the log says to a model with these parameters, and compares. The log's model is
+/// Replays the log on a model with these parameters, and compares the answers. The log's own hardware is
 /// [`Parameters::qemu`](Parameters::qemu).
 ///
 /// # Errors
-/// [`OracleError`], where the parameters cannot be, or the log has descriptors that hardware with these parameters refuses.
+/// Returns an [`OracleError`] if no hardware can have these parameters, if hardware with these parameters refuses a
+/// descriptor of the log, or if the tables do not fit.
 pub fn replay(log: &AccessLog, parameters: &Parameters) -> Result<Agreement, OracleError> {
     parameters.check()?;
     let mut unit = Unit::bring_up(parameters).map_err(|NoMemory| OracleError::Memory { event: 0 })?;
@@ -141,7 +143,7 @@ pub fn replay(log: &AccessLog, parameters: &Parameters) -> Result<Agreement, Ora
 }
 
 impl Agreement {
-    /// Of a hundred accesses, on how many log and model agree; 100 where there are none.
+    /// The share of accesses on which the log and the model agree, in percent. 100 if there are no accesses.
     pub fn percent(&self) -> f64 {
         match self.accesses {
             0 => 100.0,
@@ -166,7 +168,8 @@ impl fmt::Display for Disagreement {
     }
 }
 
-/// The model with its queue, and the tables that the log implies: one for each domain, the context entries of each device.
+/// The model with its queue, and the tables that the log implies: one tree for each domain, and the context entries of
+/// each device.
 struct Unit {
     vtd: Vtd,
     ram: Arc<Ram>,
@@ -184,7 +187,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// Queue on and translation on, no device attached.
+    /// Enables the queue and translation, with no device attached.
     fn bring_up(parameters: &Parameters) -> Result<Self, NoMemory> {
         let ram = Arc::new(Ram::new(PhysAddr::new(0), MEMORY_BYTES));
         let unit = Self {
@@ -211,7 +214,7 @@ impl Unit {
         self.vtd.write_register(self.now_ps, register, bytes, value);
     }
 
-    /// Lets the hardware finish. The log has no times: in it, everything is over before the next line.
+    /// Lets the hardware finish. The log has no times: each of its lines is complete before the next.
     fn settle(&mut self) {
         while let Some(at_ps) = self.vtd.next_event_ps() {
             self.now_ps = at_ps;
@@ -219,9 +222,10 @@ impl Unit {
         }
     }
 
-    /// Puts a descriptor into the queue and sees it through; whether the hardware took it.
+    /// Puts a descriptor into the queue and waits for it. Returns whether the hardware executed it.
     fn execute(&mut self, [qw0, qw1]: [u64; 2]) -> bool {
-        // The status of a wait lies in the guest's memory, which is not here: a page of ours stands in.
+        // The status of a wait lies in the guest's memory, which does not exist here. One of our pages takes its
+        // place.
         let qw1 = match InvalidationDescriptor::decode([qw0, qw1]) {
             Ok(InvalidationDescriptor::Wait { status: Some(_), .. }) => self.status.as_u64(),
             _ => qw1,
@@ -234,7 +238,7 @@ impl Unit {
         self.vtd.read_register(self.now_ps, IQH, 8) == self.tail
     }
 
-    /// Translates an access with all the rights that the log shows, and lets the walk complete.
+    /// Translates an access with all rights that the log shows, and lets the walk complete.
     fn access(&mut self, source: SourceId, iova: Iova, entry: EntryValue) -> Answer {
         let answer = match self.vtd.translate(self.now_ps, source, iova, entry.rights()) {
             Ok(translated) => match translated.outcome {
@@ -247,7 +251,7 @@ impl Unit {
         answer
     }
 
-    /// Where the entry for `iova` belongs in the tables of a device that is, from now on, in `domain`.
+    /// The entry for `iova` in the tables of a device. The device is in `domain` from now on.
     fn slot(&mut self, source: SourceId, domain: u16, iova: Iova, entry: EntryValue) -> Result<&Entry, NoMemory> {
         let mut table = match self.domains.get(&domain) {
             Some(&top) => top,
@@ -275,7 +279,7 @@ impl Unit {
         Ok(&self.ram.frame(table)[index_at(last, iova)])
     }
 
-    /// Writes the context entry of a device. What is cached of an earlier one stays until the log invalidates it.
+    /// Writes the context entry of a device. A cached older entry stays until the log invalidates it.
     fn attach(&mut self, source: SourceId, domain: u16, table: PhysAddr) -> Result<(), NoMemory> {
         let root = self.ram.frame(self.root);
         let bus = EntryValue::from_bits(root[2 * root_index(source)].load_bits());
@@ -303,7 +307,7 @@ fn page_bytes(entry: EntryValue) -> u64 {
     1 << (PAGE_SHIFT + LEVEL_BITS * u32::from(level - 1))
 }
 
-/// Stores 128 bits as entry `index` of a page of such entries.
+/// Stores 128 bits as entry `index` of a page of 128-bit entries.
 fn store_pair(page: &[Entry; ENTRIES], index: usize, [low, high]: [u64; 2]) {
     page[2 * index].store_bits(low);
     page[2 * index + 1].store_bits(high);

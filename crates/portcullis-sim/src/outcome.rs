@@ -1,4 +1,4 @@
-//! What a run came to, in the terms of design comparisons.
+//! The results of a run, in the quantities by which designs are compared.
 
 use crate::machine::Machine;
 use crate::rates::{Limit, Needs};
@@ -7,36 +7,36 @@ use crate::traffic::Traffic;
 use portcullis::platform::{LockClass, Phase};
 use serde::Serialize;
 
-/// The numbers of one run. The field names are JSON keys; what does not apply is `null`.
+/// The numbers of one run. The field names are JSON keys. A number that does not apply is `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RunOutcome {
     /// Mappings made after warm-up.
     pub operations: u64,
-    /// Pages of those; the divisor of every `_per_page`.
+    /// Pages of these mappings. All `_per_page` numbers are divided by this.
     pub pages: u64,
-    /// From the end of warm-up to the last operation, on the clock of the run.
+    /// The time from the end of warm-up to the last operation, on the clock of the run.
     pub span_us: f64,
-    /// Book cycles of protection, spins included.
+    /// Book cycles of protection, including spins.
     pub cycles_per_page: f64,
-    /// The part of those spent waiting for hardware: spins, and reads of its registers.
+    /// The part of these cycles spent waiting for hardware: spins, and reads of its registers.
     pub wait_cycles_per_page: f64,
     /// Cycles of an address allocation.
     pub iova_alloc_cycles_mean: Option<f64>,
     /// Tree nodes, or free segments of a list, passed in the search for an address.
     pub search_steps_mean: Option<f64>,
-    /// The most that one search passed.
+    /// The most tree nodes or free segments passed in one search.
     pub search_steps_max: Option<u64>,
     /// Invalidation commands.
     pub invalidations_per_page: f64,
-    /// Submissions to the invalidation queue per wait descriptor: more than one where they share waits.
+    /// Submissions to the invalidation queue per wait descriptor. More than one if submissions share waits.
     pub commits_per_wait: Option<f64>,
-    /// Pages that page-selective invalidations took beyond those unmapped.
+    /// Pages that page-selective invalidations covered beyond the unmapped ones.
     pub over_invalidated_pages: u64,
     /// Lookups that started a walk.
     pub iotlb_misses_per_page: f64,
     /// Walks that missed the cache nearest the root.
     pub ptcache_l1_misses_per_page: f64,
-    /// Walks that missed the next.
+    /// Walks that missed the cache below it.
     pub ptcache_l2_misses_per_page: f64,
     /// Walks that missed the cache of leaf tables.
     pub ptcache_l3_misses_per_page: f64,
@@ -46,26 +46,26 @@ pub struct RunOutcome {
     pub table_pages_max: u64,
     /// Table pages in use at the end.
     pub table_pages_end: u64,
-    /// From hand-back to completed invalidation.
+    /// The time from hand-back to completed invalidation.
     pub stale_window_us_mean: Option<f64>,
-    /// The longest of those.
+    /// The longest of these times.
     pub stale_window_us_max: Option<f64>,
-    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound.
+    /// The design's bound on how long an unmap waits until the hardware is told. `None` if there is no bound.
     pub bound_us: Option<u64>,
-    /// What timers and the hardware may take beside it, as the malicious device allows for.
+    /// What timers and the hardware may add to the bound. The malicious device allows for the same.
     pub grace_us: Option<f64>,
-    /// The age of the oldest buffer that was handed back and still within reach: the greatest in each piece of the run, at
-    /// most 100 pieces, from the end of warm-up to the last window.
+    /// The age of the oldest buffer that was handed back and still within reach: the maximum in each piece of the run.
+    /// There are at most 100 pieces, from the end of warm-up to the last window.
     pub stale_window_us_over_time: Option<Vec<f64>>,
-    /// How wide one of those pieces is.
+    /// The length of a piece.
     pub stale_window_piece_us: Option<f64>,
-    /// Bytes of handed-back buffers times how long they stayed exposed.
+    /// Bytes of handed-back buffers, each times how long it stayed exposed.
     pub stale_bytes_us: Option<f64>,
     /// Pages that still translated when their buffer was handed back.
     pub stale_accesses: u64,
-    /// Maps that found their ring full; each was made when there was room.
+    /// Maps that found their ring full. Each was made later, when there was room.
     pub refused_maps: u64,
-    /// Bytes reachable only because their page was mapped for another buffer, times how long.
+    /// Bytes reachable only because their page was mapped for another buffer, each times how long.
     pub residual_bytes_us: Option<f64>,
     /// Device accesses refused.
     pub faults: u64,
@@ -73,71 +73,74 @@ pub struct RunOutcome {
     pub unexplained_accesses: u64,
     /// Share of the cores' busy cycles spent waiting for locks.
     pub lock_wait_percent: f64,
-    /// Likewise, the address allocator's.
+    /// The part of this share for the locks of the address allocator.
     pub lock_wait_iova_percent: f64,
-    /// Likewise, the invalidation queue's and the flush queue's.
+    /// The part of this share for the locks of the invalidation queue and the flush queue.
     pub lock_wait_invalidation_percent: f64,
-    /// The bytes of the mappings over the span, on the clock of the run. No link is modelled, so it may exceed the machine's.
+    /// The rate of the mappings' bytes over the span, on the clock of the run. No link is modelled, so it may exceed
+    /// the machine's rate.
     pub achieved_gbps: Option<f64>,
-    /// What became of the entries of rings, where there are rings.
+    /// What happened to the entries of rings, if there are rings.
     pub riotlb: Option<RiotlbCounts>,
-    /// What came of prefetching, if there is any.
+    /// The results of prefetching, if there is any.
     pub prefetch: Option<PrefetchCounts>,
-    /// Buffers that a batch had on average, and the most, where unmaps are collected.
+    /// The average number of buffers in a batch, if unmaps are batched.
     pub batch_buffers_mean: Option<f64>,
-    /// The most that one had.
+    /// The largest number of buffers in a batch.
     pub batch_buffers_max: Option<u64>,
-    /// How long a buffer waited on average for the end of its batch, from its unmap to its hand-back.
+    /// The average time that a buffer waited for the end of its batch, from its unmap to its hand-back.
     pub batch_wait_us_mean: Option<f64>,
-    /// The longest that one waited.
+    /// The longest time that a buffer waited.
     pub batch_wait_us_max: Option<f64>,
-    /// For what kind of device the work is.
+    /// The kind of device for which the work is.
     pub traffic: Traffic,
     /// Bytes of the buffers that the device moved, at least.
     pub payload_bytes_min: u64,
-    /// At most: more than at least where it is not known how full buffers were.
+    /// Bytes of the buffers that the device moved, at most. This exceeds the minimum if the fill of buffers is not
+    /// known.
     pub payload_bytes_max: u64,
-    /// What the CPUs could carry, with `payload_bytes_max`.
+    /// The rate that the CPUs could carry, with `payload_bytes_max`.
     pub cpu_gbps: f64,
-    /// What the bus could carry.
+    /// The rate that the bus could carry.
     pub pcie_gbps: Option<f64>,
-    /// What this work reaches with no protection.
+    /// The rate that this work reaches without protection.
     pub unprotected_gbps: f64,
-    /// The lower of what CPUs and bus could carry, and no more than the link or the disks do. An estimate.
+    /// The least of the rates that the CPUs, the bus, and the link or the disks could carry. An estimate.
     pub estimate_gbps: f64,
-    /// Likewise, with `payload_bytes_min`; `null` where the two are the same.
+    /// The same estimate with `payload_bytes_min`; `null` if the two payloads are equal.
     pub estimate_gbps_min: Option<f64>,
-    /// Mappings per second at `estimate_gbps`: requests, where the traffic is a disk's.
+    /// Mappings per second at `estimate_gbps`. For a disk's traffic, these are requests.
     pub estimate_operations_per_second: f64,
     /// CPU time of protection at `estimate_gbps`, in percent of one core.
     pub estimate_cpu_percent: f64,
-    /// What holds it down.
+    /// The resource that limits `estimate_gbps`.
     pub limit: Limit,
-    /// What holds `estimate_gbps_min` down.
+    /// The resource that limits `estimate_gbps_min`.
     pub limit_min: Option<Limit>,
-    /// The estimate as a share of what this work reaches with no protection.
+    /// The estimate as a share of the rate that this work reaches without protection.
     pub estimate_vs_none: f64,
-    /// Likewise, with `payload_bytes_min`; `null` where the two are the same.
+    /// The same share with `payload_bytes_min`; `null` if the two payloads are equal.
     pub estimate_vs_none_min: Option<f64>,
-    /// The same work at the speed at which it was recorded; `null` where the clock is that already, or nothing was recorded.
+    /// The same work at the speed at which it was recorded. `null` if the run already has that clock, or if nothing
+    /// was recorded.
     pub recorded: Option<Recorded>,
 }
 
-/// A run at the times of its trace.
+/// A run at the timestamps of its trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Recorded {
     /// Book cycles of protection.
     pub cycles_per_page: f64,
     /// CPU time of protection, in percent of one core.
     pub cpu_percent: f64,
-    /// The longest from hand-back to completed invalidation.
+    /// The longest time from hand-back to completed invalidation.
     pub stale_window_us_max: Option<f64>,
-    /// How long a buffer waited on average for the end of its batch.
+    /// The average time that a buffer waited for the end of its batch.
     pub batch_wait_us_mean: Option<f64>,
 }
 
 impl Recorded {
-    /// What matters of a run that was made at the times of its trace.
+    /// The important numbers of a run that was made at the timestamps of its trace.
     pub(crate) fn of(outcome: &RunOutcome, machine: &Machine) -> Self {
         let cycles = outcome.cycles_per_page * outcome.pages as f64;
         Self {
@@ -149,23 +152,23 @@ impl Recorded {
     }
 }
 
-/// How devices go through rings: of each, one entry is cached, and the one behind it. All but the first number and the last are entries
-/// that had to be read while a device waited, by reason.
+/// How devices go through rings. One entry of each ring is cached, and the one behind it. All numbers except the first
+/// and the last count entries that had to be read while a device waited, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct RiotlbCounts {
     /// Requests for another entry of a ring than the one before.
     pub switches: u64,
-    /// Those for one that does not follow the one before.
+    /// Requests for an entry that does not follow the one before.
     pub out_of_order: u64,
-    /// The first after an invalidation of the ring.
+    /// First requests after an invalidation of the ring.
     pub after_invalidation: u64,
-    /// Those that were not mapped yet when they were read ahead.
+    /// Requests for an entry that was not yet mapped when it was read ahead.
     pub mapped_later: u64,
-    /// Those that were asked for before the entry before them had arrived.
+    /// Requests that came before the preceding entry had arrived.
     pub close_behind: u64,
-    /// Those of whose ring nothing was there: the first of it, or the first since it made room for another.
+    /// Requests on a ring of which nothing was cached: the first request, or the first since the ring was evicted.
     pub first: u64,
-    /// Words of tables read ahead, while no device waited: no part of `memory_reads_per_page`.
+    /// Words of tables read ahead while no device waited. They are not included in `memory_reads_per_page`.
     pub reads_ahead: u64,
 }
 
@@ -177,16 +180,16 @@ impl RiotlbCounts {
     }
 }
 
-/// What became of walks that were made ahead of the requests. Those that are still in the buffer at the end are in `issued` only.
+/// What happened to prefetches. Those still in the buffer at the end are counted in `issued` only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct PrefetchCounts {
-    /// Walks.
+    /// Walks started ahead of a request.
     pub issued: u64,
-    /// Pages that were there when they were asked for.
+    /// Pages that had arrived when they were requested.
     pub useful: u64,
-    /// Pages that were asked for while their walk was under way.
+    /// Pages that were requested while their walk was in progress.
     pub late: u64,
-    /// Pages that had to make room, or were invalidated, before they were asked for.
+    /// Pages that were evicted or invalidated before they were requested.
     pub useless: u64,
     /// Walks that found nothing mapped.
     pub unmapped: u64,
@@ -197,7 +200,7 @@ const PS_PER_US: f64 = 1e6;
 /// Makes the run.
 ///
 /// # Errors
-/// [`RunError`] where the protection layer refused something; nothing of the run is reported then.
+/// Returns a [`RunError`] if the protection layer refused something. Nothing of the run is reported then.
 pub fn run(job: &Job<'_>) -> Result<RunOutcome, RunError> {
     let measured = measure(job)?;
     Ok(RunOutcome::new(job, &measured))
@@ -218,7 +221,7 @@ impl RunOutcome {
         let busy = needs.busy_seconds() * machine.core_hz;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
         let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
-        // Where one lock is around allocator and table, it is the allocator's.
+        // If a single lock covers the allocator and the table, it counts as the allocator's.
         let iova_wait: u64 =
             lock_wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot, LockClass::Domain]);
         let invalidation_wait: u64 = lock_wait(&[LockClass::InvalidationQueue, LockClass::FlushQueue]);

@@ -1,17 +1,17 @@
-//! Runs that know nothing of each other, as many at a time as this machine has CPUs.
+//! Runs independent jobs in parallel, as many at a time as this machine has CPUs.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// What a thread has to say of a job.
+/// What a thread reports about a job.
 enum Report<R> {
     Begins(usize),
     Ends(usize, R),
 }
 
-/// Does `run` for each of `jobs`, and returns the results in their order. `begins` is told of each when it begins.
+/// Calls `run` for each of `jobs`, and returns the results in order. Calls `begins` when a job begins.
 pub(crate) fn each<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J) -> R + Sync, mut begins: impl FnMut(&J)) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(jobs.len());
     let next = AtomicUsize::new(0);
@@ -21,11 +21,11 @@ pub(crate) fn each<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J) -> R + Sync, m
         for _ in 0..threads {
             let (reports, next, run) = (reports.clone(), &next, &run);
             scope.spawn(move || {
-                // Relaxed: the number is all that is shared; the channel brings the results.
+                // Relaxed: only the number is shared, and the channel carries the results.
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(at) else { break };
-                    // Nobody listens any more only where another thread has panicked, and then the scope does.
+                    // The receiver is gone only if a thread has panicked, and then the scope panics too.
                     let _ = reports.send(Report::Begins(at));
                     let _ = reports.send(Report::Ends(at, run(job)));
                 }

@@ -1,22 +1,22 @@
-//! Prefetching as a user asks for it: hardware that predicts, and a driver that says what it has mapped.
+//! Prefetching as a user requests it: hardware that predicts, and a driver that announces what it has mapped.
 
 use portcullis::Access;
 use portcullis_model::{PrefetcherError, PrefetcherSpec};
 use std::fmt;
 use thiserror::Error;
 
-/// What stands beside hardware that does not exist, wherever it is named.
+/// The note beside every mention of hardware that does not exist.
 pub const NO_SUCH_HARDWARE: &str = "no such hardware";
 
-/// For which mappings the driver asks the hardware to prefetch, once it has made them.
+/// The mappings that the driver announces to the hardware for prefetching, after it has made them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MapHint {
-    /// For none.
+    /// No mappings.
     #[default]
     Never,
-    /// For those that the device reads: it will do so next.
+    /// Mappings that the device reads, because it reads them soon.
     Reads,
-    /// For all.
+    /// All mappings.
     All,
 }
 
@@ -30,48 +30,49 @@ impl MapHint {
     }
 }
 
-/// What the driver tells the hardware.
+/// What the driver announces to the hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hints {
-    /// What it has mapped.
+    /// The new mappings that it announces.
     pub map: MapHint,
-    /// Whether it says before an unmap that the device is done with the pages: their entries make room first.
+    /// Whether it announces, before an unmap, that the device is done with the pages. Their entries are then evicted
+    /// first.
     pub unmap: bool,
 }
 
 impl Hints {
-    /// Nothing.
+    /// No hints.
     pub const NONE: Self = Self { map: MapHint::Never, unmap: false };
 }
 
-/// A prefetcher and what the driver does for it: `next:depth=1:buffer=16+map-hint=reads`.
+/// A prefetcher and the hints of the driver: `next:depth=1:buffer=16+map-hint=reads`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefetching {
-    /// The hardware; none where it has nothing to do.
+    /// The prefetcher. `None` if it would have nothing to do.
     pub prefetcher: Option<PrefetcherSpec>,
-    /// The driver.
+    /// The hints of the driver.
     pub hints: Hints,
 }
 
-/// No such prefetching.
+/// The text names no such prefetching.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PrefetchingError {
-    /// Not a prefetcher.
+    /// The text before the first plus is not a prefetcher.
     #[error(transparent)]
     Prefetcher(#[from] PrefetcherError),
-    /// Not something that a driver does.
+    /// The text after a plus is not a hint.
     #[error("`+{0}`: expected +map-hint=reads or +map-hint=all, or +unmap-hint")]
     Hint(String),
 }
 
 impl Prefetching {
-    /// None at all.
+    /// No prefetcher and no hints.
     pub const NONE: Self = Self { prefetcher: None, hints: Hints::NONE };
 
-    /// Reads a prefetcher and, each behind a plus, hints.
+    /// Parses a prefetcher, and hints that each follow a plus.
     ///
     /// # Errors
-    /// [`PrefetchingError`], naming what is not known and what is.
+    /// Returns a [`PrefetchingError`] that names the unknown part and what was expected.
     pub fn parse(text: &str) -> Result<Self, PrefetchingError> {
         let mut words = text.split('+');
         let prefetcher = words.next().unwrap_or_default().parse()?;
@@ -87,7 +88,7 @@ impl Prefetching {
         Ok(Self::of(Some(prefetcher), hints))
     }
 
-    /// Both of them, or neither where the hardware would have nothing to do.
+    /// A prefetcher with its hints, or neither if the prefetcher would have nothing to do.
     pub fn of(prefetcher: Option<PrefetcherSpec>, hints: Hints) -> Self {
         match prefetcher.filter(|one| !one.predicts_nothing() || hints != Hints::NONE) {
             Some(prefetcher) => Self { prefetcher: Some(prefetcher), hints },
@@ -95,7 +96,7 @@ impl Prefetching {
         }
     }
 
-    /// As users write it, with every parameter; none where there is nothing.
+    /// The form of the command line, with every parameter. `None` if there is no prefetcher.
     pub fn spec(&self) -> Option<String> {
         let prefetcher = self.prefetcher?;
         let map = match self.hints.map {

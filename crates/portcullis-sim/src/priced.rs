@@ -1,4 +1,5 @@
-//! What a cost book says of a pair that can also be timed: so that the two can be held against each other.
+//! What a map and its unmap cost according to a cost book. The benchmark times the same pair, so that the two can be
+//! compared.
 
 use crate::machine::Machine;
 use crate::prefetch::Hints;
@@ -9,13 +10,15 @@ use portcullis::designs::DesignId;
 use portcullis::platform::Phase;
 use portcullis::{Protection, SubPage};
 
-/// Cycles of a map and an unmap of one page, 1024 live, first in first out, on one core: what the benchmark `page-1` times.
+/// Cycles of a map and an unmap of one page, with 1024 live mappings, first in first out, on one core. The benchmark
+/// `page-1` times the same work.
 ///
-/// As there, entries need no flush, and an invalidation takes nothing: neither the hardware, nor the driver that writes its commands. What
-/// is charged while a submission is under way is left out for that, for no step of the layer itself is taken then under strict protection.
+/// As in the benchmark, entries need no flush, and an invalidation takes no time, neither in the hardware nor in the
+/// driver that writes its commands. Cycles charged during a submission are therefore left out. Under strict
+/// protection, the layer itself takes no step during a submission.
 ///
 /// # Errors
-/// A [`RunError`].
+/// Returns a [`RunError`] if the run fails.
 pub fn page_1(machine: &Machine, design: DesignId) -> Result<f64, RunError> {
     let mut machine = machine.clone();
     machine.iommu.coherent = true;
@@ -23,7 +26,7 @@ pub fn page_1(machine: &Machine, design: DesignId) -> Result<f64, RunError> {
     let measured = run::measure(&Job {
         machine: &machine,
         work: Work::Rings(rings),
-        design,
+        design: design.into(),
         options: Options::NONE,
         protection: Protection::Strict,
         sub_page: SubPage::Expose,

@@ -1,14 +1,14 @@
-//! What a run's work would come to on its machine at full speed: estimates.
+//! Estimates of the rates that a run's work would reach on its machine at full speed.
 //!
-//! Each resource needs some time for the work: the CPUs, the bus, the link or the disks. The longest is the limit. The CPUs that the
-//! run has do the work as the capture spreads it, so that the busiest is full first; a machine with fewer cores spreads all of it over
-//! those that it has.
+//! Each resource needs some time for the work: the CPUs, the bus, and the link or the disks. The longest time is the
+//! limit. The CPUs of the run share the work as in the capture, so the busiest CPU is full first. A machine with fewer
+//! cores spreads all work evenly over its cores.
 
 use crate::machine::Machine;
 use crate::traffic::{Payload, Traffic};
 use serde::Serialize;
 
-/// What holds the estimate down.
+/// The resource that limits the estimate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
@@ -19,7 +19,7 @@ pub enum Limit {
     /// The machine's link.
     #[default]
     Link,
-    /// Its disks.
+    /// The machine's disks.
     Disk,
 }
 
@@ -35,40 +35,41 @@ impl Limit {
     }
 }
 
-/// What a core has mapped.
+/// The work that a core has mapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CoreWork {
     pub(crate) operations: u64,
     pub(crate) bytes: u64,
 }
 
-/// What a run has used of each resource.
+/// The use that a run made of each resource.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) operations: u64,
-    /// What of the buffers the device moved.
+    /// How many bytes of the buffers the device moved.
     pub(crate) payload: Payload,
-    /// What each core mapped, and the cycles of protection that it was charged.
+    /// The work that each core mapped, and the cycles of protection charged to it.
     pub(crate) work_by_core: Vec<CoreWork>,
     pub(crate) cycles_by_core: Vec<u64>,
     pub(crate) transactions: u64,
-    /// How many there are at least, where buffers are as empty as they may be.
+    /// The number of transactions if buffers are as empty as they may be.
     pub(crate) transactions_min: u64,
     pub(crate) latency_ps_sum: u128,
 }
 
-/// What needs how long for all of a run's work, in seconds.
+/// The time in seconds that each resource needs for all work of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Needs {
     cpu: f64,
-    /// Of all cores together.
+    /// The sum over all cores.
     busy: f64,
-    /// Without protection.
+    /// The time of the CPUs without protection.
     cpu_unprotected: f64,
-    /// What is in flight on the bus waits for translations. Where all buffers are full, and where they are as empty as they may be.
+    /// The time that the bus needs, because bytes in flight wait for translations: if all buffers are full, and if
+    /// they are as empty as they may be.
     bus: f64,
     bus_min: f64,
-    /// The link or the disks, likewise.
+    /// The time that the link or the disks need, for the same two cases.
     device: f64,
     device_min: f64,
     bits: f64,
@@ -77,18 +78,18 @@ pub(crate) struct Needs {
     traffic: Traffic,
 }
 
-/// What the work reaches.
+/// The rates that the work reaches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reached {
     pub(crate) seconds: f64,
     pub(crate) gbps: f64,
     pub(crate) operations_per_second: f64,
     pub(crate) limit: Limit,
-    /// As a share of what it reaches unprotected.
+    /// The share of the unprotected rate.
     pub(crate) share: f64,
 }
 
-/// Rounding must not make a limit of what is exactly full.
+/// Keeps rounding from turning an exactly full resource into the limit.
 const NEARLY: f64 = 1.0 - 1e-9;
 
 impl Needs {
@@ -111,7 +112,7 @@ impl Needs {
                 requests.max(bytes as f64 / machine.disk_bytes_per_second.unwrap_or(f64::INFINITY))
             }
         };
-        // As many transactions are in flight as fit, full or not, and each takes what they took on average.
+        // As many transactions as fit are in flight, full or not. Each takes the average latency.
         let in_flight = (machine.bytes_in_flight / machine.transaction_bytes).max(1) as f64;
         let mean = usage.latency_ps_sum as f64 / usage.transactions.max(1) as f64 / 1e12;
         let bus = |transactions: u64| transactions as f64 * mean / in_flight;
@@ -130,38 +131,38 @@ impl Needs {
         }
     }
 
-    /// What it reaches with no protection and full buffers, in Gb/s.
+    /// The rate without protection and with full buffers, in Gb/s.
     pub(crate) fn unprotected_gbps(&self) -> f64 {
         let seconds = self.unprotected_seconds();
         if seconds > 0.0 { self.bits / seconds / 1e9 } else { 0.0 }
     }
 
-    /// Time of all cores together, with protection.
+    /// The time of all cores together, with protection, in seconds.
     pub(crate) fn busy_seconds(&self) -> f64 {
         self.busy
     }
 
-    /// How long the work takes with no protection.
+    /// The time that the work takes without protection, in seconds.
     pub(crate) fn unprotected_seconds(&self) -> f64 {
         self.cpu_unprotected.max(self.device)
     }
 
-    /// What the CPUs could carry, in Gb/s.
+    /// The rate that the CPUs could carry, in Gb/s.
     pub(crate) fn cpu_gbps(&self) -> f64 {
         if self.cpu > 0.0 { self.bits / self.cpu / 1e9 } else { 0.0 }
     }
 
-    /// What the bus could carry.
+    /// The rate that the bus could carry, in Gb/s.
     pub(crate) fn bus_gbps(&self) -> Option<f64> {
         (self.bus > 0.0).then(|| self.bits / self.bus / 1e9)
     }
 
-    /// With full buffers.
+    /// What the work reaches with full buffers.
     pub(crate) fn most(&self) -> Reached {
         self.reached(self.bits, self.bus, self.device)
     }
 
-    /// With buffers as empty as they may be.
+    /// What the work reaches with buffers as empty as they may be.
     pub(crate) fn least(&self) -> Reached {
         self.reached(self.bits_min, self.bus_min, self.device_min)
     }

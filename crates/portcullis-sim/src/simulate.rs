@@ -2,12 +2,11 @@
 
 use crate::machine::Machine;
 use crate::outcome::RunOutcome;
-use crate::run::{Job, Measured, Pace, RunError, ServerWork, ServerWorkload, Work, measure};
-use crate::traffic::PayloadRule;
+use crate::run::{Job, Measured, RunError, ServerWork, ServerWorkload, Work, measure};
+use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId};
 use portcullis::platform::LockClass;
-use portcullis::{Protection, SubPage};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
@@ -134,20 +133,10 @@ impl<'m> Simulate<'m> {
     }
 
     fn job(&self, design: DesignId, options: Options, protection: Protection) -> Job<'m> {
-        Job {
-            machine: self.machine,
-            work: Work::Server(self.work.clone()),
-            design,
-            options,
-            protection,
-            sub_page: SubPage::Expose,
-            batch: self.batch(),
-            pace: Pace::Gaps(1.0),
-            seed: self.seed,
-            leaf_only_hint: self.leaf_only_hint,
-            hints: crate::prefetch::Hints::NONE,
-            payload: PayloadRule::Shown,
-        }
+        let batch = self.batch();
+        let (seed, leaf_only_hint) = (self.seed, self.leaf_only_hint);
+        let job = Job::new(self.machine, Work::Server(self.work.clone()), design, protection);
+        Job { options, batch, seed, leaf_only_hint, ..job }
     }
 
     /// Makes the run, and the one with no protection before it; `progress` is told of each.

@@ -1,4 +1,5 @@
-//! Several pieces of work taken together: what each design comes to over all of them, and on which it does worst.
+//! Several pieces of work taken together: the total of each design over all of them, and the work on which it does
+//! worst.
 
 use crate::compare::{CompareRow, Comparison, Settings};
 use crate::outcome::RunOutcome;
@@ -12,9 +13,9 @@ use std::collections::BTreeSet;
 pub struct Total {
     /// The design.
     pub design: &'static str,
-    /// Its parameters, where they differ from the defaults.
+    /// Its parameters, if they differ from the defaults.
     pub options: Options,
-    /// Whether it is for hardware that there is not.
+    /// Whether the design needs hardware that does not exist.
     pub no_such_hardware: bool,
     /// The protection.
     pub protection: Protection,
@@ -24,17 +25,17 @@ pub struct Total {
     pub set: Settings,
     /// Pages of all work.
     pub pages: u64,
-    /// Over all pages.
+    /// The mean over all pages.
     pub cycles_per_page: f64,
-    /// The longest; `null` where one has no end.
+    /// The longest window; `null` if one has no end.
     pub stale_window_us_max: Option<f64>,
-    /// All of them.
+    /// The sum over all work.
     pub stale_accesses: u64,
-    /// The time that all work would take with no protection, as a share of the time that it takes.
+    /// The time that all work would take without protection, as a share of the time that it takes.
     pub estimate_vs_none: f64,
-    /// Likewise with the least payload; `null` where the two are the same on all work.
+    /// The same share with the least payload; `null` if the two are equal on all work.
     pub estimate_vs_none_min: Option<f64>,
-    /// Where its share is the least.
+    /// The work on which its share is the least.
     pub worst: Worst,
 }
 
@@ -43,21 +44,22 @@ pub struct Total {
 pub struct Worst {
     /// The work.
     pub trace: String,
-    /// Its share there of what the work reaches with no protection.
+    /// Its share there of the rate that the work reaches without protection.
     pub estimate_vs_none: f64,
-    /// Likewise with the least payload.
+    /// The same share with the least payload.
     pub estimate_vs_none_min: Option<f64>,
 }
 
 impl Total {
-    /// The design with its parameters, as users write it.
+    /// The design with its parameters, in the form of the command line.
     pub fn label(&self) -> String {
         format!("{}{}", self.design, self.options)
     }
 }
 
-/// A total for each design, protection and batch, in the order of the runs, and for each setting of the hardware. There is none where
-/// there is only one piece of work, nor of a design of which a run has failed: it could not be compared with the others.
+/// A total for each design, protection and batch, in the order of the runs, and for each setting of the hardware.
+/// There is no total if there is only one piece of work. A design with a failed run has none either, because it could
+/// not be compared with the others.
 pub fn totals(comparison: &Comparison) -> Vec<Total> {
     let rows: Vec<&CompareRow> = comparison.results.iter().chain(&comparison.equal_batch).collect();
     let items = |set: &Settings| {
@@ -80,7 +82,7 @@ pub fn totals(comparison: &Comparison) -> Vec<Total> {
     several.filter_map(|group| total(&group)).collect()
 }
 
-/// Whether two runs differ in their work only.
+/// Whether two runs differ only in their work.
 fn is_same(one: &CompareRow, other: &CompareRow) -> bool {
     let design = |row: &CompareRow| (row.design, row.options, row.protection, row.batch);
     design(one) == design(other) && one.set == other.set
@@ -136,7 +138,7 @@ impl Times {
         Self { all, unprotected: all * outcome.estimate_vs_none }
     }
 
-    /// With the least payload.
+    /// The times with the least payload.
     fn least(outcome: &RunOutcome) -> Self {
         match (outcome.estimate_gbps_min, outcome.estimate_vs_none_min) {
             (Some(gbps), Some(share)) if gbps > 0.0 => {
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_longer_work_counts_for_more() {
-        // Of 1 s and 3 s, 0.5 s and 3 s would do.
+        // The work takes 1 s and 3 s. Without protection it would take 0.5 s and 3 s.
         let all = of(vec![row(0, 1000, 1000.0, 0.5), row(1, 3000, 1000.0, 1.0)]);
         assert_eq!(all.len(), 1);
         let total = &all[0];
@@ -201,7 +203,7 @@ mod tests {
     fn what_may_be_empty_is_judged_by_its_worse_end() {
         let mut range = row(0, 1000, 1000.0, 1.0);
         let Measurement::Done(outcome) = &mut range.outcome else { panic!("a run that ended") };
-        // A second with the least payload as well, of which a quarter would do.
+        // With the least payload it also takes one second, and a quarter of that without protection.
         outcome.payload_bytes_min = 125_000_000;
         (outcome.estimate_gbps_min, outcome.estimate_vs_none_min) = (Some(1.0), Some(0.25));
         let all = of(vec![range, row(1, 1000, 1000.0, 0.75)]);

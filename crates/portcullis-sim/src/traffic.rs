@@ -1,11 +1,11 @@
-//! What a piece of work carries: for which kind of device, and how many bytes of each buffer.
+//! What a piece of work carries: the kind of its device, and how many bytes of each buffer.
 
 use portcullis::Access;
 use portcullis_trace::{Events, Trace};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// The kind of device that the buffers are for. It decides what limits the rate.
+/// The kind of device for which the buffers are. It decides what limits the rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Traffic {
@@ -16,31 +16,31 @@ pub enum Traffic {
     Disk,
 }
 
-/// What disks read and write is a multiple of this.
+/// Disks read and write multiples of this.
 const SECTOR_BYTES: u64 = 512;
 
-/// Whether a trace is a disk's: all its buffers are whole sectors, which headers of packets never are. A capture without `dma:` events
-/// shows whole pages only, and tells nothing.
+/// Whether a trace is a disk's: all its buffers are whole sectors, which packet headers never are. A capture without
+/// `dma:` events shows only whole pages, so it does not count as a disk's.
 pub(crate) fn is_of_sectors(trace: &Trace) -> bool {
     let whole = |bytes: u64| bytes.is_multiple_of(SECTOR_BYTES);
     trace.events != Events::Iommu
         && trace.segments.iter().all(|segment| whole(segment.len) && whole(segment.phys.as_u64()))
 }
 
-/// How many bytes of a buffer a network card writes, as a user says.
+/// How many bytes of a buffer a network card writes, as the user says.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum PayloadRule {
-    /// As many as the capture shows; where it shows none, from one byte to all.
+    /// As many as the capture shows. If it shows nothing, from one byte to the whole buffer.
     #[default]
     Shown,
-    /// So many, or all of a smaller buffer.
+    /// This many bytes, or all of a smaller buffer.
     Bytes(u64),
-    /// This share of each.
+    /// This share of each buffer.
     Share(f64),
 }
 
 impl PayloadRule {
-    /// Reads a number of bytes, `128`, or a share with a point in it, `0.5`.
+    /// Parses a number of bytes, `128`, or a share with a decimal point, `0.5`.
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains('.') {
             return text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0).map(Self::Share);
@@ -54,7 +54,7 @@ impl fmt::Display for PayloadRule {
         match self {
             Self::Shown => f.write_str("shown"),
             Self::Bytes(bytes) => write!(f, "{bytes}"),
-            // With a point, so that it is read as a share again.
+            // The point lets it be parsed as a share again.
             Self::Share(share) => write!(f, "{share:?}"),
         }
     }
@@ -66,7 +66,7 @@ impl Serialize for PayloadRule {
     }
 }
 
-/// Bytes that a device moves: at least, and at most.
+/// The least and the most bytes that a device moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Payload {
     pub(crate) min: u64,
@@ -78,7 +78,7 @@ impl Payload {
         Self { min: bytes, max: bytes }
     }
 
-    /// How many there are, where that is known.
+    /// The number of bytes, if it is known exactly.
     pub(crate) fn known(self) -> Option<u64> {
         (self.min == self.max).then_some(self.max)
     }
@@ -91,19 +91,19 @@ impl std::ops::AddAssign for Payload {
     }
 }
 
-/// What is known of the payload of a run's buffers.
+/// What is known about the payload of a run's buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PayloadSource {
     pub(crate) traffic: Traffic,
     pub(crate) rule: PayloadRule,
-    /// Whether buffers are full where nothing says otherwise: those of synthetic work are.
+    /// Whether buffers are full by default, as those of synthetic work are.
     pub(crate) full: bool,
 }
 
 impl PayloadSource {
-    /// The payload of a buffer of `len` bytes. `shown` is what the capture tells of it.
+    /// The payload of a buffer of `len` bytes. `shown` is what the capture shows about it.
     pub(crate) fn of(self, access: Access, len: u64, shown: Option<Payload>) -> Payload {
-        // What is sent was filled by its owner; a disk fills what it is given.
+        // The owner filled a buffer that is sent. A disk fills every buffer that it gets.
         if access == Access::DeviceReads || self.traffic == Traffic::Disk {
             return Payload::exactly(len);
         }

@@ -1,5 +1,5 @@
-//! Mangled captures and logs, in every format and every compression: a trace or a typed error, in bounded memory and time. What is
-//! accepted is replayed.
+//! Mangled captures and logs, in every format and every compression. Each gives a trace or a typed error, in bounded
+//! memory and time. Accepted traces are replayed.
 
 #[path = "../../portcullis/tests/fuzzing/mod.rs"]
 mod fuzzing;
@@ -26,14 +26,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Cases of a run, unless the environment says otherwise.
+/// The number of cases, unless the environment sets another.
 const CASES: u64 = 1000;
-/// What is taken of each bundled file: past the comments, a hundred events.
+/// The number of lines taken from each bundled file: the comments and a hundred events.
 const LINES: usize = 120;
-/// Pages and CPUs of a trace that is replayed. A device goes over every page, and a CPU becomes a core.
+/// The most pages and CPUs of a trace that is replayed. A device accesses every page, and each CPU becomes a core.
 const REPLAYED_PAGES: u64 = 1 << 12;
 const REPLAYED_CPUS: u64 = 16;
-/// What a run may take, in KiB: a decoder's 256 MiB and what surrounds it.
+/// The most memory of the process, in KiB: a decoder's 256 MiB, and the rest of the process.
 const MEMORY_KIB_MAX: u64 = 1 << 20;
 
 const LISTS: &str = "\
@@ -80,7 +80,7 @@ fn samples() -> Vec<String> {
     samples
 }
 
-/// A way to mangle a text. Places are relative, so that a text may shrink under those that follow.
+/// A way to mangle a text. Positions are relative, so that they stay valid if an earlier change shrinks the text.
 #[derive(Clone, Debug)]
 enum Mangle {
     Byte {
@@ -93,13 +93,13 @@ enum Mangle {
         times: usize,
     },
     SwapLines(Index, Index),
-    /// A line of another sample.
+    /// Inserts a line of another sample.
     Splice {
         line: Index,
         sample: Index,
         from: Index,
     },
-    /// Another number in the place of the one nearest behind.
+    /// Replaces the next number after a position.
     Number {
         at: Index,
         number: &'static str,
@@ -204,7 +204,8 @@ impl Packing {
     }
 }
 
-/// Replays what was accepted, if it is short, under a design that invalidates at once and one that waits. A refusal is an answer.
+/// Replays an accepted trace, if it is short, under a design that invalidates at once and one that waits. A refusal is
+/// a valid result.
 fn replay(machine: &Machine, trace: Trace) -> bool {
     let pages: u64 = trace.mappings.iter().map(|mapping| u64::from(mapping.pages)).sum();
     if pages > REPLAYED_PAGES || trace.statistics.cpus > REPLAYED_CPUS {
@@ -217,7 +218,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
         let job = Job {
             machine,
             work,
-            design,
+            design: design.into(),
             options,
             protection,
             sub_page: SubPage::Expose,
@@ -238,7 +239,7 @@ fn mangled_captures_are_traces_or_typed_errors() {
     let samples = samples();
     let machine = Machine::by_id("cascadelake-cx5").expect("the default machine");
     let packing = select(vec![Packing::Plain, Packing::Plain, Packing::Xz, Packing::Gzip, Packing::Zstandard]);
-    // Of most compressed files the compressed bytes stay as they are, or nothing behind them would be seen.
+    // In most cases the compressed bytes stay unchanged, because otherwise nothing behind them would be tested.
     let after = prop_oneof![3 => Just(Vec::new()), 1 => vec((any::<Index>(), any::<u8>(), any::<bool>()), 1..4)];
     let strategy = (any::<Index>(), vec(mangle(), 0..8), packing, after);
     let (accepted, replayed) = (Cell::new(0), Cell::new(0));
@@ -273,7 +274,7 @@ fn mangled_captures_are_traces_or_typed_errors() {
     }
 }
 
-/// The most memory that this process has held, where the system says.
+/// The most memory that this process has held, if the system reports it.
 fn peak_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().trim_end_matches(" kB").parse().ok()

@@ -1,4 +1,4 @@
-//! The device's own accesses: what QEMU's model of VT-d logs of its invalidation queue and of its IOTLB.
+//! The accesses of the device itself: what QEMU's model of VT-d logs of its invalidation queue and of its IOTLB.
 
 use super::error::Flaw;
 use super::scan::{Scan, field};
@@ -12,7 +12,7 @@ use std::path::Path;
 /// One line of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogEvent {
-    /// The IOMMU took a descriptor from its queue, of whatever type (VT-d specification 6.5.2).
+    /// The IOMMU took a descriptor of any type from its queue (VT-d specification 6.5.2).
     Descriptor {
         /// The low quadword.
         qw0: u64,
@@ -25,11 +25,12 @@ pub enum LogEvent {
         source: SourceId,
         /// Its domain.
         domain: u16,
-        /// Whether the translation was in the IOTLB; else the tables were walked.
+        /// Whether the translation was in the IOTLB. Otherwise the tables were walked.
         hit: bool,
-        /// The byte.
+        /// The address of the byte.
         iova: Iova,
-        /// The table entry: physical page and rights. What was accessed is at most what the rights allow.
+        /// The table entry: physical page and rights. The log does not say whether the device read or wrote; the
+        /// rights bound it.
         entry: EntryValue,
     },
 }
@@ -42,18 +43,20 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Reads the file at `path`; `progress` now and then learns how many bytes of it have been read.
+    /// Reads the file at `path`. Calls `progress` from time to time with the number of bytes read from the file so
+    /// far.
     ///
     /// # Errors
-    /// [`TraceError`] where the file cannot be read, is damaged or cut short, or a line is none of the log.
+    /// Returns a [`TraceError`] if the file cannot be read, is damaged or cut short, or has a line that does not
+    /// belong to a log.
     pub fn read(path: &Path, progress: impl FnMut(u64)) -> Result<Self, TraceError> {
         read_lines(Lines::open(path)?, progress)
     }
 
-    /// Reads what `reader` yields; `name` stands for the file.
+    /// Reads what `reader` yields, like [`AccessLog::read`]. Errors call the file `name`.
     ///
     /// # Errors
-    /// The same.
+    /// Fails like [`AccessLog::read`].
     pub fn read_from(name: &str, reader: impl Read, progress: impl FnMut(u64)) -> Result<Self, TraceError> {
         read_lines(Lines::new(name, reader)?, progress)
     }
@@ -75,10 +78,10 @@ fn read_lines<R: Read>(mut lines: Lines<R>, mut progress: impl FnMut(u64)) -> Re
     Ok(AccessLog { events })
 }
 
-/// What every line of a log begins with.
+/// The beginning of every line of a log.
 const EXPECTED: &str = "an event of the log, `vtd_…`";
 
-/// A line that is none of the log, the first, may show what the file is instead.
+/// The error for a line that does not belong to a log. If it is the first line, it may show what the file is instead.
 fn failed<R: Read>(flaw: Flaw, lines: &Lines<R>) -> TraceError {
     let (file, line, text) = (&lines.file, lines.number, lines.text());
     match Format::of_capture(text).filter(|_| flaw == Flaw::Columns && line == 1) {
@@ -93,12 +96,12 @@ fn failed<R: Read>(flaw: Flaw, lines: &Lines<R>) -> TraceError {
     }
 }
 
-/// Whether a line is of such a log.
+/// Whether the line belongs to such a log.
 pub(super) fn is_logged(line: &[u8]) -> bool {
     line.starts_with(b"vtd_")
 }
 
-/// Understands one line; `None` for what need not be known.
+/// Parses one line. Returns `None` for a line that can be ignored.
 fn parse(line: &[u8]) -> Result<Option<LogEvent>, Flaw> {
     let hexadecimal = |key: &[u8], flaw| {
         let mut scan = field(line, key).ok_or(flaw)?;

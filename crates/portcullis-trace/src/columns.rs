@@ -1,4 +1,4 @@
-//! What stands before the event on a line: who, on which CPU, when. The kernel and `trace-cmd report` share most of it.
+//! The columns before the event on a line: task, CPU and time. The kernel and `trace-cmd report` share most of them.
 
 use super::error::Flaw;
 use super::event::{Event, is_known};
@@ -7,26 +7,26 @@ use super::scan::Scan;
 /// What a CPU was doing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Level {
-    /// A task, or a capture that does not say.
+    /// A task, or a capture that does not record the level.
     Task,
     /// A soft interrupt.
     SoftInterrupt,
     /// A hard interrupt.
     HardInterrupt,
-    /// A hard interrupt that came into a soft one.
+    /// A hard interrupt inside a soft interrupt.
     HardInSoftInterrupt,
     /// A non-maskable interrupt.
     NonMaskable,
 }
 
-/// An event and where it happened.
+/// An event, and where it happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record<'a> {
     pub(super) place: Place,
     pub(super) event: Event<'a>,
 }
 
-/// Who did something, where and when.
+/// The context in which something happened, and the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) cpu: u16,
@@ -39,7 +39,7 @@ pub(super) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line<'a> {
     Record(Record<'a>),
-    /// Events that the tracer had no room for.
+    /// Events for which the tracer had no room.
     Lost(u64),
     /// A comment, a step of a call chain, or nothing.
     Comment,
@@ -47,10 +47,10 @@ pub(super) enum Line<'a> {
 
 const TIME: Flaw = Flaw::Expected("a time in seconds with a fraction (trace_clock global, local or mono)");
 
-/// `task-pid [cpu] flags seconds: ` and what follows. Without the option `irq-info` there are no flags.
+/// Parses `task-pid [cpu] flags seconds: ` and returns the rest. Without the option `irq-info` there are no flags.
 ///
-/// The name of a task may hold blanks, dashes, brackets and colons, so the CPU is the first bracket with the right things on
-/// both sides of it.
+/// A task's name may hold blanks, dashes, brackets and colons. The CPU is therefore the first bracket that has the
+/// right columns on both sides.
 pub(super) fn task(line: &[u8]) -> Result<(Place, &[u8]), Flaw> {
     let mut flaw = Flaw::Columns;
     for bracket in starts(line, |byte| byte == b'[') {
@@ -76,12 +76,12 @@ pub(super) fn task(line: &[u8]) -> Result<(Place, &[u8]), Flaw> {
     Err(flaw)
 }
 
-/// Where a column begins: behind a blank, with such a byte.
+/// The positions after a blank at which a byte satisfies `first`: a column may begin there.
 pub(super) fn starts(line: &[u8], first: impl Fn(u8) -> bool) -> impl Iterator<Item = usize> {
     (1..line.len()).filter(move |&at| first(line[at]) && matches!(line[at - 1], b' ' | b'\t'))
 }
 
-/// The number at the end of `task-pid`, before the optional thread group in parentheses.
+/// The number at the end of `task-pid`. The thread group in parentheses, if any, is skipped.
 pub(super) fn pid(text: &[u8]) -> Option<u32> {
     let mut text = text.trim_ascii_end();
     if let Some(inside) = text.strip_suffix(b")") {
@@ -92,7 +92,7 @@ pub(super) fn pid(text: &[u8]) -> Option<u32> {
     number(&text[dash + 1..])
 }
 
-/// Digits, all of it.
+/// The number, if the text consists of digits only.
 pub(super) fn number(text: &[u8]) -> Option<u32> {
     let mut scan = Scan(text);
     let number = scan.decimal().filter(|_| scan.0.is_empty())?;
@@ -103,7 +103,8 @@ pub(super) fn cpu(scan: &mut Scan<'_>) -> Option<u16> {
     u16::try_from(scan.decimal()?).ok()
 }
 
-/// `d.h1.`: the third tells what came in between. There are four to eight of them, by the kernel's version.
+/// Parses flags such as `d.h1.`. The third shows what interrupted the task. A kernel prints four to eight flags,
+/// depending on its version.
 pub(super) fn level(flags: &[u8]) -> Option<Level> {
     match (flags.len(), flags.get(2)?) {
         (4..=8, b's') => Some(Level::SoftInterrupt),
@@ -115,7 +116,7 @@ pub(super) fn level(flags: &[u8]) -> Option<Level> {
     }
 }
 
-/// `    11.938529: `, in nanoseconds.
+/// Parses `    11.938529: ` and returns nanoseconds.
 pub(super) fn time(scan: &mut Scan<'_>) -> Result<u64, Flaw> {
     scan.spaces();
     let time_ns = seconds(scan).ok_or(TIME)?;
@@ -124,7 +125,7 @@ pub(super) fn time(scan: &mut Scan<'_>) -> Result<u64, Flaw> {
     Ok(time_ns)
 }
 
-/// `11.938529`, in nanoseconds.
+/// Parses `11.938529` and returns nanoseconds.
 fn seconds(scan: &mut Scan<'_>) -> Option<u64> {
     let whole = scan.decimal()?;
     scan.literal(b".")?;
@@ -135,7 +136,7 @@ fn seconds(scan: &mut Scan<'_>) -> Option<u64> {
     whole.checked_mul(1_000_000_000)?.checked_add(fraction * scale)
 }
 
-/// `CPU:1 [` and what stands in the bracket, where a tracer says something about one CPU.
+/// The text inside the bracket of `CPU:1 [...]`, with which a tracer reports something about one CPU.
 pub(super) fn notice(line: &[u8]) -> Option<&[u8]> {
     let mut scan = Scan(line);
     scan.literal(b"CPU:")?;
@@ -144,16 +145,16 @@ pub(super) fn notice(line: &[u8]) -> Option<&[u8]> {
     scan.0.strip_suffix(b"]")
 }
 
-/// `=> iommu_map`: a step of a call chain, below the event that it led to.
+/// Whether the line is a step of a call chain, `=> iommu_map`. These follow the event that they led to.
 pub(super) fn is_call(line: &[u8]) -> bool {
     line.trim_ascii_start().starts_with(b"=>")
 }
 
-/// Whether the words of the event `name` are brought to a common column, as trace-cmd does and the kernel does not; `text`
-/// begins right behind the name's colon. `None`: the name is too long to tell, or nothing is known of its words, which may
-/// begin with a blank.
+/// Whether the text of the event `name` is padded to a common column: trace-cmd pads, and the kernel does not. `text`
+/// begins right behind the name's colon. Returns `None` if the name is too long to tell, or if the event is not known,
+/// because its text may begin with a blank.
 pub(super) fn is_padded(name: &[u8], text: &[u8]) -> Option<bool> {
-    /// trace-cmd's width of a name.
+    /// The width to which trace-cmd pads a name.
     const WIDTH: usize = 20;
     match text {
         [b' ', second, ..] if name.len() < WIDTH && is_known(name) => Some(*second == b' '),

@@ -1,4 +1,4 @@
-//! A file by the way in which it is compressed, told from its first bytes.
+//! Decompresses a file. The first bytes show the kind of compression.
 
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
@@ -6,13 +6,13 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
-/// The most memory that a decoder may take for what it has to remember, in MiB. `xz -9` needs 65, `zstd --ultra -22` 128.
+/// The most memory in MiB that a decoder may use for its window. `xz -9` needs 65, and `zstd --ultra -22` needs 128.
 pub(super) const DECODER_MIB_MAX: u32 = 256;
 const BUFFER_BYTES: usize = 256 << 10;
-/// Enough to know any kind of file by.
+/// Enough bytes to recognize every kind of file.
 const HEAD_BYTES: u64 = 16;
 
-/// Counts what it hands on.
+/// Counts the bytes that it passes on.
 pub(super) struct Counted<R> {
     inner: R,
     bytes: u64,
@@ -26,13 +26,13 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The bytes that were looked at to tell the kind of file, and the rest.
+/// The bytes that were read to recognize the kind of file, followed by the rest.
 type Whole<R> = Counted<Chain<Cursor<Vec<u8>>, R>>;
 
-/// What the decoders read from.
+/// The input of the decoders.
 type Packed<R> = BufReader<Whole<R>>;
 
-/// The text of a file. Several compressed streams may follow each other, as `cat a.xz b.xz` makes them.
+/// The text of a file. A file may hold several compressed streams in sequence, as written by `cat a.xz b.xz`.
 pub(super) enum Source<R: Read> {
     Plain(Whole<R>),
     Xz(Box<XzReader<Packed<R>>>),
@@ -85,7 +85,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// By the formats' magic numbers: xz 1.1, RFC 1952 with its one method, RFC 8878 with its skippable frames.
+    /// Recognizes the formats by their magic numbers: xz 1.1, RFC 1952 with its only method, RFC 8878 with its
+    /// skippable frames.
     fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Self::Xz),
@@ -96,7 +97,7 @@ impl Kind {
     }
 }
 
-/// The frames of a zstd file, one after the other, each checked against its checksum if it has one.
+/// The frames of a zstd file in sequence. A frame with a checksum is checked against it.
 pub(super) struct Frames<R> {
     decoder: FrameDecoder,
     source: R,
@@ -109,7 +110,7 @@ impl<R: BufRead> Frames<R> {
         Self { decoder, source }
     }
 
-    /// Reads up to the blocks of the next frame. `false` at the end of the file.
+    /// Reads up to the blocks of the next frame. Returns `false` at the end of the file.
     fn next_frame(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.init(&mut self.source) {
@@ -136,7 +137,7 @@ impl<R: BufRead> Read for Frames<R> {
             if !self.decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
                 let decoded = self.decoder.decode_blocks(&mut self.source, one);
-                // The decoder's own words are those of its inside.
+                // The decoder's own message describes its internals.
                 decoded.map_err(|_| {
                     io::Error::new(io::ErrorKind::InvalidData, "a block of a zstd frame does not decode")
                 })?;

@@ -1,41 +1,42 @@
-//! What the events say: the words after the event's name, the same in every tool that prints them.
+//! The text of events, after the event's name. Every tool prints the same text.
 
 use super::error::Flaw;
 use super::list::{List, Numbers, Pieces, UNPARSED, check_run};
 use super::scan::{Scan, field};
 use portcullis::{Access, PAGE_SIZE};
 
-/// No device of today puts more than this on the bus: five levels of table.
+/// No device of today issues a wider address: this is five levels of table.
 const IOVA_END: u64 = 1 << 57;
-/// What a table entry can hold.
+/// The end of the physical addresses that a table entry can hold.
 pub(super) const PHYSICAL_END: u64 = 1 << 52;
 
-/// An event that the trace is made of.
+/// An event from which a trace is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event<'a> {
-    /// `iommu:map`: a physically contiguous piece appears in a table. Whole pages.
+    /// `iommu:map`: a table gets a physically contiguous piece of whole pages.
     Map { iova: u64, size: u64, phys: u64 },
-    /// `iommu:unmap`: a run of pages goes. Whole pages.
+    /// `iommu:unmap`: a run of whole pages is unmapped.
     Unmap { iova: u64, size: u64 },
-    /// `dma:dma_map_page` and its like, among them `portcullis:portcullis_map`: who mapped these bytes, and why.
+    /// `dma:dma_map_page` and similar events, including `portcullis:portcullis_map`: the device that the bytes were
+    /// mapped for, and its access.
     DmaMap { device: &'a [u8], access: Access, iova: u64, size: u64, phys: u64 },
-    /// `dma:dma_map_sg`: the same for a scatter list.
+    /// `dma:dma_map_sg`: likewise for a scatter list.
     DmaMapList { device: &'a [u8], access: Access, list: List<'a> },
-    /// `dma:dma_unmap_page` and its like, after its `iommu:unmap`.
+    /// `dma:dma_unmap_page` and similar events. They follow their `iommu:unmap`.
     DmaUnmap { device: &'a [u8], iova: u64, size: u64 },
-    /// `dma:dma_unmap_sg`, before its `iommu:unmap`.
+    /// `dma:dma_unmap_sg`. It precedes its `iommu:unmap`.
     DmaUnmapList { device: &'a [u8], phys: Numbers<'a> },
-    /// `dma:dma_sync_single_for_cpu` of what a device has written: the driver is about to look at these bytes.
+    /// `dma:dma_sync_single_for_cpu` of bytes that a device may have written: the driver is about to read them.
     Sync { device: &'a [u8], iova: u64, size: u64 },
-    /// `dma:dma_sync_sg_for_cpu`: the same for a scatter list.
+    /// `dma:dma_sync_sg_for_cpu`: likewise for a scatter list.
     SyncList { device: &'a [u8], pieces: Pieces<'a> },
-    /// `intel_iommu:qi_submit` of an IOTLB invalidation: the descriptor's two quadwords.
+    /// `intel_iommu:qi_submit` of an IOTLB invalidation: the two quadwords of the descriptor.
     Invalidate { qw0: u64, qw1: u64 },
-    /// Any other.
+    /// Any other event.
     Other,
 }
 
-/// Whether [`Event::parse`] reads the words of this event.
+/// Whether [`Event::parse`] reads the text of this event.
 pub(super) fn is_known(name: &[u8]) -> bool {
     let dma = name.strip_prefix(b"dma_map_").or_else(|| name.strip_prefix(b"dma_unmap_"));
     matches!(name, b"map" | b"unmap" | b"qi_submit" | b"dma_sync_single_for_cpu" | b"dma_sync_sg_for_cpu")
@@ -44,7 +45,7 @@ pub(super) fn is_known(name: &[u8]) -> bool {
 }
 
 impl<'a> Event<'a> {
-    /// The event `name`, which says `text`.
+    /// Parses the event `name` with this text.
     pub(super) fn parse(name: &[u8], text: &'a [u8]) -> Result<Self, Flaw> {
         match name {
             b"map" => map(text),
@@ -61,13 +62,13 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A number that a blank or the end follows.
+/// A number that must end at a blank or at the end of the line.
 fn whole<'a>(scan: Option<Scan<'a>>, number: fn(&mut Scan<'a>) -> Option<u64>, expected: Flaw) -> Result<u64, Flaw> {
     let mut scan = scan.ok_or(expected)?;
     number(&mut scan).filter(|_| scan.at_gap()).ok_or(expected)
 }
 
-/// `IOMMU: iova=0x… - 0x…` and the `size=` behind it: the run, and what follows its addresses.
+/// Parses `IOMMU: iova=0x… - 0x…` and the `size=` behind it. Returns the run, and the text after its addresses.
 fn run(text: &[u8]) -> Result<(u64, u64, &[u8]), Flaw> {
     const EXPECTED: Flaw = Flaw::Expected("`IOMMU: iova=0x… - 0x…` with hexadecimal addresses");
     let mut scan = Scan(text);
@@ -107,7 +108,7 @@ fn unmap<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
     Ok(Event::Unmap { iova, size })
 }
 
-/// The first word; behind a key where the tool fell back on the fields of the record.
+/// The first word. If the tool printed the bare fields of the record, the name follows a key.
 fn device(text: &[u8]) -> Result<&[u8], Flaw> {
     let mut scan = if text.starts_with(UNPARSED) { field(text, b"device=") } else { Some(Scan(text)) };
     match scan.as_mut().map(Scan::word) {
@@ -137,7 +138,7 @@ fn dma_unmap(text: &[u8]) -> Result<Event<'_>, Flaw> {
     Ok(Event::DmaUnmap { device: device(text)?, iova, size })
 }
 
-/// `dma_addr=… size=…`: any bytes, also those of a device that no IOMMU serves.
+/// Parses `dma_addr=… size=…`. The run may be any bytes, because the device may not be behind an IOMMU.
 fn dma_run(text: &[u8]) -> Result<(u64, u64), Flaw> {
     let (iova, size) = dma_numbers(text)?;
     check_run(iova, size)?;
@@ -154,7 +155,8 @@ fn dma_numbers(text: &[u8]) -> Result<(u64, u64), Flaw> {
     Ok((iova, size))
 }
 
-/// Linux lets a driver sync no bytes at all. What only the CPU has written tells nothing of what the device did.
+/// Linux lets a driver sync zero bytes. A sync of a buffer that the device only reads says nothing about what the
+/// device did.
 fn sync(text: &[u8]) -> Result<Event<'_>, Flaw> {
     let (iova, size) = dma_numbers(text)?;
     match size > 0 && access(text)? != Access::DeviceReads {

@@ -1,10 +1,12 @@
-//! From events to operations: which map events belong together, to whom, and which unmap ends them.
+//! Makes operations from events: decides which map events belong together, to which device, and which unmap ends them.
 //!
-//! `iommu:map` names neither device nor domain; the `dma:` event that follows in the same task or interrupt does. Other
-//! events may come between the two, from interrupts and from other CPUs, so a map event waits under its address *and*
-//! context until a `dma:` event claims it. Two devices may well live at the same address, each in its own domain.
+//! `iommu:map` names neither the device nor the domain. The `dma:` event that follows in the same task or interrupt
+//! names the device. Events of interrupts and of other CPUs may come between the two. A map event therefore waits
+//! under its address *and* its context until a `dma:` event claims it. Two devices may be mapped at the same address,
+//! each in its own domain.
 //!
-//! A map event that nobody claims is a mapping of its own, and so is the run of them that one unmap covers.
+//! A map event that no `dma:` event claims becomes a separate mapping. If one unmap covers a run of such events, the
+//! run is one mapping.
 
 mod dma;
 mod number;
@@ -21,48 +23,49 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::iter;
 
-/// The largest IOMMU page that Linux may pad a buffer to, in 4 KiB pages: a `dma_addr` lies at most so far into its mapping.
+/// The largest IOMMU page to which Linux may pad a buffer, in 4 KiB pages. A `dma_addr` lies less than this far into
+/// its mapping.
 const GRANULE_PAGES_MAX: u64 = 16;
-/// Unmaps that wait for their `dma:` event. More would mean that those are not in the capture.
+/// How many unmaps may wait for their `dma:` event. If there are more, the capture has no such events.
 const WAITING_MAX: usize = 64;
-/// Stands for "no piece" and "no mapping".
+/// The index that stands for "no piece" and "no mapping".
 const NONE: u32 = u32::MAX;
 
-/// Whose address space a piece lies in.
+/// The owner of the address space in which a piece lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Owner {
-    /// Not known yet: mapped in this context.
+    /// Not known yet: the piece was mapped in this context.
     Context(u32),
-    /// That of the device with this index.
+    /// The device with this index.
     Device(u16),
 }
 
-/// A map event. The first of a mapping stands for all of it. Its segment has the same index.
+/// A map event. The first piece of a mapping stands for the whole mapping. The piece's segment has the same index.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     iova_pfn: u64,
-    /// Pages of this piece; of the whole mapping where it is the first.
+    /// Pages of this piece. In the first piece of a mapping: pages of the whole mapping.
     pages: u32,
-    /// The piece that follows it in the mapping.
+    /// The next piece of the same mapping.
     next: u32,
-    /// `None` until claimed.
+    /// `None` until a `dma:` event claims the piece.
     claim: Option<(u16, Access)>,
-    /// Whether another piece is the first of its mapping.
+    /// Whether the piece belongs to a mapping whose first piece is another one.
     absorbed: bool,
 }
 
-/// An unmap that may be one of several devices', until its `dma:` event says whose it is.
+/// An unmap that may belong to one of several devices. Its `dma:` event will say to which.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     iova_pfn: u64,
     pages: u64,
     context: u32,
     operation: u32,
-    /// How many pieces there were then: later ones are not meant.
+    /// How many pieces there were at that time. The unmap cannot mean later ones.
     pieces: u32,
 }
 
-/// Takes events in the order of the capture, gives a trace.
+/// Takes events in the order of the capture, and makes a trace.
 #[derive(Default)]
 struct Grouper {
     counts: Statistics,
@@ -75,21 +78,22 @@ struct Grouper {
     context_index: FxHashMap<Context, u32>,
     devices: Vec<SourceId>,
     device_index: FxHashMap<Box<[u8]>, u16>,
-    /// First pieces of the mappings that live now, by first page and owner.
+    /// The first pieces of the live mappings, by first page and owner.
     live: BTreeMap<(u64, Owner), u32>,
     waiting: Vec<Waiting>,
-    /// Who announced an unmap: `dma_unmap_sg` comes before the unmap itself.
+    /// The device that announced an unmap in each context: `dma_unmap_sg` precedes the unmap itself.
     announced: FxHashMap<u32, u16>,
-    /// The first piece of the mapping that each context unmapped last, until the `dma:` event of that unmap comes.
+    /// The first piece of the mapping that each context unmapped last. It is kept until the `dma:` event of that unmap
+    /// comes.
     ended: FxHashMap<u32, u32>,
-    /// Bytes that are known to be payload, by first piece.
+    /// Bytes that are known to be payload, by first piece of the mapping.
     payloads: FxHashMap<u32, u64>,
 }
 
 impl Grouper {
     /// Takes the next event.
     fn record(&mut self, record: &Record<'_>) -> Result<(), Flaw> {
-        // Who synced is not asked: a task that does nothing else has no part in the trace.
+        // The context of a sync is not recorded: a task that only syncs does not appear in the trace.
         match record.event {
             Event::Other => return Ok(()),
             Event::Sync { device, iova, size } => {
@@ -155,7 +159,7 @@ impl Grouper {
         if let Some(&index) = self.device_index.get(name) {
             return Ok(index);
         }
-        // Two are kept back: one for the unknown device, one so that a free address is always found.
+        // Two indexes are reserved: one for the unknown device, and one so that a free address is always found.
         const DEVICES_MAX: u16 = u16::MAX - 2;
         let index = u16::try_from(self.devices.len()).ok().filter(|&index| index < DEVICES_MAX);
         let index = index.ok_or(Flaw::TooMany("devices", u64::from(DEVICES_MAX)))?;
@@ -173,7 +177,7 @@ impl Grouper {
         Ok(())
     }
 
-    /// Adds a piece of a new mapping, and says where.
+    /// Adds a piece of a new mapping, and returns its index.
     fn piece(&mut self, iova_pfn: u64, segment: Segment) -> Result<u32, Flaw> {
         let piece = index(self.pieces.len(), "maps")?;
         let pages = u32::try_from(segment.pages()).map_err(|_| Flaw::Expected("a mapping below 16 TiB"))?;
@@ -188,7 +192,7 @@ impl Grouper {
         let iova_pfn = iova >> PAGE_SHIFT;
         let piece = self.piece(iova_pfn, Segment { phys: PhysAddr::new(phys), len: size })?;
         self.operation(place, context, piece, OperationKind::Map)?;
-        // What was live there has lost its unmap; it stays in the trace, never unmapped.
+        // If something was live there, its unmap is missing. It stays in the trace and is never unmapped.
         self.live.insert((iova_pfn, Owner::Context(context)), piece);
         Ok(())
     }
@@ -218,7 +222,7 @@ impl Grouper {
         Ok(())
     }
 
-    /// Who has exactly this run of pages mapped, as one mapping or as unclaimed pieces.
+    /// The owners that have exactly this run of pages mapped, as one mapping or as unclaimed pieces.
     fn owners(&self, unmap: &Waiting) -> impl Iterator<Item = Owner> {
         let pfn = unmap.iova_pfn;
         let here = self.live.range((pfn, Owner::Context(0))..=(pfn, Owner::Device(u16::MAX)));
@@ -237,7 +241,7 @@ impl Grouper {
         at == end
     }
 
-    /// The mapping of `owner`, which [`Grouper::fits`], ends. If there is none, the unmap is unmatched.
+    /// Ends the mapping of `owner`, for which [`Grouper::fits`] holds. Without a mapping, the unmap is unmatched.
     fn end(&mut self, unmap: Waiting, owner: Option<Owner>) {
         let Waiting { iova_pfn, pages, operation, context, .. } = unmap;
         match owner.and_then(|owner| self.gather(iova_pfn, iova_pfn + pages, owner)) {
@@ -249,13 +253,13 @@ impl Grouper {
         }
     }
 
-    /// The mapping at this run of pages ends, whoever's it is.
+    /// Ends the mapping at this run of pages, regardless of its owner.
     fn end_any(&mut self, unmap: Waiting) {
         let owner = self.owners(&unmap).next();
         self.end(unmap, owner);
     }
 
-    /// `device` has just unmapped the page in this context.
+    /// Handles the `dma:` event of an unmap: `device` has just unmapped the page in this context.
     fn settle(&mut self, context: u32, device: u16, iova_pfn: u64) {
         let meant = |unmap: &Waiting| {
             unmap.context == context && (unmap.iova_pfn..unmap.iova_pfn + unmap.pages).contains(&iova_pfn)
@@ -268,7 +272,8 @@ impl Grouper {
         }
     }
 
-    /// Takes the pieces of `owner` from page `at` on, up to `end` or a gap, and chains them. The first stands for all.
+    /// Takes the pieces of `owner` from page `at` on, up to `end` or a gap, and chains them. The first piece stands
+    /// for all.
     fn gather(&mut self, mut at: u64, end: u64, owner: Owner) -> Option<u32> {
         let first = self.live.remove(&(at, owner))?;
         at += u64::from(self.pieces[first as usize].pages);
@@ -287,8 +292,9 @@ impl Grouper {
         Some(first)
     }
 
-    /// The pieces that hold the bytes of `runs`, mapped in this context, are one mapping of the device. Where the list is not
-    /// `complete`, every piece that follows without a gap belongs to it. Addresses that are no piece's are not translated.
+    /// Makes one mapping of the device from the pieces that hold the bytes of `runs` and were mapped in this context.
+    /// If the list is not `complete`, all pieces that follow without a gap belong to it too. Addresses that lie in no
+    /// piece are not translated, and are ignored.
     fn claim(
         &mut self,
         context: u32,
@@ -308,11 +314,12 @@ impl Grouper {
         self.pieces[first as usize].claim = Some((device, access));
         self.trim(first, runs);
         self.make_room(iova_pfn, device);
-        // Still occupied: the unmap of what was live there is lost, and it stays in the trace, never unmapped.
+        // If the address is still occupied, the unmap of the old mapping is lost. That mapping stays in the trace and
+        // is never unmapped.
         self.live.insert((iova_pfn, Owner::Device(device)), first);
     }
 
-    /// The first page of the piece of `owner` that has `page` among its first.
+    /// The first page of the piece of `owner` that holds `page` among its first [`GRANULE_PAGES_MAX`] pages.
     fn holder_of(&self, page: u64, owner: Owner) -> Option<u64> {
         let first = page.saturating_sub(GRANULE_PAGES_MAX - 1);
         let mut near = self.live.range((first, owner)..=(page, owner)).rev();
@@ -322,7 +329,8 @@ impl Grouper {
         Some(iova_pfn)
     }
 
-    /// Another CPU may be given an address before the `dma:` event of the unmap that freed it is written.
+    /// Ends the old mapping if its unmap still waits: another CPU may get an address before the `dma:` event of the
+    /// unmap that freed it is written.
     fn make_room(&mut self, iova_pfn: u64, device: u16) {
         let owner = Owner::Device(device);
         if let Some(position) = self.waiting.iter().position(|it| it.iova_pfn == iova_pfn && self.fits(it, owner)) {
@@ -331,7 +339,8 @@ impl Grouper {
         }
     }
 
-    /// Cuts the segments down to the bytes of `runs`. Pages stay whole: only what is left of a first and last page goes.
+    /// Cuts the segments down to the bytes of `runs`. Only the unused parts of the first and the last page go; no page
+    /// is removed.
     fn trim(&mut self, first: u32, runs: impl Iterator<Item = (u64, u64)>) {
         let mut runs = runs.peekable();
         let mut piece = first;
@@ -361,13 +370,13 @@ impl Grouper {
     }
 }
 
-/// The index of the next entry of a list of `len`.
+/// The index of the next entry of a list of length `len`.
 fn index(len: usize, what: &'static str) -> Result<u32, Flaw> {
     let limit = u64::from(NONE);
     u32::try_from(len).ok().filter(|&index| index < NONE).ok_or(Flaw::TooMany(what, limit))
 }
 
-/// `0000:00:04.0`: segment, bus, device, function. Only segment 0 fits a source id.
+/// Parses `0000:00:04.0`: segment, bus, device, function. Only segment 0 fits a source id.
 fn pci_address(name: &[u8]) -> Option<SourceId> {
     let text = std::str::from_utf8(name).ok()?.strip_prefix("0000:")?;
     let (bus, rest) = text.split_once(':')?;

@@ -1,10 +1,11 @@
-//! Finding the mapping behind each logged access.
+//! Finds the mapping behind each logged access.
 //!
-//! The log has no times, but both sides show the same invalidation descriptors in the same order. The log starts with the
-//! machine and the trace later, and either may stop first, so an *offset* says which descriptor of the log is the first of
-//! the trace. What the log shows between two descriptors happened between the same two in the trace. An offset is possible
-//! where all descriptors that both sides have are equal; of those, the one that leaves the fewest accesses unexplained is
-//! right: an explained access hits a page that is mapped at that time, at the physical page that the log shows.
+//! The log has no times, but both sides show the same invalidation descriptors in the same order. The log starts with
+//! the machine and the trace starts later, and either may stop first. An *offset* says which descriptor of the log is
+//! the first one of the trace. Accesses between two descriptors of the log happened between the same two descriptors
+//! of the trace. An offset is possible if all descriptors that both sides have are equal. Of the possible offsets, the
+//! right one leaves the fewest accesses unexplained. An access is explained if its page is mapped at that time, to the
+//! physical page that the log shows.
 
 mod sides;
 
@@ -19,10 +20,10 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// No `intel_iommu:qi_submit` event of an IOTLB invalidation.
+    /// The trace has no `intel_iommu:qi_submit` event of an IOTLB invalidation.
     #[error("the trace has no IOTLB invalidation; record intel_iommu:qi_submit too")]
     NoneTraced,
-    /// No IOTLB descriptor in the log.
+    /// The log has no IOTLB descriptor.
     #[error("the access log has no IOTLB invalidation descriptor")]
     NoneLogged,
     /// The descriptors disagree at every offset.
@@ -36,10 +37,10 @@ pub enum JoinError {
         /// IOTLB descriptors in the trace.
         traced: usize,
     },
-    /// The log does not reach the trace at this offset.
+    /// The log and the trace do not overlap at this offset.
     #[error("at offset {0} the access log and the trace have no invalidation in common")]
     Apart(i64),
-    /// More accesses than can be counted here.
+    /// The log has more accesses than can be counted.
     #[error("the access log has more than {} accesses", u32::MAX)]
     TooMany,
 }
@@ -68,36 +69,37 @@ pub enum Target {
 /// An access of the device, placed among the operations of the trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoggedAccess {
-    /// How many operations of the trace come before it. Then its mapping is mapped, and not yet unmapped.
+    /// How many operations of the trace come before the access. After these operations, its mapping is mapped.
     pub after_operation: u32,
     /// What was accessed.
     pub target: Target,
-    /// At most what was done: the log does not tell reads from writes.
+    /// The rights that bound the access: the log does not distinguish reads from writes.
     pub rights: Rights,
 }
 
-/// A page that the device accessed and that was mapped before the trace began: of a descriptor ring, or of a buffer whose
-/// unmap the trace shows and whose map it does not.
+/// A page that the device accessed and that was mapped before the trace began. It belongs to a descriptor ring, or to
+/// a buffer whose unmap is in the trace but whose map is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PersistentPage {
-    /// Whose page.
+    /// The device that accessed it.
     pub device: SourceId,
-    /// Its number for the device.
+    /// Its page number in the device's address space.
     pub iova_pfn: u64,
-    /// Where it lies.
+    /// Its physical address.
     pub phys: PhysAddr,
     /// The union of the rights that the log shows.
     pub rights: Rights,
 }
 
-/// A log in terms of a trace.
+/// A log, expressed in terms of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Joined {
-    /// The IOTLB descriptor of the log, counted from 0, that is the first of the trace. Negative where the log starts later.
+    /// The index of the log's IOTLB descriptor that is the first of the trace. Negative if the log starts later than
+    /// the trace.
     pub offset: i64,
-    /// How many descriptors both sides have. Where these are few of many, the two may be of different runs.
+    /// How many descriptors both sides have. If this is only a small part, the two may come from different runs.
     pub invalidations: u64,
-    /// The accesses, by [`LoggedAccess::after_operation`], and in the order of the log where that is the same.
+    /// The accesses, sorted by [`LoggedAccess::after_operation`]. Equal ones are in the order of the log.
     pub accesses: Vec<LoggedAccess>,
     /// The pages mapped before the trace, in the order of their first access.
     pub persistent: Vec<PersistentPage>,
@@ -107,15 +109,16 @@ pub struct Joined {
     pub outside: u64,
 }
 
-/// Joins the two at the offset that explains most.
+/// Joins the two at the offset that explains most accesses.
 ///
 /// # Errors
-/// [`JoinError`] where no offset is possible.
+/// Returns a [`JoinError`] if no offset is possible.
 pub fn join(trace: &Trace, log: &AccessLog) -> Result<Joined, JoinError> {
     let sides = Sides::new(trace, log)?;
     let (traced, logged) = (trace.invalidations.len(), sides.descriptors.len());
     let mut offsets: Vec<_> = (1 - traced as i64..logged as i64).filter(|&offset| sides.agree(offset)).collect();
-    // The longest overlap first: it is the likeliest, and a good first makes the others give up early.
+    // The longest overlap is tried first: it is the most likely, and a good first result lets the others give up
+    // early.
     offsets.sort_by_key(|&offset| Reverse(sides.common(offset).len()));
     let mut best: Option<Joined> = None;
     for offset in offsets {
@@ -127,10 +130,10 @@ pub fn join(trace: &Trace, log: &AccessLog) -> Result<Joined, JoinError> {
     Ok(best)
 }
 
-/// Joins the two at this very offset, whether it is possible or not.
+/// Joins the two at this offset, even if their descriptors differ.
 ///
 /// # Errors
-/// [`JoinError::Apart`] where the two have no invalidation in common at this offset.
+/// Returns [`JoinError::Apart`] if the two have no invalidation in common at this offset.
 pub fn join_at(trace: &Trace, log: &AccessLog, offset: i64) -> Result<Joined, JoinError> {
     let mut joined = Sides::new(trace, log)?.at(offset, f64::INFINITY)?.ok_or(JoinError::Apart(offset))?;
     joined.accesses.sort_by_key(|access| access.after_operation);
@@ -138,7 +141,7 @@ pub fn join_at(trace: &Trace, log: &AccessLog, offset: i64) -> Result<Joined, Jo
 }
 
 impl Joined {
-    /// How likely an access is to be unexplained, by the rule of succession: a short overlap proves little.
+    /// The probability that an access is unexplained, by the rule of succession: a short overlap is weak evidence.
     fn unexplained_rate(&self) -> f64 {
         unexplained_rate(self.unexplained, self.accesses.len() as u64 + self.unexplained)
     }

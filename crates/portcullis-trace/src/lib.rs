@@ -1,31 +1,34 @@
-//! Traces: what a real system mapped and unmapped, in order, and what its device then did.
+//! Traces: what a real system mapped and unmapped, in order, and the accesses of its device.
 //!
-//! [`Trace::read`] takes the text of a capture of Linux's `iommu:` and `dma:` events in one pass: from the kernel's own
-//! `trace` file, from `trace-cmd report` or from `perf script`, plain or as `.xz`, `.gz` or `.zst`. Which it is, it tells from
-//! the content.
+//! [`Trace::read`] reads the text of a capture of Linux's `iommu:` and `dma:` events in one pass: from the kernel's
+//! own `trace` file, from `trace-cmd report` or from `perf script`, plain or as `.xz`, `.gz` or `.zst`. It recognizes
+//! the format from the content.
 //!
-//! An operation concerns a *mapping*: what one `dma_map_*` call made. A scatter list shows as several `iommu:map` events at
-//! consecutive addresses and is one mapping; without `dma:` events it is recognised by its one `iommu:unmap`, and the mapping
-//! has neither device nor direction. Where there are no `iommu:` events, the `dma:` events alone tell of the mappings, as far
-//! as they can: of coherent memory (`dma_alloc`) nothing, and of scatter lists not how long each piece is. Such a capture may
-//! also come from a system whose devices no IOMMU serves, with physical addresses for I/O addresses.
+//! An operation concerns a *mapping*: what one `dma_map_*` call made. A scatter list shows as several `iommu:map`
+//! events at consecutive addresses and is one mapping. Without `dma:` events it is recognized by its one
+//! `iommu:unmap`, and the mapping has neither device nor direction. If there are no `iommu:` events, the mappings are
+//! derived from the `dma:` events alone. These do not cover coherent memory (`dma_alloc`), and do not give the length
+//! of each piece of a scatter list. Such a capture may also come from a system whose devices are not behind an IOMMU;
+//! its I/O addresses are then physical addresses.
 //!
-//! The kernel module `portcullis.ko` has events of its own, `portcullis:portcullis_map` and `portcullis:portcullis_unmap`. They say
-//! what `dma_map_page` and `dma_unmap_page` say, of each piece of a scatter list too, and count as such. A capture has to have
-//! the one or the other: of both, every buffer would be mapped twice.
+//! The kernel module `portcullis.ko` has its own events, `portcullis:portcullis_map` and
+//! `portcullis:portcullis_unmap`. They carry what `dma_map_page` and `dma_unmap_page` carry, also for each piece of a
+//! scatter list, and count as such. A capture must have either the module's events or the kernel's: with both, every
+//! buffer would be mapped twice.
 //!
-//! How much of a buffer is payload shows where its driver syncs a part of it for the CPU before it looks
+//! The payload of a buffer is known if its driver syncs a part of it for the CPU before reading it
 //! (`dma_sync_single_for_cpu`, `dma_sync_sg_for_cpu`), or unmaps fewer bytes than it has mapped: [`Trace::payloads`].
 //!
-//! `perf script` does not tell interrupts from tasks; there [`Context::level`] is always [`Level::Task`].
+//! `perf script` does not distinguish interrupts from tasks; its captures always have [`Level::Task`] in
+//! [`Context::level`].
 //!
 //! [`AccessLog`] holds the accesses of the device itself, and [`join()`] finds the mapping behind each.
 //!
-//! What a trace keeps is compact: a mapping of one segment takes 96 bytes with its map and its unmap. Reading ten million
-//! lines takes at most, measured as the peak of the whole process, 27 bytes per line of a strict capture with all events
-//! (270 MB), 40 where they are scatter lists, 69 of a capture with nothing but maps and unmaps, and 114 of one with nothing
-//! but maps. With `dma:` events alone it is 70 of maps and unmaps and 116 of nothing but maps; two million lines of lists,
-//! each of eight pieces apart in memory, took 281.
+//! A trace is compact: a mapping of one segment takes 96 bytes together with its map and its unmap. Measured for ten
+//! million lines as the peak of the whole process, reading takes at most 27 bytes per line for a strict capture with
+//! all events (270 MB), 40 if they are scatter lists, 69 for a capture of maps and unmaps only, and 114 for one of
+//! maps only. With `dma:` events alone, it takes 70 for maps and unmaps and 116 for maps only. Two million lines of
+//! lists, each of eight pieces that are not adjacent in memory, took 281 per line.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -60,73 +63,73 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::Path;
 
-/// The device of a mapping that no `dma:` event names. The host bridge has this address, and does no DMA.
+/// The device of a mapping that no `dma:` event names. This is the address of the host bridge, which does no DMA.
 pub const UNKNOWN_DEVICE: SourceId = SourceId(0);
 
 /// Which families of events a capture has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Events {
-    /// `iommu:` events say what was mapped; `dma:` events add devices, directions and exact lengths.
+    /// `iommu:` events show the mappings; `dma:` events add devices, directions and exact lengths.
     Both,
-    /// `iommu:` events alone: whole pages, by no device in particular, each readable and writable.
+    /// `iommu:` events alone: whole pages without a device, each readable and writable.
     Iommu,
     /// `dma:` events alone.
     Dma,
 }
 
-/// What was counted while reading. The names are JSON keys.
+/// Counts from reading a trace. The names are JSON keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Statistics {
-    /// `iommu:map` events: physically contiguous pieces. Where there are only `dma:` events, the pieces that those tell of.
+    /// `iommu:map` events: physically contiguous pieces. If there are only `dma:` events, the pieces in those.
     pub maps: u64,
-    /// Pages that these mapped.
+    /// Pages that these pieces mapped.
     pub pages: u64,
-    /// `iommu:unmap` events. Where there are only `dma:` events, `dma_unmap_*`.
+    /// `iommu:unmap` events. If there are only `dma:` events, `dma_unmap_*` events.
     pub unmaps: u64,
     /// Mappings that are never unmapped.
     pub unmatched_maps: u64,
-    /// Unmaps of what was not seen to be mapped as such: the map precedes the capture or was lost, or the unmap takes only
-    /// a part. They are no operations.
+    /// Unmaps without a matching map: the map precedes the capture or was lost, or the unmap covers only a part of it.
+    /// They are not operations.
     pub unmatched_unmaps: u64,
-    /// Events that the tracer had no room for, by its own account.
+    /// Events for which the tracer had no room, as it reports.
     pub lost_events: u64,
-    /// Events that are older than the one before them on their CPU: lines were moved.
+    /// Events that are older than the event before them on their CPU: their lines were moved.
     pub out_of_order: u64,
-    /// CPUs that an event came from.
+    /// CPUs on which an event occurred.
     pub cpus: u64,
-    /// From the earliest event to the latest, in microseconds.
+    /// The time from the earliest event to the latest, in microseconds.
     pub span_us: u64,
 }
 
-/// A buffer that was mapped, and when it was unmapped.
+/// A buffer that was mapped, and when it was mapped and unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceMapping {
     segments_start: u32,
     segments_count: u32,
-    /// Number of the first page that the traced kernel gave it.
+    /// The number of the first page, as allocated by the traced kernel.
     pub iova_pfn: u64,
-    /// Pages: the sum over the segments.
+    /// The number of pages: the sum over the segments.
     pub pages: u32,
-    /// The operation that made it.
+    /// The index of the operation that mapped it.
     pub map_operation: u32,
-    /// The operation that ended it; never the first of the trace. `None`: it outlives the capture.
+    /// The index of the operation that unmapped it, which is never 0. `None` if the mapping outlives the capture.
     pub unmap_operation: Option<NonZeroU32>,
     /// Index into [`Trace::devices`].
     pub device: u16,
-    /// What the device may do.
+    /// The accesses that the device may make.
     pub access: Access,
 }
 
 impl TraceMapping {
-    /// Where its segments are in [`Trace::segments`].
+    /// The range of its segments in [`Trace::segments`].
     pub fn segments(&self) -> Range<usize> {
         let start = self.segments_start as usize;
         start..start + self.segments_count as usize
     }
 }
 
-/// Which of the two.
+/// The kinds of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OperationKind {
     /// The mapping is made.
@@ -138,26 +141,26 @@ pub enum OperationKind {
 /// A map or an unmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// When, in nanoseconds on the tracer's clock.
+    /// The time in nanoseconds, on the tracer's clock.
     pub time_ns: u64,
     /// Index into [`Trace::mappings`].
     pub mapping: u32,
     /// Index into [`Trace::contexts`].
     pub context: u32,
-    /// The CPU that did it.
+    /// The CPU on which it happened.
     pub cpu: u16,
-    /// Map or unmap.
+    /// Whether it is a map or an unmap.
     pub kind: OperationKind,
 }
 
-/// Who ran on a CPU: where it changes, an interrupt or a task has ended or begun.
+/// The task or interrupt that ran on a CPU. A change means that an interrupt or a task has ended or begun.
 ///
 /// Two interrupts of the same kind into the same task look like one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Context {
-    /// The task; 0 is idle, and one such task exists on every CPU.
+    /// The task. 0 is the idle task, which every CPU has.
     pub pid: u32,
-    /// What interrupted it.
+    /// The interrupt level.
     pub level: Level,
 }
 
@@ -172,40 +175,41 @@ pub struct TracedInvalidation {
     pub qw1: u64,
 }
 
-/// An unmap of pages whose map is not in the trace.
+/// An unmap of pages that the trace does not show as mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnmatchedUnmap {
     /// How many operations of the trace came before it.
     pub at_operation: u32,
     /// The first page.
     pub iova_pfn: u64,
-    /// How many pages. 0: the capture tells neither this nor the first.
+    /// The number of pages. 0 if the capture gives neither the pages nor the address.
     pub pages: u64,
 }
 
-/// How much of a mapping is payload, as far as its driver has shown it.
+/// How much of a mapping is payload, as far as its driver shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Payload {
     /// Index into [`Trace::mappings`].
     pub mapping: u32,
-    /// What was synced for the CPU while it was mapped, summed: more than there is, where a page is used again while it stays
-    /// mapped. Where nothing was, the bytes of an unmap that names fewer than were mapped.
+    /// The bytes that were synced for the CPU while it was mapped, summed. The sum exceeds the size of the mapping if
+    /// a page is reused while it stays mapped. If nothing was synced, this is the size of an unmap of fewer bytes than
+    /// were mapped.
     pub bytes: u64,
 }
 
-/// Everything that a trace says.
+/// The content of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
     /// The name of the file, without its folder.
     pub name: String,
-    /// Which program printed it.
+    /// The program that printed it.
     pub format: Format,
-    /// Which events it has.
+    /// The families of events that it has.
     pub events: Events,
-    /// What was counted.
+    /// The counts.
     pub statistics: Statistics,
-    /// The devices, in order of appearance; [`UNKNOWN_DEVICE`], if there, is last. A device that is not on PCI has an
-    /// address that nobody else has.
+    /// The devices, in order of appearance. [`UNKNOWN_DEVICE`], if present, is last. A device that is not on PCI has
+    /// an address that no other device has.
     pub devices: Vec<SourceId>,
     /// The mappings, in order of their maps.
     pub mappings: Vec<TraceMapping>,
@@ -213,31 +217,33 @@ pub struct Trace {
     pub segments: Vec<Segment>,
     /// The operations, in the order of the trace.
     pub operations: Vec<Operation>,
-    /// Who did them.
+    /// The contexts of the operations.
     pub contexts: Vec<Context>,
     /// The invalidations, in the order of the trace.
     pub invalidations: Vec<TracedInvalidation>,
-    /// The unmaps that are no operations, in the order of the trace.
+    /// The unmaps that are not operations, in the order of the trace.
     pub unmatched: Vec<UnmatchedUnmap>,
-    /// The mappings whose driver has shown how much of them is payload, in order. Of scatter lists only where there are `iommu:`
+    /// The mappings whose payload is known, in order. Payloads of scatter lists are known only if there are `iommu:`
     /// events.
     pub payloads: Vec<Payload>,
 }
 
 impl Trace {
-    /// Reads the file at `path`; `progress` now and then learns how many bytes of it have been read.
+    /// Reads the file at `path`. Calls `progress` from time to time with the number of bytes read from the file so
+    /// far.
     ///
     /// # Errors
-    /// [`TraceError`] where the file cannot be read, is no trace, is damaged or cut short, or holds no mapping.
+    /// Returns a [`TraceError`] if the file cannot be read, is not a trace, is damaged or cut short, or has no
+    /// mapping.
     pub fn read(path: &Path, progress: impl FnMut(u64)) -> Result<Self, TraceError> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         read_lines(name, Lines::open(path)?, progress)
     }
 
-    /// Reads what `reader` yields, as [`Trace::read`] does; `name` stands for the file.
+    /// Reads what `reader` yields, like [`Trace::read`]. Errors and the trace call the file `name`.
     ///
     /// # Errors
-    /// The same.
+    /// Fails like [`Trace::read`].
     pub fn read_from(name: &str, reader: impl Read, progress: impl FnMut(u64)) -> Result<Self, TraceError> {
         read_lines(name.to_owned(), Lines::new(name, reader)?, progress)
     }
@@ -247,7 +253,7 @@ impl Trace {
         &self.segments[mapping.segments()]
     }
 
-    /// How much of the mapping with this index is payload; `None`: the trace does not tell.
+    /// The payload of the mapping with this index, in bytes. `None` if it is not known.
     pub fn payload_of(&self, mapping: u32) -> Option<u64> {
         let at = self.payloads.binary_search_by_key(&mapping, |payload| payload.mapping).ok()?;
         Some(self.payloads[at].bytes)
@@ -303,7 +309,7 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
         return Err(error);
     }
     let counts = readings.counts();
-    // Without an event that shows the format there is none that maps or unmaps.
+    // If no event shows the format, then no event maps or unmaps either.
     let Some(format) = format.filter(|_| counts.maps + counts.unmaps > 0) else {
         return Err(TraceError::NoEvents { file: lines.file, lines: lines.number });
     };
@@ -328,14 +334,14 @@ fn second_capture<R: Read>(lines: &Lines<R>, sign: &'static str) -> TraceError {
     TraceError::SecondCapture { file: lines.file.clone(), line: lines.number, sign }
 }
 
-/// What is counted line by line, whatever the lines mean.
+/// Counts that are kept for every line.
 #[derive(Default)]
 struct Tally {
     records: u64,
     lost_events: u64,
     cpus: FxHashSet<u16>,
     last_cpu: Option<u16>,
-    /// By CPU.
+    /// The time of the last event of each CPU.
     last_of_cpu_ns: Vec<u64>,
     out_of_order: u64,
     dma_events: bool,
@@ -343,12 +349,13 @@ struct Tally {
     begun_ns: u64,
     first_ns: u64,
     last_ns: u64,
-    /// The beginning of the file, while no event has been seen.
+    /// The beginning of the file, until the first event.
     first_lines: Vec<String>,
 }
 
 impl Tally {
-    /// Whether a CPU that was past the first event of the file is back there or before: lines that were moved are not moved so far.
+    /// Whether a CPU that was past the first event of the file is back at it or before it. Lines that were merely
+    /// moved do not go back so far.
     fn begins_again(&self, record: &Record<'_>) -> bool {
         let place = record.place;
         let last_ns = self.last_of_cpu_ns.get(usize::from(place.cpu));
@@ -375,7 +382,7 @@ impl Tally {
         self.last_ns = self.last_ns.max(place.time_ns);
     }
 
-    /// The line last read has this flaw: what it says of the whole file.
+    /// The error for a flaw in the line last read. The flaw may concern the whole file.
     fn failed<R: Read>(&mut self, flaw: Flaw, format: Option<Format>, lines: &Lines<R>) -> TraceError {
         let (file, line, text) = (lines.file.clone(), lines.number, lines.text());
         let expected = format.map_or(format::ANY, Format::event);
@@ -403,5 +410,5 @@ impl Tally {
     }
 }
 
-// A trace of ten million lines must fit.
+// Traces of ten million lines must fit in memory.
 const _: () = assert!(size_of::<TraceMapping>() == 32 && size_of::<Operation>() == 24);

@@ -1,13 +1,13 @@
-//! The lists that a `dma:dma_map_sg` or `dma:dma_unmap_sg` event prints.
+//! The lists that `dma:dma_map_sg` and `dma:dma_unmap_sg` events print.
 
 use super::error::Flaw;
 use super::scan::{Scan, field};
 
-/// What libtraceevent prints before the bare fields of a record whose words it cannot form. Before its version 1.8.4 it
-/// cannot form those of `dma_map_sg`.
+/// libtraceevent prints this before the bare fields of a record that it cannot format. Before version 1.8.4 it cannot
+/// format `dma_map_sg`.
 pub(super) const UNPARSED: &[u8] = b"[FAILED TO PARSE]";
 
-/// A list of numbers, which were checked when it was made.
+/// A list of numbers, checked at creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Numbers<'a> {
     text: &'a [u8],
@@ -16,16 +16,17 @@ pub(super) struct Numbers<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spelling {
-    /// `{0x1000,0x2000}`: the kernel's own.
+    /// `{0x1000,0x2000}`: the kernel's form.
     Braces,
-    /// `4096 8192`: libtraceevent's, and so that of trace-cmd and perf.
+    /// `4096 8192`: the form of libtraceevent, and so of trace-cmd and perf.
     Blanks,
-    /// `ARRAY[00, 10, 00, 00]`: the bytes of libtraceevent's bare fields, so many to a number, the lowest first.
+    /// `ARRAY[00, 10, 00, 00]`: the bytes in libtraceevent's bare fields. Each number has this many bytes, the lowest
+    /// first.
     Bytes(usize),
 }
 
 impl<'a> Numbers<'a> {
-    /// The list behind the first of `keys` that is there; `bytes` are those of a number in memory.
+    /// Parses the list behind the first of `keys` that is present. `bytes` is the size of a number in memory.
     fn parse(text: &'a [u8], keys: [&[u8]; 2], bytes: usize, missing: Flaw) -> Result<Self, Flaw> {
         let mut scan = keys.iter().find_map(|key| field(text, key)).ok_or(missing)?;
         let mut take = |open: &[u8], close| scan.literal(open).map(|()| scan.until(close).ok_or(missing));
@@ -35,7 +36,7 @@ impl<'a> Numbers<'a> {
             Self { text: text?, spelling: Spelling::Bytes(bytes) }
         } else {
             let end = scan.0.iter().position(|&byte| byte != b' ' && !byte.is_ascii_digit()).unwrap_or(scan.0.len());
-            // The next key begins there, behind a blank.
+            // The next key must begin here, after a blank.
             let (text, rest) = scan.0.split_at(end);
             if !text.ends_with(b" ") && !rest.is_empty() {
                 return Err(missing);
@@ -48,7 +49,7 @@ impl<'a> Numbers<'a> {
         }
     }
 
-    /// The physical addresses of a list's pieces.
+    /// Parses the physical addresses of a list's pieces.
     pub(super) fn phys(text: &'a [u8]) -> Result<Self, Flaw> {
         Self::parse(text, [b"phys_addrs=", b"addrs="], 8, Flaw::Expected("`phys_addrs={…}`"))
     }
@@ -75,7 +76,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The pieces that a driver syncs of a scatter list. Checked when it was made.
+/// The pieces of a scatter list that a driver syncs, checked at creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pieces<'a> {
     addresses: Numbers<'a>,
@@ -83,7 +84,7 @@ pub(super) struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// `dma_addrs={…} sizes={…}`.
+    /// Parses `dma_addrs={…} sizes={…}`.
     pub(super) fn parse(text: &'a [u8]) -> Result<Self, Flaw> {
         let addresses = Numbers::parse(text, [b"dma_addrs="; 2], 8, Flaw::Expected("`dma_addrs={…}`"))?;
         let sizes = Numbers::parse(text, [b"sizes=", b"lengths="], 4, Flaw::Expected("`sizes={…}`"))?;
@@ -93,37 +94,38 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Each as its first address and its size, which may be 0: where several pieces became one run, the list ends with empty ones.
+    /// Each piece as its first address and its size. The size may be 0: if several pieces became one run, the list
+    /// ends with empty ones.
     pub(super) fn iter(self) -> impl Iterator<Item = (u64, u64)> + Clone {
         self.addresses.iter().zip(self.sizes.iter())
     }
 }
 
-/// A scatter list. Checked when it was made.
+/// A scatter list, checked at creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct List<'a> {
     pieces: Pieces<'a>,
-    /// The words of the event.
+    /// The text of the event.
     text: &'a [u8],
-    /// Whether the kernel printed all of it; it stops at 128.
+    /// Whether the kernel printed the whole list; it prints at most 128 pieces.
     pub(super) complete: bool,
 }
 
 impl<'a> List<'a> {
-    /// The words of `dma_map_sg`.
+    /// Parses the text of `dma_map_sg`.
     pub(super) fn parse(text: &'a [u8]) -> Result<Self, Flaw> {
         let pieces = Pieces::parse(text)?;
         pieces.iter().try_for_each(|(start, size)| check_run(start, size))?;
         Ok(Self { pieces, text, complete: is_complete(text, pieces.addresses)? })
     }
 
-    /// The runs of I/O addresses that it became, each as its first address and the one after its last. They may be fewer than
-    /// the pieces.
+    /// The runs of I/O addresses that the list became, each as its first address and the one after its last. There may
+    /// be fewer runs than pieces.
     pub(super) fn runs(self) -> impl Iterator<Item = (u64, u64)> + Clone {
         self.pieces.iter().map(|(start, size)| (start, start + size))
     }
 
-    /// Where its pieces lie; how long each is, no event tells.
+    /// The physical addresses of its pieces. No event gives their lengths.
     pub(super) fn phys(self) -> Result<Numbers<'a>, Flaw> {
         Numbers::phys(self.text)
     }
@@ -139,7 +141,7 @@ pub(super) fn check_run(start: u64, size: u64) -> Result<(), Flaw> {
     }
 }
 
-/// `ents=128/300`: so many are printed of so many.
+/// Parses `ents=128/300`: the numbers of pieces printed and of all pieces.
 fn is_complete(text: &[u8], addresses: Numbers<'_>) -> Result<bool, Flaw> {
     let expected = Flaw::Expected("`ents=` and how many are printed of how many");
     if let Some(mut scan) = field(text, b"ents=") {

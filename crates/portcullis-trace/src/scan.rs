@@ -1,6 +1,7 @@
 //! Reading numbers and words off the front of a line.
 
-/// What each byte is worth as a hexadecimal digit; 16 if it is none. Half of a trace is such digits.
+/// The value of each byte as a hexadecimal digit, or 16 if it is none. A table, because half of a trace is such
+/// digits.
 static HEXADECIMAL: [u8; 256] = {
     let mut worth = [16; 256];
     let mut digit = 0;
@@ -12,12 +13,12 @@ static HEXADECIMAL: [u8; 256] = {
     worth
 };
 
-/// What is left of a line.
+/// The rest of a line.
 #[derive(Clone, Copy)]
 pub(super) struct Scan<'a>(pub(super) &'a [u8]);
 
 impl<'a> Scan<'a> {
-    /// Takes these very bytes, or nothing.
+    /// Takes exactly these bytes, or nothing.
     pub(super) fn literal(&mut self, bytes: &[u8]) -> Option<()> {
         self.0 = self.0.strip_prefix(bytes)?;
         Some(())
@@ -28,7 +29,7 @@ impl<'a> Scan<'a> {
         self.0 = &self.0[count..];
     }
 
-    /// Up to the next blank, or the end.
+    /// Takes the text up to the next blank or the end.
     pub(super) fn word(&mut self) -> &'a [u8] {
         let end = self.0.iter().position(|&byte| byte == b' ' || byte == b'\t').unwrap_or(self.0.len());
         let (word, rest) = self.0.split_at(end);
@@ -36,7 +37,7 @@ impl<'a> Scan<'a> {
         word
     }
 
-    /// Up to the first `end`, which is taken too.
+    /// Takes the text up to the first `end`, and `end` itself. Returns the text.
     pub(super) fn until(&mut self, end: u8) -> Option<&'a [u8]> {
         let at = self.0.iter().position(|&byte| byte == end)?;
         let taken = &self.0[..at];
@@ -44,7 +45,7 @@ impl<'a> Scan<'a> {
         Some(taken)
     }
 
-    /// A decimal number; `None` without a digit or above 64 bits.
+    /// Takes a decimal number. `None` if there is no digit, or if the number exceeds 64 bits.
     pub(super) fn decimal(&mut self) -> Option<u64> {
         let mut value = 0u64;
         let mut digits = 0;
@@ -60,7 +61,8 @@ impl<'a> Scan<'a> {
         (digits > 0).then_some(value)
     }
 
-    /// A hexadecimal number, with or without `0x`; `None` without a digit or above 64 bits.
+    /// Takes a hexadecimal number, with or without `0x`. `None` if there is no digit, or if the number exceeds 64
+    /// bits.
     pub(super) fn hexadecimal(&mut self) -> Option<u64> {
         let text = self.0.strip_prefix(b"0x").unwrap_or(self.0);
         let mut value = 0u64;
@@ -80,13 +82,13 @@ impl<'a> Scan<'a> {
         (digits > 0).then_some(value)
     }
 
-    /// Whether a blank or the end comes next: what a number must be followed by.
+    /// Whether a blank or the end comes next. One of these must follow a number.
     pub(super) fn at_gap(&self) -> bool {
         matches!(self.0.first(), None | Some(b' ' | b'\t'))
     }
 }
 
-/// What follows ` key` in a line of `key=value` pairs, up to the end of the line.
+/// The text after ` key` in a line of `key=value` pairs, up to the end of the line.
 pub(super) fn field<'a>(text: &'a [u8], key: &[u8]) -> Option<Scan<'a>> {
     let mut rest = text;
     loop {

@@ -7,15 +7,15 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// The longest line that is read, in bytes, its end included. A scatter list of 128 pieces takes 4 KiB.
+/// The longest line that is read, in bytes, including its end. A scatter list of 128 pieces takes 4 KiB.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
-/// That of UTF-8.
+/// The byte order mark of UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// The lines of a file, one at a time.
 pub(super) struct Lines<R: Read> {
-    /// The name that errors use.
+    /// The file name for errors.
     pub(super) file: String,
     /// The number of the line last read; the first is 1.
     pub(super) number: u64,
@@ -49,7 +49,7 @@ impl<R: Read> Lines<R> {
         self.source.get_ref().file_bytes()
     }
 
-    /// The beginning of what comes next, which stays to be read. `None` at the end of the file.
+    /// The next bytes, without consuming them. `None` at the end of the file.
     pub(super) fn peek(&mut self) -> Result<Option<&[u8]>, TraceError> {
         if let Err(source) = self.source.fill_buf() {
             return Err(self.failed(source));
@@ -57,7 +57,7 @@ impl<R: Read> Lines<R> {
         Ok(Some(self.source.buffer()).filter(|bytes| !bytes.is_empty()))
     }
 
-    /// Reads the next line into [`Lines::text`]. `false` at the end of the file.
+    /// Reads the next line into [`Lines::text`]. Returns `false` at the end of the file.
     pub(super) fn advance(&mut self) -> Result<bool, TraceError> {
         self.line.clear();
         let mut limited = (&mut self.source).take(LINE_BYTES_MAX as u64);
@@ -69,7 +69,7 @@ impl<R: Read> Lines<R> {
             return if self.number == 0 { Err(TraceError::Empty { file: self.file.clone() }) } else { Ok(false) };
         }
         self.number += 1;
-        // Editors and shells of other systems put one at the beginning of a file.
+        // Editors and shells of other systems put a byte order mark at the beginning of a file.
         if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
             self.line.drain(..BYTE_ORDER_MARK.len());
             if self.line.is_empty() {

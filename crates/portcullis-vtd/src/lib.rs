@@ -59,6 +59,8 @@ mod faults;
 #[allow(unsafe_code, reason = "a register write can open all memory")]
 mod hardware;
 mod inherit;
+#[allow(unsafe_code, reason = "reads and writes registers through a pointer")]
+mod mapped;
 #[allow(unsafe_code, reason = "declares the unsafe trait `Mmio`")]
 mod mmio;
 #[allow(unsafe_code, reason = "pages shared with the hardware")]
@@ -79,6 +81,7 @@ mod units;
 
 pub use hardware::RegisterTimeout;
 pub use inherit::InheritanceError;
+pub use mapped::MappedRegisters;
 pub use mmio::Mmio;
 pub use queue::{QueueUse, Ticket};
 pub use unit::{BringUpError, TakeOver, Unit, UnitConfig};

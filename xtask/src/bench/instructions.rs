@@ -1,26 +1,28 @@
-//! `cargo xtask bench --check`: the instructions of a map and its unmap, counted by callgrind and held against limits.
+//! `cargo xtask bench --check`: counts the instructions of a map and its unmap under callgrind, and compares them
+//! with limits.
 //!
-//! Counts do not depend on the machine's mood, so they can guard what times cannot. They do depend on the compiler, and under
-//! callgrind there are no restartable sequences: what a design does with words of a CPU's own is counted with locks.
+//! Counts do not depend on the load of the machine, so they can guard what times cannot. They do depend on the
+//! compiler, and callgrind does not support restartable sequences: operations of a design on per-CPU words are
+//! counted with locked instructions.
 
 use crate::apt::{in_path, install};
 use crate::failure::Failure;
 use crate::stages::Stages;
-use crate::tables;
 use crate::workspace::Workspace;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where the limits are.
+/// The file with the limits.
 pub(crate) const LIMITS: &str = "benches/instructions.json";
-/// The program that is counted, an example of the lab.
+/// The program whose instructions are counted, an example of `portcullis-bench`.
 const PROGRAM: &str = "pairs";
 const VALGRIND: &str = "valgrind";
-/// Two runs of so many pairs: what they differ by is the pairs, without beginning and end.
+/// The numbers of pairs of two runs. The difference of the runs is due to the pairs alone, without start-up and
+/// exit.
 const PAIRS: [u64; 2] = [8192, 24_576];
-/// What a new limit allows beyond what was counted.
+/// The factor by which a new limit exceeds the count.
 const ALLOWANCE: f64 = 1.03;
 
 /// A count and its limit.
@@ -35,10 +37,10 @@ pub(crate) struct Limit {
     pub(crate) limit: f64,
 }
 
-/// Counts, and compares; or sets the limits anew.
+/// Counts and compares with the limits, or replaces the limits if `update` is set.
 pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "bench");
-    stages.stage("valgrind", "there is one, or it is installed", |_| require())?;
+    stages.stage("valgrind", "find it, or install it", |_| require())?;
     stages.cargo(
         "build",
         &[],
@@ -49,7 +51,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     let contents = |error: serde_json::Error| Failure::Contents { path: path.clone(), reason: error.to_string() };
     let mut limits: Vec<Limit> = serde_json::from_str(&text).map_err(contents)?;
     let mut above = 0;
-    stages.stage("count", "instructions per pair, of each line of the limits", |workspace| {
+    stages.stage("count", "the instructions per pair, for each limit", |workspace| {
         let program = workspace.root.join(&workspace.target).join("benchmark/examples").join(PROGRAM);
         println!("{:<14} {:<9} {:<28} {:>9} {:>9}", "design", "protection", "workload", "counted", "limit");
         for limit in &mut limits {
@@ -68,7 +70,6 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     if update {
         let text = serde_json::to_string_pretty(&limits).map_err(contents)?;
         fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
-        tables::write(workspace)?;
     }
     if above > 0 {
         return Err(Failure::Instructions(above));
@@ -77,7 +78,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     Ok(())
 }
 
-/// The line with a limit for what was counted now.
+/// A limit for the new count.
 fn renewed(limit: &Limit, counted: f64) -> Limit {
     let Limit { design, protection, workload, .. } = limit;
     let tenths = |value: f64| (value * 10.0).round() / 10.0;
@@ -107,12 +108,12 @@ fn instructions_per_pair(program: &Path, limit: &Limit) -> Result<f64, Failure> 
     Ok((many as f64 - few as f64) / (PAIRS[1] - PAIRS[0]) as f64)
 }
 
-/// The sum that callgrind prints at the end: `==1== Collected : 123`.
+/// The sum that callgrind prints at the end, as in `==1== Collected : 123`.
 fn collected(said: &str) -> Option<u64> {
     said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
 }
 
-/// Makes sure that there is a valgrind.
+/// Makes sure that valgrind is installed.
 fn require() -> Result<(), Failure> {
     if in_path(VALGRIND) {
         return Ok(());

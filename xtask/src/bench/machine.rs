@@ -1,7 +1,9 @@
-//! `cargo xtask bench --machine`: what a cost book of this machine says of a pair, held against what the pair takes.
+//! `cargo xtask bench --machine`: compares what a cost book of this machine predicts for a pair with what the pair
+//! takes.
 //!
-//! Prices are of steps, so this finds steps that are missing, that stand for too much, or that are shared by designs which do different
-//! work under one name. The benchmark's invalidation is empty, so what the driver and the hardware take is in neither number.
+//! The cost book prices steps. So this finds steps that are missing, steps that stand for too much work, and steps
+//! that designs share by name although they do different work. The benchmark's invalidation is empty, so neither
+//! number includes the driver and the hardware.
 
 use crate::failure::Failure;
 use crate::stages::Stages;
@@ -13,16 +15,17 @@ use std::process::{Command, Stdio};
 
 /// The designs, each under strict protection.
 const DESIGNS: [&str; 2] = ["portcullis", "magazine"];
-/// What is timed; the example below prices the same.
+/// The workload that is timed. The example below prices the same workload.
 const WORKLOAD: &str = "page-1";
 const EXAMPLE: &str = "priced_pairs";
-/// How far the priced may be from the timed.
+/// The bounds of the ratio of priced to timed cycles.
 const RATIO: [f64; 2] = [0.7, 1.3];
-/// Times that this machine is priced and the pairs are timed, by turns. Of both the least counts: what else runs here, or on a
-/// machine that this one is a part of, comes and goes within seconds, and lengthens one or the other.
+/// The number of times that this machine is priced and the pairs are timed, in turns. The smallest result of each
+/// counts: other load, on this machine or on its physical host, comes and goes within seconds and lengthens one or
+/// the other.
 const ROUNDS: usize = 5;
 
-/// Of `bench --json`, what is needed here.
+/// The part of `bench --json` that is needed here.
 #[derive(Deserialize)]
 struct Timed {
     results: Vec<Row>,
@@ -38,11 +41,11 @@ struct Row {
 /// Cycles of a pair of each design, in the order of [`DESIGNS`].
 type Cycles = [f64; DESIGNS.len()];
 
-/// The stages of this, which fail where a ratio is out of its bounds.
+/// Runs the stages of this check, which fail if a ratio is out of bounds.
 pub(super) fn stages(stages: &mut Stages<'_>) -> Result<(), Failure> {
     stages.cargo("machine", &[], &["build", "--profile", "benchmark", "--package", "portcullis-cli"])?;
     stages.cargo("priced", &[], &["build", "--release", "--package", "portcullis-sim", "--example", EXAMPLE])?;
-    stages.stage("prices", "what a pair is priced at and what it takes, by turns", |workspace| {
+    stages.stage("prices", "price a pair and time it, in turns", |workspace| {
         let (mut priced, mut timed) = ([f64::INFINITY; DESIGNS.len()], [f64::INFINITY; DESIGNS.len()]);
         for _ in 0..ROUNDS {
             for (least, now) in [(&mut priced, price(workspace)?), (&mut timed, time(workspace)?)] {
@@ -62,7 +65,7 @@ pub(super) fn stages(stages: &mut Stages<'_>) -> Result<(), Failure> {
     })
 }
 
-/// Prices this machine, and the pairs by that.
+/// Writes a cost book of this machine, and prices the pairs with it.
 fn price(workspace: &Workspace) -> Result<Cycles, Failure> {
     let target = workspace.root.join(&workspace.target);
     let path = target.join("machine.json");
@@ -84,17 +87,17 @@ fn time(workspace: &Workspace) -> Result<Cycles, Failure> {
     cycles(&program, |design| timed.results.iter().find(|row| is_of(row, design))?.cycles_per_pair)
 }
 
-/// What `of` knows of each design; fails where a program has said nothing of one.
+/// Collects the result of `of` for each design. Fails if a program printed nothing about one of them.
 fn cycles(program: &Path, of: impl Fn(&str) -> Option<f64>) -> Result<Cycles, Failure> {
     let mut all = [0.0; DESIGNS.len()];
     for (cycles, design) in all.iter_mut().zip(DESIGNS) {
-        let reason = || format!("it printed no cycles for {design}: does anything count them here?");
+        let reason = || format!("it printed no cycles for {design}; this machine may be unable to count cycles");
         *cycles = of(design).ok_or_else(|| Failure::Contents { path: program.to_owned(), reason: reason() })?;
     }
     Ok(all)
 }
 
-/// What a program prints.
+/// Runs a program and returns its output.
 fn output(program: &Path, arguments: &[&str]) -> Result<String, Failure> {
     let name = || program.display().to_string();
     let output = Command::new(program)

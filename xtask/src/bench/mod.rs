@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: how many operations per second the lab replays, and whether a cost book of this machine is right.
+//! `cargo xtask bench`: measures how many operations per second the lab replays, and checks a cost book of this
+//! machine.
 
 pub(crate) mod instructions;
 mod machine;
@@ -41,7 +42,7 @@ struct Estimate {
 
 /// A line of the table.
 struct Rate {
-    /// When it was measured.
+    /// When the rate was measured.
     measured: SystemTime,
     work: String,
     design: String,
@@ -65,7 +66,7 @@ pub(crate) fn bench(workspace: &Workspace) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The second half of it alone.
+/// Runs only the check of the cost book.
 pub(crate) fn machine(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "bench");
     machine::stages(&mut stages)?;
@@ -73,14 +74,14 @@ pub(crate) fn machine(workspace: &Workspace) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The rates measured since `begun` in `folder` and below.
+/// Collects the rates measured since `begun` from `folder` and all folders below it.
 fn collect(folder: &Path, begun: SystemTime, rates: &mut Vec<Rate>) -> Result<(), Failure> {
     for entry in fs::read_dir(folder).map_err(Failure::file(folder))? {
         let path = entry.map_err(Failure::file(folder))?.path();
         if !path.is_dir() {
             continue;
         }
-        // `base` beside it holds the same.
+        // The folder `base` beside `new` has the same content.
         if !path.ends_with("new") {
             collect(&path, begun, rates)?;
             continue;

@@ -1,5 +1,5 @@
-//! Formatting of every Rust file. `cargo fmt` follows `mod` items and so does not see modules that a macro declares, as those of
-//! the designs, nor the example that is one of them under a feature only.
+//! Checks the formatting of every Rust file. `cargo fmt` follows `mod` items only. So it misses modules that a
+//! macro declares, such as the designs, and packages that are not in the workspace.
 
 use crate::failure::Failure;
 use crate::house;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Refuses what rustfmt would change.
+/// Fails if rustfmt would change a file.
 pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     let files = unformatted(&workspace.root)?;
     if files.is_empty() { Ok(()) } else { Err(Failure::Unformatted(files)) }
@@ -24,10 +24,10 @@ fn unformatted(root: &Path) -> Result<Vec<String>, Failure> {
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| Failure::Program { program: "rustfmt".to_owned(), error })?;
-    // A module is named anew for each file above it.
+    // rustfmt names a module once for each file that includes it.
     let files: BTreeSet<&str> = std::str::from_utf8(&output.stdout).unwrap_or_default().lines().collect();
     if files.is_empty() && !output.status.success() {
-        // It has said which file it cannot read.
+        // rustfmt has printed which file it cannot read.
         return Err(Failure::Stage { stage: "formatting".to_owned(), command: "cargo xtask check".to_owned() });
     }
     Ok(files.into_iter().map(str::to_owned).collect())
@@ -41,7 +41,7 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    /// Designs in the list that is a macro. Git has not been told of the second.
+    /// The list of designs is a macro. The second design is not yet known to git.
     #[test]
     fn a_design_that_is_not_formatted_is_found() {
         let root = std::env::temp_dir().join(format!("portcullis-format-{}", std::process::id()));
@@ -51,7 +51,7 @@ mod tests {
         put("mod.rs", "designs! {\n    good::Good,\n    bad::Bad,\n}\n");
         put("good.rs", "pub struct Good;\n");
         let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(&root).output();
-        // Without git all files count.
+        // Without git, all files are checked.
         let _ = git(&["init", "--quiet"]).and_then(|_| git(&["add", "."]));
         let before = unformatted(&root);
         put("bad.rs", "pub struct   Bad ;\n");
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_designs_and_the_example_are_checked() {
+    fn the_designs_and_the_examples_are_checked() {
         let root = Workspace::read().expect("a workspace").root;
         let files = house::rust_files(&root).expect("a repository");
         let designs = "crates/portcullis/src/designs";
@@ -71,6 +71,6 @@ mod tests {
             let name = entry.expect("a file").file_name().into_string().expect("a name");
             assert!(files.contains(&format!("{designs}/{name}")), "{name}");
         }
-        assert!(files.iter().any(|file| file == "examples/guarded.rs"));
+        assert!(files.iter().any(|file| file == "examples/custom-design/src/lib.rs"));
     }
 }

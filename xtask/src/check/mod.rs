@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what is wrong with the sources without running them.
+//! `cargo xtask check`: finds errors in the sources without running them.
 
 mod format;
 
@@ -12,9 +12,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     require("fmt", "rustfmt")?;
     require("clippy", "clippy")?;
     let mut stages = Stages::new(workspace, "check");
-    stages.stage("house rules", "the rules of xtask/src/house, over every file", house::check)?;
+    stages.stage("house rules", "the rules of xtask/src/house, for every file", house::check)?;
     stages.stage("generated tables", "the tables of documents that repeat the code", tables::check)?;
-    stages.stage("formatting", "rustfmt --check, over every Rust file", format::check)?;
+    stages.stage("formatting", "rustfmt --check, for every Rust file", format::check)?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     stages.cargo("clippy", &[], &clippy)?;
     for (name, manifest, target) in [

@@ -1,42 +1,44 @@
-//! What can go wrong with a kernel and its module.
+//! The errors of a kernel and its module.
 
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// What went wrong.
+/// An error of a kernel or its module.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    /// The distribution has no such package, or there is no distribution of that kind. Nothing here is broken.
-    #[error("{what} is not to be had: {why}")]
+    /// The distribution has no such package, or there is no supported distribution. This does not mean that
+    /// anything is broken.
+    #[error("{what} is not available: {why}")]
     NotToBeHad { what: String, why: String },
-    /// The distribution has these packages, and they do not come.
-    #[error("{} cannot be downloaded, though the list of packages has them", .packages.join(", "))]
+    /// The distribution has these packages, but they cannot be downloaded.
+    #[error("{} cannot be downloaded, although the list of packages contains them", .packages.join(", "))]
     NotDownloaded { packages: Vec<String> },
     /// A program ended with an error.
     #[error("`{command}` failed{}", ended(.output))]
     Command { command: String, output: String },
     /// The Rust half is not fit for a kernel.
-    #[error("{}: a kernel cannot take it:\n    {}", .path.display(), .flaws.join("\n    "))]
+    #[error("{}: not fit for a kernel:\n    {}", .path.display(), .flaws.join("\n    "))]
     Unfit { path: PathBuf, flaws: Vec<String> },
     /// The kernel's build has a warning about the module.
-    #[error("the module for {version} is built with a warning:\n    {line}")]
+    #[error("the build of the module for {version} has a warning:\n    {line}")]
     Warning { version: String, line: String },
-    /// A test was named that there is not.
-    #[error("there is no test `{name}`; there are {names}")]
+    /// The user named a test that does not exist.
+    #[error("there is no test `{name}`; the tests are {names}")]
     NoSuchTest { name: String, names: String },
-    /// A test does not see a flaw.
-    #[error("the flaw `{flaw}` was planted, and the test passes")]
+    /// A test passes although a flaw was planted.
+    #[error("the flaw `{flaw}` was planted, but the test passed")]
     NotFound { flaw: String },
-    /// A guest has not said what it was to measure.
+    /// A guest has not printed a measurement.
     #[error("the guest of `{configuration}` says nothing of {what}")]
     Unsaid { configuration: &'static str, what: &'static str },
     /// A guest did not do its job, or the kernel complained.
-    #[error("guest `{name}`: {reason}; all it printed is in {}{}", .log.display(), ended(.console))]
+    #[error("guest `{name}`: {reason}; its output is in {}{}", .log.display(), ended(.console))]
     Guest { name: String, reason: String, log: PathBuf, console: String },
 }
 
 impl Error {
-    /// Whether only what the test is done with is missing: on a machine that tests for others, what can be downloaded has to be.
+    /// Whether the error only means that something that the test needs is missing. On a machine that tests for
+    /// others (`CI=true`), a package that exists must also be downloadable.
     pub(crate) fn is_absence(&self, tests_for_others: bool) -> bool {
         match self {
             Self::NotToBeHad { .. } => true,
@@ -46,12 +48,12 @@ impl Error {
     }
 }
 
-/// What a program printed at last, on lines of its own.
+/// The last output of a program, on lines of its own.
 fn ended(output: &str) -> String {
     if output.is_empty() { String::new() } else { format!(":\n    {}", output.replace('\n', "\n    ")) }
 }
 
-/// The last lines of `text`: enough to see what went wrong, and no more.
+/// The last lines of `text`: enough to see what went wrong.
 pub(crate) fn tail(text: &str) -> String {
     const LINES: usize = 30;
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();

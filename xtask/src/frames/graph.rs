@@ -1,48 +1,46 @@
-//! The deepest path below a function.
+//! Finds the deepest path below a function.
 
 use super::image::{Image, Place, Target};
 use super::walk::{Arguments, Callee, Walked, common, walk};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// What belongs to the host: it has a stack to spare for it, or not, and is not the library's to answer for. A function of the host that
-/// runs code of the library is not among these.
-const HOOKS: [&str; 6] = [
+/// The names of functions that belong to the host. Their stack is the host's responsibility, so it is not counted.
+/// A function of the host that runs code of the library is an exception.
+const HOOKS: [&str; 5] = [
     "<no_std_proof::host::Host as ",
     "<no_std_proof::host::Copies as ",
-    "<no_std_proof::registers::Registers as ",
     "<no_std_proof::allocator::Bump as ",
     "__rustc::",
     "no_std_proof::panic",
 ];
 
-/// What compilers expect every host to have. They are leaves, and in assembly in most.
+/// Functions that compilers expect every host to have. They are leaves, and on most hosts written in assembly.
 const MEMORY: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
 
-/// What calls itself, how often at most, and why no more often.
+/// Functions that call themselves, the largest number of times that they do so, and the reason for this bound.
 const RECURSIONS: [(&str, u64, &str); 3] = [
     ("<portcullis::table::second_level::SecondLevelTable>::visit_marked::<", 4, "once for each level of a table"),
-    (
-        "portcullis::iova::fast_and_safe::radix_tree::walk::<",
-        5,
-        "once for each branch, of which there are four, and once for a leaf",
-    ),
-    ("portcullis::iova::fast_and_safe::radix_tree::free::<", 5, "likewise"),
+    ("portcullis::iova::fast_and_safe::radix_tree::walk::<", 5, "once for each of four branches, and once for a leaf"),
+    ("portcullis::iova::fast_and_safe::radix_tree::free::<", 5, "as `walk`"),
 ];
 
-/// What it is that runs something of the library, wherever it comes from.
+/// Names of functions that run a closure of the library, wherever they are defined.
 const RUNNERS: [&str; 2] = [">::walk::<", ">::with::<"];
 
-/// Tables of functions that library code calls by: those of its own traits.
+/// The traits whose tables of functions (vtables) library code calls through: those of the library itself.
 const TRAITS: [&str; 2] = [" as portcullis::", " as portcullis_vtd::"];
 
-/// Functions that must not be called: who calls them does not tell its caller that there is no memory.
+/// Functions that must not be called: they are called by code that panics on a failed allocation instead of
+/// returning an error.
 const FORBIDDEN: [&str; 2] = ["alloc::alloc::handle_alloc_error", "alloc::raw_vec::handle_error"];
 
-/// Calls over which what a function gets is followed: compilers pass a function on where they might pass the table that it is in.
+/// The number of calls across which arguments are followed. A compiler may pass a function where it could pass the
+/// vtable that contains it.
 const ARGUMENT_CALLS: usize = 3;
 
-/// A function on a path, and the bytes from its return address to that of the next, or to its end.
+/// A function on a path. The bytes reach from its return address to that of the next function, or to the end of its
+/// frame.
 pub(super) struct Step {
     pub(super) function: usize,
     pub(super) bytes: u64,
@@ -53,12 +51,12 @@ pub(super) struct Graph<'i> {
     pub(super) image: &'i Image,
     walked: RefCell<HashMap<usize, Result<Walked, String>>>,
     returning: HashSet<usize>,
-    /// What functions get from all that call them.
+    /// What is known of the arguments of each function: what all of its callers pass alike.
     arguments: HashMap<usize, Arguments>,
 }
 
 impl<'i> Graph<'i> {
-    /// That of what can be reached from `roots`.
+    /// Builds the call graph of `image`.
     pub(super) fn new(image: &'i Image) -> Self {
         let (returning, arguments) = (HashSet::new(), HashMap::new());
         let mut graph = Self { image, walked: RefCell::default(), returning, arguments };
@@ -69,8 +67,8 @@ impl<'i> Graph<'i> {
         graph
     }
 
-    /// Which functions ever return: what follows the call of one that does not is no part of its caller. A function is taken not to, until
-    /// it is found to.
+    /// Finds the functions that may return. The code after a call of a function that never returns is not part of
+    /// the caller. A function counts as not returning until the search finds that it returns.
     fn find_returning(&mut self) {
         let functions = 0..self.image.functions.len();
         self.returning = functions.clone().filter(|index| self.is_hook(*index) && !self.is_panic(*index)).collect();
@@ -88,7 +86,8 @@ impl<'i> Graph<'i> {
         }
     }
 
-    /// What functions get from their callers, as far as what those get is known. Of a function that no other calls by name nothing is known.
+    /// Finds what functions get from their callers, as far as the callers' own arguments are known. Nothing is
+    /// known of a function that no other function calls by name.
     fn find_arguments(&mut self) {
         let mut found: HashMap<usize, Arguments> = HashMap::new();
         for index in 0..self.image.functions.len() {
@@ -125,7 +124,8 @@ impl<'i> Graph<'i> {
         })
     }
 
-    /// What a call can lead to, and how deep the stack is then; `tables` are those of functions that the callers can have.
+    /// The functions that the calls of `walked` can lead to, and the depth of the stack at each. `tables` are the
+    /// vtables that the callers can have.
     fn calls(&self, walked: &Walked, tables: &BTreeSet<Place>) -> Result<BTreeMap<usize, u64>, String> {
         let mut calls = BTreeMap::new();
         let mut note = |index: usize, depth: u64| {
@@ -138,7 +138,7 @@ impl<'i> Graph<'i> {
                 Callee::Missing(name) if MEMORY.contains(&name.as_str()) => {}
                 Callee::Missing(name) => return Err(format!("calls `{name}`, which is not in the object")),
                 Callee::Unknown(at) => {
-                    return Err(format!("an indirect call at {at:#x}, and where it leads is not known"));
+                    return Err(format!("an indirect call at {at:#x} with an unknown target"));
                 }
                 Callee::Slot(slot) | Callee::SlotOf(_, slot) => {
                     let in_slot = |tables: &BTreeSet<Place>| -> BTreeSet<usize> {
@@ -152,7 +152,7 @@ impl<'i> Graph<'i> {
                         found = in_slot(tables);
                     }
                     if found.is_empty() {
-                        return Err(format!("calls by byte {slot} of a table of functions, and there is none"));
+                        return Err(format!("calls through byte {slot} of a vtable, and no such vtable is known"));
                     }
                     found.into_iter().for_each(|index| note(index, *depth));
                 }
@@ -161,7 +161,8 @@ impl<'i> Graph<'i> {
         Ok(calls)
     }
 
-    /// The data that is named by what a call leads to, and by all that this calls: a table of functions that it returns is among that.
+    /// The data that is named by the functions that a call leads to, and by all functions below them. It includes
+    /// any vtable that the call returns.
     fn named_by(&self, callee: &Callee, tables: &BTreeSet<Place>) -> BTreeSet<Place> {
         let called = |callee: &Callee| {
             let call = Walked { calls: BTreeMap::from([(callee.clone(), 0)]), ..Walked::default() };
@@ -180,18 +181,19 @@ impl<'i> Graph<'i> {
         named
     }
 
-    /// The function in a slot of a table of functions of one of the library's traits.
+    /// The function in a slot of a vtable, if the vtable is of one of the library's traits.
     fn in_slot(&self, table: Place, slot: u64) -> Option<usize> {
         let at = |slot| match self.image.pointer(Place { offset: table.offset + slot, ..table })? {
             Target::Place(place) => self.image.function_at(place),
             Target::Missing(_) => None,
         };
-        // The first method stands behind what drops the value, its size and its alignment.
+        // The first method comes after the drop function, the size and the alignment of the value.
         let is_ours = TRAITS.iter().any(|name| at(24).is_some_and(|method| self.name(method).contains(name)));
         if is_ours { at(slot) } else { None }
     }
 
-    /// What is reached from `root`, and the tables of functions that calls there can go by: `given`, and all that is named on the way.
+    /// The functions that can be reached from `root`, and the vtables that calls on the way can use: `given`, and
+    /// all that are named on the way.
     fn reached(&self, root: usize, given: Option<Place>) -> Result<(BTreeSet<usize>, BTreeSet<Place>), String> {
         let (mut reached, mut tables) = (BTreeSet::new(), BTreeSet::from_iter(given));
         loop {
@@ -203,7 +205,7 @@ impl<'i> Graph<'i> {
                 }
                 let walked = self.walked(index)?;
                 tables.extend(&walked.data);
-                // A slot that no table has yet may be in one that comes.
+                // A slot that no known vtable has may be in one that is found later.
                 for (callee, depth) in &walked.calls {
                     let one = Walked { calls: BTreeMap::from([(callee.clone(), *depth)]), ..Walked::default() };
                     open.extend(self.calls(&one, &tables).unwrap_or_default().into_keys());
@@ -217,7 +219,7 @@ impl<'i> Graph<'i> {
         }
     }
 
-    /// Adds the data that is pointed to by data.
+    /// Adds the data that other data points to.
     fn follow_data(&self, places: &mut BTreeSet<Place>) {
         let mut open: Vec<Place> = places.iter().copied().collect();
         while let Some(place) = open.pop() {
@@ -232,8 +234,8 @@ impl<'i> Graph<'i> {
         }
     }
 
-    /// The deepest path from function `root` down, whose callers can have a table of functions at `given`. The bytes are those of all its
-    /// functions, with their return addresses.
+    /// The deepest path from the function `root` down. Its callers can have a vtable at `given`. The bytes are
+    /// those of all functions on the path, with their return addresses.
     pub(super) fn deepest(&self, root: usize, given: Option<Place>) -> Result<(u64, Vec<Step>), String> {
         let (_, tables) = self.reached(root, given)?;
         let mut search = Search { graph: self, tables: &tables, done: HashMap::new(), under_way: Vec::new() };
@@ -249,7 +251,7 @@ impl<'i> Graph<'i> {
         Ok((bytes, path))
     }
 
-    /// Who calls what must not be called, on any way from `root`.
+    /// The calls of forbidden functions on all paths from `root`, as pairs of caller and callee.
     pub(super) fn forbidden(&self, root: usize, given: Option<Place>) -> Result<Vec<(usize, usize)>, String> {
         let (reached, tables) = self.reached(root, given)?;
         let mut found = Vec::new();
@@ -262,11 +264,11 @@ impl<'i> Graph<'i> {
     }
 }
 
-/// A search for the deepest path, where tables of functions are known.
+/// A search for the deepest path, with the vtables known.
 struct Search<'g, 'i> {
     graph: &'g Graph<'i>,
     tables: &'g BTreeSet<Place>,
-    /// For each function the bytes below its return address, and the next on its deepest path.
+    /// For each function, the bytes below its return address, and the next function on its deepest path.
     done: HashMap<usize, (u64, Option<usize>)>,
     under_way: Vec<usize>,
 }
@@ -278,7 +280,7 @@ impl Search<'_, '_> {
         }
         if let Some(at) = self.under_way.iter().position(|above| *above == index) {
             let names: Vec<&str> = self.under_way[at..].iter().map(|index| self.graph.name(*index)).collect();
-            return Err(format!("a recursion without a bound that is known: {}", names.join("\n    -> ")));
+            return Err(format!("a recursion without a known bound: {}", names.join("\n    -> ")));
         }
         if self.graph.is_hook(index) {
             self.done.insert(index, (0, None));
@@ -290,13 +292,13 @@ impl Search<'_, '_> {
         let mut deepest = (walked.frame, None);
         let mut calls = self.graph.calls(&walked, self.tables).map_err(named)?;
         let recursion = RECURSIONS.iter().find(|(name, ..)| self.graph.name(index).starts_with(name));
-        // Those above the last, of which the deepest path is then sought.
+        // The frames of all but the last recursive call. The deepest path is then searched from the last one.
         let above = match recursion {
             Some((_, times, _)) => calls.remove(&index).unwrap_or(0) * (times - 1),
             None => 0,
         };
         for (callee, depth) in calls {
-            // A hook is the host's from its return address on.
+            // After its return address, the stack of a hook is the host's.
             let bytes = if self.graph.is_hook(callee) { depth } else { depth + self.below(callee)? };
             if bytes > deepest.0 {
                 deepest = (bytes, Some(callee).filter(|callee| !self.graph.is_hook(*callee)));

@@ -1,4 +1,4 @@
-//! The linked object: its functions, and what their relocations lead to.
+//! The linked object: its functions, and the targets of their relocations.
 
 use object::read::archive::ArchiveFile;
 use object::read::elf::{ElfFile64, FileHeader};
@@ -11,31 +11,31 @@ use std::collections::{BTreeMap, HashMap};
 /// A byte of a section.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Place {
-    /// Of all members of the archive.
+    /// The number of the section, among those of all members of the archive.
     pub(super) section: usize,
     pub(super) offset: u64,
 }
 
-/// What a name or a relocation stands for.
+/// What a name or a relocation refers to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Place(Place),
-    /// What no member has.
+    /// A symbol that no member has.
     Missing(String),
 }
 
-/// How a relocation is to be read.
+/// How a relocation is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// As an address.
+    /// An address.
     Absolute,
-    /// As a distance from the end of the instruction.
+    /// A distance from the end of the instruction.
     Relative,
-    /// As the distance of a word that has the address.
+    /// The distance to a word that holds the address.
     Word,
 }
 
-/// A relocation: to `symbol`, and so many bytes behind it.
+/// A relocation: to the address `addend` bytes after `symbol`.
 #[derive(Clone, Debug)]
 pub(super) struct Relocation {
     pub(super) kind: Kind,
@@ -44,7 +44,8 @@ pub(super) struct Relocation {
 }
 
 impl Relocation {
-    /// Where it leads, from a field that ends so many bytes before the end of its instruction, if it is relative.
+    /// The target of the relocation. `field_to_end` is the number of bytes from the field to the end of its
+    /// instruction; only relative relocations use it.
     pub(super) fn target(&self, field_to_end: u64) -> Target {
         let further = match self.kind {
             Kind::Absolute => self.addend,
@@ -59,7 +60,7 @@ impl Relocation {
     }
 }
 
-/// A section with what is in it.
+/// A section with its contents.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) bytes: Vec<u8>,
@@ -67,10 +68,9 @@ pub(super) struct Section {
     pub(super) relocations: BTreeMap<u64, Relocation>,
 }
 
-/// A function.
 #[derive(Debug)]
 pub(super) struct Function {
-    /// As a reader would write it.
+    /// The demangled name.
     pub(super) name: String,
     pub(super) place: Place,
     pub(super) size: u64,
@@ -93,7 +93,7 @@ impl Image {
         let mut members = Vec::new();
         for member in ArchiveFile::parse(archive).map_err(described)?.members() {
             let data = member.map_err(described)?.data(archive).map_err(described)?;
-            // Others hold what the compiler wants to know of the library.
+            // Other members hold metadata for the compiler.
             if data.starts_with(&elf::ELFMAG) {
                 members.push((ElfFile64::<LittleEndian>::parse(data).map_err(described)?, image.sections.len()));
                 let sections = members.last().map_or(0, |(member, _)| member.elf_section_table().len());
@@ -163,7 +163,7 @@ impl Image {
                     elf::R_X86_64_64 | elf::R_X86_64_32 | elf::R_X86_64_32S => Kind::Absolute,
                     elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => Kind::Relative,
                     elf::R_X86_64_GOTPCREL | elf::R_X86_64_GOTPCRELX | elf::R_X86_64_REX_GOTPCRELX => Kind::Word,
-                    other => return Err(format!("a relocation of kind {other}, which is not known here")),
+                    other => return Err(format!("an unsupported relocation of kind {other}")),
                 };
                 relocations.insert(offset, Relocation { kind, symbol: target, addend: relocation.addend() });
             }
@@ -173,12 +173,12 @@ impl Image {
         Ok(())
     }
 
-    /// Which function begins at a place.
+    /// The function that begins at a place.
     pub(super) fn function_at(&self, place: Place) -> Option<usize> {
         self.function_at.get(&place).copied()
     }
 
-    /// Where a symbol is that all members know, and its size.
+    /// The place of a global symbol, and its size.
     pub(super) fn symbol(&self, name: &str) -> Result<(Place, u64), String> {
         self.symbols.get(name).copied().ok_or_else(|| format!("there is no `{name}` in the object"))
     }
@@ -187,7 +187,7 @@ impl Image {
     pub(super) fn word(&self, place: Place) -> Result<u64, String> {
         let at = place.offset as usize;
         let word = self.sections[place.section].bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-        word.map(u64::from_le_bytes).ok_or_else(|| "a table goes beyond its section".to_owned())
+        word.map(u64::from_le_bytes).ok_or_else(|| "a table extends beyond its section".to_owned())
     }
 
     /// What the word at a place points to.
@@ -195,18 +195,19 @@ impl Image {
         self.sections[place.section].relocations.get(&place.offset).map(|relocation| relocation.target(0))
     }
 
-    /// The text that a pointer at `place` and the length behind it stand for.
+    /// The string whose pointer is at `place`, followed by its length.
     pub(super) fn text(&self, place: Place) -> Result<String, String> {
         let length = self.word(Place { offset: place.offset + 8, ..place })? as usize;
         let Some(Target::Place(text)) = self.pointer(place) else { return Err("a name without a text".to_owned()) };
         let at = text.offset as usize;
         let bytes = self.sections[text.section].bytes.get(at..at + length);
         let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.map(str::to_owned).ok_or_else(|| "a name that is no text".to_owned())
+        text.map(str::to_owned).ok_or_else(|| "a name that is not text".to_owned())
     }
 
-    /// An object of functions, one to a section, and behind them tables of functions, each with the one method of a trait. A name, at so
-    /// many bytes in a section, is of what a section begins with.
+    /// An object of functions, one in each section, followed by vtables, each with one method of a trait. Each
+    /// element of `names` puts a reference into the section with the first number, at the offset, to the start of
+    /// the section with the second number.
     #[cfg(test)]
     pub(super) fn of_code(functions: &[(&str, &[u8])], methods: &[usize], names: &[(usize, u64, usize)]) -> Self {
         let begin = |section| Target::Place(Place { section, offset: 0 });

@@ -1,5 +1,5 @@
-//! `cargo xtask frames`: how much stack the operations of each design take, and whether any of them panics where there is no memory, from
-//! the linked object of a `no_std` build.
+//! `cargo xtask frames`: finds how much stack the operations of each design take, and whether any of them panics on
+//! a failed allocation. It reads the linked object of a `no_std` build.
 
 mod graph;
 mod image;
@@ -16,17 +16,18 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// What the deepest path may take of map, unmap, commit and tick of [`FAST_DESIGN`], in bytes.
+/// The largest number of bytes that the deepest path of map, unmap, commit and tick of [`FAST_DESIGN`] may take.
 pub(crate) const FAST_BYTES_MAX: u64 = 1024;
-/// What it may take of everything else.
+/// The largest number of bytes for all other operations.
 pub(crate) const BYTES_MAX: u64 = 2048;
-/// The design with the narrower limit.
+/// The design with the smaller limit.
 pub(crate) const FAST_DESIGN: &str = "portcullis";
-/// The large frame that was put into a design, to be found.
+/// The size of the large frame that is planted in a design, and must be found.
 const PLANTED_BYTES: u64 = 4096;
-/// For what it is built: the only machines that the driver is for.
+/// The target of the build: the driver is for these machines only.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// Indirect jumps within functions and what lies below the stack pointer would be more to follow, and kernels have neither.
+/// Kernels are built without a red zone and without jump tables. With these flags the analysis need not follow
+/// indirect jumps within functions or data below the stack pointer.
 const FLAGS: &str = "-C no-redzone=y -C relocation-model=static -C jump-tables=no -C symbol-mangling-version=v0";
 
 /// An operation.
@@ -35,7 +36,7 @@ struct Root {
     operation: String,
     is_fast: bool,
     function: usize,
-    /// The table of functions by which it calls its mapper.
+    /// The vtable through which it calls its mapper.
     mapper: Option<Place>,
 }
 
@@ -45,7 +46,7 @@ impl Root {
     }
 }
 
-/// What is asked for.
+/// The options of the command.
 #[derive(Default)]
 pub(crate) struct Options {
     /// Whether to print the functions of each path.
@@ -60,7 +61,7 @@ pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Fai
     check(&archive, options).map_err(|reason| Failure::Contents { path, reason })
 }
 
-/// The static library, and where it is.
+/// Builds the static library. Returns its path and contents.
 fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
     let target = workspace.target_beside("frames");
     let arguments = ["build", "--release", "--features", "frames", "--manifest-path", NO_STD_PROOF];
@@ -71,7 +72,7 @@ fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
     Ok((path, archive))
 }
 
-/// The roots that are asked for.
+/// The roots that `options` select.
 fn wanted(image: &Image, options: &Options) -> Result<Vec<Root>, String> {
     let mut all = roots(image, "FRAME_ROOTS")?;
     all.extend(roots(image, "FRAME_UNIT")?);
@@ -79,7 +80,7 @@ fn wanted(image: &Image, options: &Options) -> Result<Vec<Root>, String> {
     Ok(all)
 }
 
-/// Prints what every operation takes, and says which take too much.
+/// Prints what every operation takes, and fails if some take too much.
 fn check(archive: &[u8], options: &Options) -> Result<(), String> {
     let image = Image::read(archive)?;
     let graph = Graph::new(&image);
@@ -101,7 +102,7 @@ fn check(archive: &[u8], options: &Options) -> Result<(), String> {
         match graph.forbidden(root.function, root.mapper) {
             Ok(callers) => wrong.extend(callers.iter().map(|(caller, _)| {
                 let caller = &image.functions[*caller].name;
-                format!("{design}, {operation}: panics where there is no memory, in {caller}")
+                format!("{design}, {operation}: panics on a failed allocation, in {caller}")
             })),
             Err(error) => wrong.push(format!("{design}, {operation}: {error}")),
         }
@@ -113,7 +114,8 @@ fn check(archive: &[u8], options: &Options) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("{} wrong:\n{}", wrong.len(), wrong.join("\n"))) }
 }
 
-/// Sees that what was put into a design is found, a large frame and a list that grows, and not in its twin.
+/// Checks that the two flaws planted in a design, a large frame and a list that grows, are found there and not in
+/// its twin.
 fn plants(image: &Image, graph: &Graph<'_>) -> Result<(), String> {
     let mut found = BTreeMap::new();
     for root in roots(image, "FRAME_PLANTS")?.iter().filter(|root| root.operation == "map") {
@@ -130,7 +132,7 @@ fn plants(image: &Image, graph: &Graph<'_>) -> Result<(), String> {
         {
             Ok(())
         }
-        _ => Err(format!("what was put into a map is not found: {found:?}")),
+        _ => Err(format!("the flaws that were planted in a map are not found: {found:?}")),
     }
 }
 
@@ -138,7 +140,7 @@ fn printed(image: &Image, path: &[Step]) -> String {
     path.iter().map(|step| format!("    {:>6}  {}\n", step.bytes, image.functions[step.function].name)).collect()
 }
 
-/// The operations in a table of the object. It has the words of `Root` in `crates/no-std-proof/src/frames`.
+/// The operations in a table of the object. Its layout is that of `Root` in `crates/no-std-proof/src/frames`.
 fn roots(image: &Image, table: &str) -> Result<Vec<Root>, String> {
     const WORDS: u64 = 8;
     let (table, size) = image.symbol(table)?;
@@ -150,7 +152,7 @@ fn roots(image: &Image, table: &str) -> Result<Vec<Root>, String> {
             Some(Target::Place(place)) => image.function_at(place),
             _ => None,
         };
-        let function = function.ok_or_else(|| format!("`{operation}` leads to no function"))?;
+        let function = function.ok_or_else(|| format!("`{operation}` does not lead to a function"))?;
         let mapper = match image.pointer(at(6)) {
             Some(Target::Place(place)) => Some(place),
             _ => None,

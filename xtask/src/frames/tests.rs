@@ -1,9 +1,9 @@
-//! The analysis on functions of a few bytes.
+//! Tests of the analysis on functions of a few bytes.
 
 use super::graph::Graph;
 use super::image::Image;
 
-/// `push rbx; sub rsp, 32; call; add rsp, 32; pop rbx; ret`, whose call is at 6.
+/// `push rbx; sub rsp, 32; call; add rsp, 32; pop rbx; ret`, with the call at byte 6.
 const CALLER: &[u8] = &[0x53, 0x48, 0x83, 0xec, 0x20, 0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x20, 0x5b, 0xc3];
 /// `sub rsp, 64; add rsp, 64; ret`
 const LEAF: &[u8] = &[0x48, 0x83, 0xec, 0x40, 0x48, 0x83, 0xc4, 0x40, 0xc3];
@@ -46,7 +46,7 @@ fn what_runs_the_library_in_the_host_is_followed() {
 
 #[test]
 fn nothing_follows_a_call_that_does_not_return() {
-    // `push rbx; call`, and another function's code behind that.
+    // `push rbx; call`, followed by the code of another function.
     let code: &[u8] = &[0x53, 0xe8, 0, 0, 0, 0, 0x58, 0x58, 0xc3];
     assert_eq!(deepest(&[("caller", code), ("panic", PANIC)], &[(0, 2, 1)]).expect("known").0, 8 + 8 + 8 + 24);
 }
@@ -86,7 +86,7 @@ fn a_call_by_a_table_that_a_call_returned_leads_to_that_table_and_no_other() {
         0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x0d, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0xff, 0x50, 0x18, 0x48, 0x83, 0xc4,
         0x08, 0xc3,
     ];
-    // The same, but with `mov rax, [rbx]` before the second call: of a table that may be any.
+    // As above, but with `mov rax, [rbx]` before the second call, which may then use any vtable.
     let of_any: &[u8] = &[
         0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x0d, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x03, 0xff, 0x50, 0x18,
         0x48, 0x83, 0xc4, 0x08, 0xc3,
@@ -95,7 +95,7 @@ fn a_call_by_a_table_that_a_call_returned_leads_to_that_table_and_no_other() {
     let table: &[u8] = &[0x48, 0x8d, 0x05, 0, 0, 0, 0, 0xc3];
     let small: &[u8] = &[0x50, 0x58, 0xc3];
     let (small_name, large_name) = ("<small as portcullis::Method>::call", "<large as portcullis::Method>::call");
-    // The table of what is small is the fifth section, the other is the sixth.
+    // The vtable of the small function is the fifth section; the other vtable is the sixth.
     let names = [(0, 7, 5), (0, 12, 1), (1, 3, 4)];
     let below = |caller| {
         let functions = [("caller", caller), ("table", table), (small_name, small), (large_name, LEAF)];

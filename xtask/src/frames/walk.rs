@@ -1,4 +1,4 @@
-//! One function: how deep the stack is at each of its calls, found by walking its instructions.
+//! Walks the instructions of one function, to find how deep the stack is at each of its calls.
 
 use super::image::{Image, Kind, Place, Target};
 use iced_x86::{
@@ -7,35 +7,37 @@ use iced_x86::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is called.
+/// The target of a call.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Callee {
     Function(usize),
-    /// What no member of the archive has.
+    /// A symbol that no member of the archive has.
     Missing(String),
-    /// The function so many bytes behind the beginning of a table of functions.
+    /// The function at this offset in some vtable.
     Slot(u64),
-    /// The same, of a table that a call has returned.
+    /// The function at this offset in a vtable that a call has returned.
     SlotOf(Box<Callee>, u64),
-    /// Where it leads is not known; this is where it stands.
+    /// An unknown target; the value is the offset of the call.
     Unknown(u64),
 }
 
-/// What is known of the registers in which a function gets its arguments: a table of functions may come by one, or a function out of one.
+/// What is known of the registers in which a function gets its arguments. A register may hold a vtable, or a
+/// function loaded from one.
 pub(super) type Arguments = BTreeMap<Register, Value>;
 
-/// A function, seen by itself.
+/// The result for one function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Walked {
-    /// Bytes of stack that it takes, its return address not among them.
+    /// Bytes of stack that it takes, without its return address.
     pub(super) frame: u64,
-    /// The deepest that the stack is below its return address when each is called, with the return address of that.
+    /// For each callee, the largest depth of the stack below this function's return address at a call, including
+    /// the return address of the call.
     pub(super) calls: BTreeMap<Callee, u64>,
-    /// The data that it names.
+    /// The data that it refers to.
     pub(super) data: BTreeSet<Place>,
     /// Whether it ever returns.
     pub(super) returns: bool,
-    /// What the functions that it calls get from it, wherever it calls them.
+    /// What each function that it calls gets from it at every one of these calls.
     pub(super) arguments: BTreeMap<usize, Arguments>,
 }
 
@@ -44,17 +46,17 @@ pub(super) struct Walked {
 pub(super) enum Value {
     /// The address of something in the object.
     Address(Target),
-    /// What was loaded from so many bytes behind some pointer.
+    /// A value that was loaded from this offset after some pointer.
     Loaded(u64),
-    /// What a call has returned, or a half of it.
+    /// A value that a call has returned, or one half of it.
     Returned(Box<Callee>),
-    /// What was loaded from so many bytes behind that.
+    /// A value that was loaded from this offset after a pointer that a call has returned.
     LoadedOf(Box<Callee>, u64),
-    /// The address of the stack so many bytes below the return address.
+    /// The address of the stack this many bytes below the return address.
     Stack(u64),
 }
 
-/// What is the same in both.
+/// The entries that are the same in both.
 pub(super) fn common<K: Ord + Copy>(one: &BTreeMap<K, Value>, other: &BTreeMap<K, Value>) -> BTreeMap<K, Value> {
     one.iter().filter(|(key, value)| other.get(key) == Some(value)).map(|(key, value)| (*key, value.clone())).collect()
 }
@@ -65,14 +67,14 @@ struct State {
     /// Bytes of stack below the return address.
     depth: u64,
     registers: BTreeMap<Register, Value>,
-    /// By the depth at which they are.
+    /// Known words of the stack, by their depth.
     words: BTreeMap<u64, Value>,
-    /// The depth that the stack pointer has just been compared with.
+    /// The depth with which the stack pointer has just been compared.
     compared: Option<u64>,
 }
 
 impl State {
-    /// What is known where both come together. `None` where the stack is not as deep.
+    /// What is known where two paths join. `None` if the stack is not equally deep on both.
     fn meet(&self, other: &Self) -> Option<Self> {
         (self.depth == other.depth).then(|| Self {
             depth: self.depth,
@@ -82,7 +84,7 @@ impl State {
         })
     }
 
-    /// At which depth a word of the stack is that an instruction names.
+    /// The depth of the stack word that an instruction names.
     fn word(&self, instruction: &Instruction) -> Option<u64> {
         if instruction.memory_index() != Register::None {
             return None;
@@ -98,10 +100,10 @@ impl State {
     }
 }
 
-/// The registers that a call leaves as they are.
+/// The registers that a call preserves.
 const KEPT: [Register; 6] = [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
 
-/// Walks function `index`, which gets `arguments`. `returns` says which functions are known to return.
+/// Walks the function `index`, which gets `arguments`. `returns` says which functions are known to return.
 pub(super) fn walk(
     image: &Image,
     index: usize,
@@ -121,9 +123,9 @@ struct Walk<'i> {
     image: &'i Image,
     index: usize,
     walked: Walked,
-    /// By the offset in the function.
+    /// The state before each instruction, by its offset in the function.
     states: BTreeMap<u64, State>,
-    /// Where to go on.
+    /// The offsets at which the walk has to continue.
     open: Vec<u64>,
 }
 
@@ -132,14 +134,14 @@ impl Walk<'_> {
         format!("{}+{offset:#x}: {what}", self.image.functions[self.index].name)
     }
 
-    /// Goes on at `offset` with `state`.
+    /// Notes that `offset` is reached with `state`, and continues there if this adds something new.
     fn reach(&mut self, offset: u64, state: State) -> Result<(), String> {
         let known = match self.states.get(&offset) {
             None => state,
             Some(before) => match before.meet(&state) {
                 Some(met) if met == *before => return Ok(()),
                 Some(met) => met,
-                None => return Err(self.error(offset, "the stack is not always as deep here")),
+                None => return Err(self.error(offset, "the depth of the stack differs between the paths to here")),
             },
         };
         self.states.insert(offset, known);
@@ -158,15 +160,15 @@ impl Walk<'_> {
         let from = function.place.offset + offset;
         let end = (function.place.offset + function.size).min(section.bytes.len() as u64);
         if from >= end {
-            return Err(self.error(offset, "runs out of its code"));
+            return Err(self.error(offset, "runs past the end of its code"));
         }
         let bytes = &section.bytes[from as usize..end as usize];
         let instruction = Decoder::with_ip(64, bytes, offset, DecoderOptions::NONE).decode();
         if instruction.code() == Code::INVALID {
-            return Err(self.error(offset, "no instruction"));
+            return Err(self.error(offset, "not an instruction"));
         }
         let next = offset + instruction.len() as u64;
-        // An instruction has at most one that matters here: a second would be data in a move.
+        // An instruction has at most one relocation that matters here. A second one could only be data in a move.
         let relocations: Vec<(Kind, Target)> = section
             .relocations
             .range(from..from + instruction.len() as u64)
@@ -181,7 +183,7 @@ impl Walk<'_> {
         }
         let relocation = relocations.into_iter().next();
         let mut state = self.states[&offset].clone();
-        // A leaf may use what is below its stack pointer.
+        // A leaf function may use the memory below its stack pointer.
         if let Some(depth) = state.word(&instruction).filter(|_| instruction.memory_base() == Register::RSP)
             && depth < 1 << 32
             && instruction.mnemonic() != Mnemonic::Lea
@@ -203,7 +205,8 @@ impl Walk<'_> {
             FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::IndirectBranch => {
                 let falls_through = instruction.flow_control() == FlowControl::ConditionalBranch;
                 if falls_through {
-                    // The end of a loop that touches a large frame page by page: behind it the stack pointer is where it was to be.
+                    // This is the end of a loop that touches a large frame page by page. After it, the stack
+                    // pointer has its final value.
                     if let Some(depth) = state.compared.take().filter(|_| instruction.mnemonic() == Mnemonic::Jne) {
                         state.depth = depth;
                         self.walked.frame = self.walked.frame.max(depth);
@@ -214,7 +217,7 @@ impl Walk<'_> {
                 if relocation.is_none() && instruction.op0_kind() == OpKind::NearBranch64 {
                     let to = instruction.near_branch64();
                     if to >= function.size {
-                        return Err(self.error(offset, "jumps to where there is no function"));
+                        return Err(self.error(offset, "jumps past its end"));
                     }
                     return self.reach(to, state);
                 }
@@ -239,9 +242,9 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
-            // `ud2` and its like.
+            // `ud2` and similar instructions.
             FlowControl::Exception | FlowControl::Interrupt => Ok(()),
-            _ => Err(self.error(offset, "an instruction whose successor is not known")),
+            _ => Err(self.error(offset, "an instruction with an unknown successor")),
         }
     }
 
@@ -264,7 +267,7 @@ impl Walk<'_> {
         *deepest = depth.max(*deepest);
     }
 
-    /// What a call or a jump out of the function leads to.
+    /// The target of a call, or of a jump out of the function.
     fn callee(
         &self,
         offset: u64,
@@ -277,7 +280,7 @@ impl Walk<'_> {
                 Some(Value::Address(target))
             }
             (OpKind::NearBranch64, None) => {
-                // Within its section.
+                // The target is within the same section.
                 let place = self.image.functions[self.index].place;
                 let offset = place.offset.wrapping_add(instruction.near_branch64());
                 Some(Value::Address(Target::Place(Place { offset, ..place })))
@@ -290,7 +293,7 @@ impl Walk<'_> {
             Some(Value::Address(Target::Missing(name))) => Ok(Callee::Missing(name)),
             Some(Value::Address(Target::Place(place))) => match self.image.function_at(place) {
                 Some(index) => Ok(Callee::Function(index)),
-                None => Err(self.error(offset, "calls what is no function")),
+                None => Err(self.error(offset, "calls something that is not a function")),
             },
             Some(Value::Loaded(slot)) => Ok(Callee::Slot(slot)),
             Some(Value::LoadedOf(callee, slot)) => Ok(Callee::SlotOf(callee, slot)),
@@ -298,7 +301,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What is at the place in memory that an instruction names.
+    /// The value at the memory operand of an instruction.
     fn loaded(&self, instruction: &Instruction, state: &State) -> Option<Value> {
         if let Some(depth) = state.word(instruction) {
             return state.words.get(&depth).cloned();
@@ -311,7 +314,7 @@ impl Walk<'_> {
         })
     }
 
-    /// What an instruction changes that is no branch.
+    /// Applies an instruction that is not a branch to the state.
     fn change(
         &mut self,
         state: &mut State,
@@ -366,9 +369,11 @@ impl Walk<'_> {
                 (Mnemonic::Add, Register::RSP, kind) if is_immediate(kind) => {
                     depth.wrapping_sub(instruction.immediate(1))
                 }
-                // At entry it is 8 short of a multiple of 16, so this is the most that it can take.
+                // At entry, the stack pointer is 8 below a multiple of 16. This gives the most that the alignment
+                // can take.
                 (Mnemonic::And, Register::RSP, kind) if is_immediate(kind) => {
-                    // At a call it was at a multiple of 16, so it can lack no more than this.
+                    // The caller's stack pointer was a multiple of 16, so the alignment can move it no further than
+                    // this.
                     let align = instruction.immediate(1).wrapping_neg();
                     depth + align.saturating_sub(16) + 8u64.wrapping_sub(depth) % 16
                 }
@@ -376,12 +381,12 @@ impl Walk<'_> {
                     Some(Value::Stack(depth)) => *depth,
                     _ => return Err(self.error(offset, "sets the stack pointer to an unknown value")),
                 },
-                _ => return Err(self.error(offset, "changes the stack pointer in a way that is not known here")),
+                _ => return Err(self.error(offset, "changes the stack pointer in an unsupported way")),
             };
             if state.depth > 1 << 32 {
-                return Err(self.error(offset, "has less than nothing on the stack"));
+                return Err(self.error(offset, "pops more than it has pushed"));
             }
-            // What lies below it is gone.
+            // The words below the stack pointer are no longer known.
             let depth = state.depth;
             state.words.retain(|at, _| *at <= depth);
             self.walked.frame = self.walked.frame.max(depth);
@@ -401,7 +406,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What a move or its like moves, where that is known.
+    /// The value that a move or a similar instruction moves, if it is known.
     fn moved(&self, instruction: &Instruction, relocation: Option<(Kind, Target)>, state: &State) -> Option<Value> {
         match (instruction.mnemonic(), relocation) {
             (Mnemonic::Mov, Some((Kind::Word, target))) | (Mnemonic::Lea, Some((Kind::Relative, target))) => {

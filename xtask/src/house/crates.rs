@@ -6,7 +6,7 @@ use crate::workspace::{Package, Workspace};
 use std::fs;
 
 /// A crate uses only those before it. Those not yet written have their place already.
-const ORDER: [&str; 10] = [
+const ORDER: [&str; 11] = [
     "portcullis",
     "portcullis-vtd",
     "portcullis-model",
@@ -15,6 +15,7 @@ const ORDER: [&str; 10] = [
     "portcullis-bench",
     "portcullis-report",
     "portcullis-qemu",
+    "portcullis-testkit",
     "portcullis-cli",
     "xtask",
 ];

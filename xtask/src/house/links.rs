@@ -1,7 +1,7 @@
 //! No link in a document leads nowhere, and none from a doc comment to a file.
 //!
-//! A link leads to a file or folder that git tracks, perhaps to an anchor in a document. What has a scheme, as `https:`, is not
-//! followed. In doc comments only paths of files are looked at: rustdoc checks the links to items.
+//! A link leads to a file or folder that git tracks, perhaps to an anchor in a document. What has a scheme, as
+//! `https:`, is not followed. In doc comments only paths of files are looked at: rustdoc checks the links to items.
 
 use super::Violation;
 use super::files::File;

@@ -17,7 +17,8 @@ use crate::failure::Failure;
 use crate::workspace::Workspace;
 use std::fmt;
 
-/// Whether forbidden terms and long lines break a rule. Not yet: most comments and documents are older than these rules.
+/// Whether forbidden terms and long lines break a rule. Not yet: most comments and documents are older than these
+/// rules.
 const WORDING: bool = false;
 
 /// A broken rule.

@@ -1,8 +1,8 @@
 //! Terms that the glossary forbids, in comments, strings of code and documents.
 //!
-//! A row of a table of `docs/glossary.md` has three cells: a term, its meaning, and what is not said in its place, separated by commas. A
-//! forbidden term in backticks is a name and is compared as it is written; any other is compared in any case. Both are compared by whole
-//! words, and the words of a longer term may stand in several lines.
+//! A row of a table of `docs/glossary.md` has three cells: a term, its meaning, and what is not said in its place,
+//! separated by commas. A forbidden term in backticks is a name and is compared as it is written; any other is compared
+//! in any case. Both are compared by whole words, and the words of a longer term may stand in several lines.
 
 use super::Violation;
 use super::files::File;

@@ -1,8 +1,9 @@
 //! No comment and no line of a document is longer than 120 columns.
 //!
-//! Columns are characters, from the beginning of the line. In documents and in doc comments rows of tables and blocks of code are exempt, and
-//! in documents also what programs write, between `<!-- NAME -->` and `<!-- /NAME -->`. A line that has one word behind its indentation and
-//! its marker, as the target of a long link, cannot be broken and is exempt everywhere.
+//! Columns are characters, from the beginning of the line. In documents and in doc comments rows of tables and blocks
+//! of code are exempt, and in documents also what programs write, between `<!-- NAME -->` and `<!-- /NAME -->`. A line
+//! that has one word behind its indentation and its marker, as the target of a long link, cannot be broken and is
+//! exempt everywhere.
 
 use super::Violation;
 use super::files::File;
@@ -22,7 +23,7 @@ pub(super) fn violations(file: &File) -> Vec<Violation> {
         let prose = roles(all.iter().copied()).filter(|(_, role, text)| *role == Role::Prose && may_be_broken(text));
         prose.filter(|(_, _, text)| !is_row(text)).map(|(line, _, _)| line).collect()
     } else {
-        comments(file)
+        comments(file, &all)
     };
     lines.retain(|line| columns(*line) > COLUMNS_MAX);
     lines.dedup();
@@ -31,7 +32,7 @@ pub(super) fn violations(file: &File) -> Vec<Violation> {
 }
 
 /// The lines of code with a comment that could be broken.
-fn comments(file: &File) -> Vec<usize> {
+fn comments(file: &File, all: &[&str]) -> Vec<usize> {
     let (mut in_code, mut before) = (false, 0);
     let mut found = Vec::new();
     for piece in pieces(file) {
@@ -44,7 +45,9 @@ fn comments(file: &File) -> Vec<usize> {
         let is_fence = is_doc && piece.text.trim_start_matches(['/', '!', ' ']).starts_with("```");
         in_code ^= is_fence;
         let is_exempt = is_doc && (in_code || is_fence || is_row(piece.text));
-        if matches!(piece.kind, Kind::Comment | Kind::Doc) && !is_exempt && may_be_broken(piece.text) {
+        // What has code behind it is a part of a line of code.
+        let is_last = all[piece.line - 1].ends_with(piece.text);
+        if matches!(piece.kind, Kind::Comment | Kind::Doc) && is_last && !is_exempt && may_be_broken(piece.text) {
             found.push(piece.line);
         }
     }
@@ -90,6 +93,7 @@ mod tests {
     #[test]
     fn code_alone_is_for_rustfmt() {
         assert_eq!(check("a.rs", &format!("let a = \"{}\";\n", words(120))), 0);
+        assert_eq!(check("a.rs", &format!("/* 1 */ let a = \"{}\";\n", words(120))), 0);
         assert_eq!(check("a.json", &words(130)), 0);
     }
 

@@ -1,4 +1,5 @@
-//! A table of firmware's that reserves memory for devices, where QEMU's own reserves none: a kernel takes it in place of that.
+//! A table of firmware's that reserves memory for devices and names one that is not on PCI, where QEMU's own does neither: a kernel takes it
+//! in place of that.
 
 use std::ops::Range;
 
@@ -10,9 +11,17 @@ const UNIT: u64 = 0xfed9_0000;
 const ADDRESS_BITS: u8 = 39;
 const HEADER_BYTES: usize = 48;
 
-/// A table with one unit for all devices, in which this memory is reserved for these devices of bus 0, by slot and function.
-pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)]) -> Vec<u8> {
-    let mut structures = unit();
+/// A device scope of one hop.
+const SCOPE_BYTES: u8 = 8;
+/// The number by which a scope means the device that `MASTER_NAME` names.
+const MASTER: u8 = 1;
+const MASTER_NAME: &[u8] = b"\\_SB.DMA0\0";
+
+/// A table with one unit for all devices, and for a device that is not on PCI, whose requests come by this path from bus 0 on; in which this
+/// memory is reserved for these devices of bus 0. All by slot and function.
+pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)], master: &[(u8, u8)]) -> Vec<u8> {
+    let mut structures = unit(master);
+    structures.extend(name());
     structures.extend(region(reserved, devices));
     let mut table = b"DMAR".to_vec();
     table.extend(((HEADER_BYTES + structures.len()) as u32).to_le_bytes());
@@ -29,19 +38,32 @@ pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)]) -> Vec<u8> {
     table
 }
 
-/// The unit that serves whatever no other does.
-fn unit() -> Vec<u8> {
+/// The unit that serves whatever no other does, and the master.
+fn unit(master: &[(u8, u8)]) -> Vec<u8> {
+    let scope_bytes = 6 + 2 * master.len() as u8;
     let mut unit = Vec::new();
     unit.extend(0u16.to_le_bytes());
-    unit.extend(16u16.to_le_bytes());
+    unit.extend((16 + u16::from(scope_bytes)).to_le_bytes());
     // All of the segment, which is 0.
     unit.extend([1, 0, 0, 0]);
     unit.extend(UNIT.to_le_bytes());
+    // From bus 0 on.
+    unit.extend([5, scope_bytes, 0, 0, MASTER, 0]);
+    unit.extend(master.iter().flat_map(|(slot, function)| [slot, function]));
     unit
 }
 
+/// The name of the master.
+fn name() -> Vec<u8> {
+    let mut name = Vec::new();
+    name.extend(4u16.to_le_bytes());
+    name.extend((8 + MASTER_NAME.len() as u16).to_le_bytes());
+    name.extend([0, 0, 0, MASTER]);
+    name.extend(MASTER_NAME);
+    name
+}
+
 fn region(reserved: Range<u64>, devices: &[(u8, u8)]) -> Vec<u8> {
-    const SCOPE_BYTES: u8 = 8;
     let mut region = Vec::new();
     region.extend(1u16.to_le_bytes());
     region.extend((24 + u16::from(SCOPE_BYTES) * devices.len() as u16).to_le_bytes());
@@ -61,14 +83,17 @@ mod tests {
 
     #[test]
     fn the_table_adds_up() {
-        let table = table(0x1000..0x3000, &[(1, 0), (0x10, 2)]);
+        let table = table(0x1000..0x3000, &[(1, 0), (0x10, 2)], &[(0x11, 0)]);
         assert_eq!(table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)), 0);
         assert_eq!(table[4..8], (table.len() as u32).to_le_bytes());
         assert_eq!(
-            (table.len(), table[48..52].to_vec(), table[64..68].to_vec()),
-            (48 + 16 + 40, vec![0, 0, 16, 0], vec![1, 0, 40, 0])
+            (table.len(), &table[48..52], &table[72..76]),
+            (48 + 24 + 18 + 40, &[0, 0, 24, 0][..], &[4, 0, 18, 0][..])
         );
-        assert_eq!(table[72..88], [0, 0x10, 0, 0, 0, 0, 0, 0, 0xff, 0x2f, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(table[96..], [1, 8, 0, 0, 0, 0, 0x10, 2]);
+        assert_eq!(table[64..72], [5, 8, 0, 0, 1, 0, 0x11, 0]);
+        assert_eq!(table[79..90], *b"\x01\\_SB.DMA0\0");
+        assert_eq!(table[90..94], [1, 0, 40, 0]);
+        assert_eq!(table[98..114], [0, 0x10, 0, 0, 0, 0, 0, 0, 0xff, 0x2f, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(table[122..], [1, 8, 0, 0, 0, 0, 0x10, 2]);
     }
 }

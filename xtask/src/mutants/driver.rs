@@ -1,6 +1,6 @@
-//! Flaws of the VT-d driver: of joined units, of attaching, of submissions in pieces, and of the queue.
+//! Flaws of the VT-d driver: joined units, attaching, submissions in pieces, and the queue.
 //!
-//! One list of data, and so longer than other files.
+//! This file is one list of data, so it is longer than other files.
 
 use super::Mutant;
 

@@ -1,4 +1,4 @@
-//! Flaws in how memory is asked for, and in how new tables are made visible.
+//! Flaws in requests for memory, and in making new tables visible.
 
 use super::Mutant;
 

@@ -1,5 +1,6 @@
-//! `cargo xtask mutants --known`: flaws that were once planted in the library and that no test saw. Each is planted again, one at a
-//! time, in a copy of the tree, and has to be caught by the test that is named for it. `sample` plants those that a program makes up.
+//! `cargo xtask mutants --known`: flaws of the library that no test caught at one time. Each is planted again, one
+//! at a time, in a copy of the tree, and the test that is named for it must catch it. `sample` plants generated
+//! mutants.
 
 mod driver;
 mod library;
@@ -19,47 +20,48 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// A flaw: one place of the sources that says something else, and who notices.
+/// A flaw: a replacement at one place of the sources, and the test that catches it.
 pub(crate) struct Mutant {
-    /// What is wrong, in a few words.
+    /// A short description of the flaw.
     name: &'static str,
-    /// The safety rule that it breaks, where it breaks one.
+    /// The safety rule that the flaw breaks, if it breaks one.
     rule: &'static str,
     file: &'static str,
-    /// What the file says once, and nowhere else.
+    /// Text that occurs exactly once in the file.
     find: &'static str,
     replace: &'static str,
     package: &'static str,
-    /// The crate of tests that has the test: `lib`, or the name of an integration test. `loom` is built for the model checker.
+    /// The test crate with the test: `lib`, or the name of an integration test. `loom` is built for the model
+    /// checker.
     target: &'static str,
     test: &'static str,
 }
 
 impl Mutant {
-    /// The file with the flaw in it.
+    /// The contents of the file with the flaw in it.
     fn planted(&self, root: &Path) -> Result<String, Failure> {
         let path = root.join(self.file);
         let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
         match text.matches(self.find).count() {
             1 => Ok(text.replace(self.find, self.replace)),
             times => {
-                let reason = format!("mutant `{}`: its place is there {times} times, not once", self.name);
+                let reason = format!("mutant `{}`: its text occurs {times} times in the file, not once", self.name);
                 Err(Failure::Contents { path, reason })
             }
         }
     }
 
-    /// Package, crate of tests, and test.
+    /// The names of the package, the test crate and the test.
     fn caught_by(&self) -> [&'static str; 3] {
         [self.package, self.target, self.test]
     }
 
-    /// The test, as cargo runs it in `tree`. `build` only builds it.
+    /// The cargo command that runs the test in `tree`. With `build`, it only builds the test.
     fn command(&self, tree: &Path, target_dir: &str, build: bool) -> Command {
         let mut command = Command::new(cargo());
         command.current_dir(tree).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.args(["test", "--quiet", "--package", self.package]);
-        // Built often and run once: what changes is all that is built anew, and nothing is made fast.
+        // A test is built for every flaw and run once. So builds are incremental, and not optimized.
         command.envs([("CARGO_INCREMENTAL", "1"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")]);
         command.args(["--config", "profile.dev.package.portcullis.opt-level=0"]);
         match self.target {
@@ -86,16 +88,16 @@ fn known() -> impl Iterator<Item = &'static Mutant> {
     library::MUTANTS.iter().chain(memory::MUTANTS).chain(runs::MUTANTS).chain(driver::MUTANTS).chain(unit::MUTANTS)
 }
 
-/// How a run of the test that is named for a flaw has ended.
+/// The result of a run of the test that is named for a flaw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     Passed,
     Failed,
-    /// The test is not there, or cannot be built.
+    /// The test does not exist, or cannot be built.
     NotRun,
 }
 
-/// Plants each flaw whose name has `only` in it, and fails unless each is caught.
+/// Plants each flaw whose name contains `only`, and fails unless each is caught.
 pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
     let target = workspace.root.join(workspace.target_beside("mutants"));
     let (tree, target_dir) = (target.join("tree"), target.join("target").display().to_string());
@@ -103,7 +105,7 @@ pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), F
     let chosen: Vec<&Mutant> = known().filter(|mutant| only.is_none_or(|only| mutant.name.contains(only))).collect();
     let mut sound = BTreeSet::new();
     for mutant in &chosen {
-        // A test that fails in any case catches nothing.
+        // A test that fails without the flaw catches nothing.
         if sound.insert(mutant.caught_by()) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
             return Err(Failure::MutantTest(mutant.caught_by().join(" ")));
         }
@@ -145,7 +147,7 @@ fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Verdict, Failur
     Ok(outcome(&said, ran.status.success()))
 }
 
-/// What has become of the one test, from what it printed. One that is filtered out has proven nothing.
+/// The result of a test from its output. A test that the filter did not match has not run.
 fn outcome(said: &str, succeeded: bool) -> Verdict {
     match said.lines().find_map(|line| line.strip_prefix("running ")) {
         Some("1 test") if succeeded => Verdict::Passed,
@@ -154,11 +156,11 @@ fn outcome(said: &str, succeeded: bool) -> Verdict {
     }
 }
 
-/// A copy of the workspace, of what is not built. Files that are the same are left as they are, so that cargo builds little.
+/// Copies the workspace without its build folders. Unchanged files are not written, so cargo rebuilds little.
 fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
     let files = files::paths(&workspace.root)?;
     if tree.is_dir() {
-        // Cargo would build a test that is gone.
+        // Cargo would build a test file that no longer exists.
         for path in files::paths(tree)?.iter().filter(|path| !files.contains(path)).map(|path| tree.join(path)) {
             fs::remove_file(&path).map_err(Failure::file(&path))?;
         }
@@ -182,7 +184,7 @@ mod tests {
     use crate::workspace::Workspace;
     use std::collections::BTreeSet;
 
-    /// A list of places that are gone would be caught by nothing.
+    /// A flaw whose place no longer exists could not be planted.
     #[test]
     fn every_known_mutant_has_its_place() {
         let workspace = Workspace::read().expect("a workspace");

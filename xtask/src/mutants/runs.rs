@@ -1,4 +1,4 @@
-//! Flaws of the runs that unmaps become: in a batch, and while they wait for a flush.
+//! Flaws of the runs that unmaps are merged into, in a batch and while they wait for a flush.
 
 use super::Mutant;
 

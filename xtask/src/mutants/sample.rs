@@ -1,5 +1,6 @@
-//! `cargo xtask mutants --sample N --seed S`: do the tests notice flaws that no one has thought of? `N` mutants of the
-//! files that safety rests on are planted, one at a time, in a copy of the tree; docs/mutants.md says how to read what is printed.
+//! `cargo xtask mutants --sample N --seed S`: checks whether the tests notice flaws that were not foreseen. It
+//! plants `N` mutants of the files that safety depends on, one at a time, in a copy of the tree. docs/mutants.md
+//! explains the output.
 
 mod equivalent;
 mod journal;
@@ -21,13 +22,15 @@ use std::path::Path;
 use std::time::Duration;
 use watched::{Ended, Times};
 
-/// How long a stage may take where nothing is planted.
+/// The time limit of a stage without a mutant.
 const SOUND_MAX: Duration = Duration::from_secs(3600);
-/// With a mutant it may take so many times what it took without, and never less than a minute: other work may slow it down.
+/// With a mutant, a stage may take this many times as long as without it, and at least a minute, because other load
+/// may slow it down.
 const SLOWER_MAX: u32 = 5;
 const LIMIT_MIN: Duration = Duration::from_secs(60);
 
-/// Tests `size` mutants, as `seed` draws them, those that have a verdict aside; fails where the tests see too few.
+/// Tests the `size` mutants that `seed` selects, except those that already have a verdict. Fails if the tests catch
+/// too few.
 pub(crate) fn sample(workspace: &Workspace, size: usize, seed: u64) -> Result<(), Failure> {
     let folder = workspace.root.join(workspace.target_beside("mutants"));
     let bench = Bench {
@@ -54,13 +57,13 @@ pub(crate) fn sample(workspace: &Workspace, size: usize, seed: u64) -> Result<()
     Score::of(&drawn, &journal, &equivalent).report()
 }
 
-/// Two at once would plant into one tree. Others are kept out as long as the file is open.
+/// Keeps other runs out as long as the file is open: two runs at once would plant mutants in the same tree.
 fn alone(folder: &Path) -> Result<File, Failure> {
     fs::create_dir_all(folder).map_err(Failure::file(folder))?;
     let path = folder.join("sample.lock");
     let file = File::create(&path).map_err(Failure::file(&path))?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        let reason = "another sample is under way".to_owned();
+        let reason = "another sample is running".to_owned();
         Failure::Contents { path, reason }
     })?;
     Ok(file)
@@ -71,7 +74,7 @@ fn open<'m>(drawn: &'m [Mutant], journal: &Journal) -> Vec<&'m Mutant> {
     drawn.iter().filter(|mutant| journal.entry(&mutant.name).is_none()).collect()
 }
 
-/// Runs every stage that the mutants need where nothing is planted, and says how long each may take with one.
+/// Runs every stage that the mutants need, without a mutant, and returns how long each may take with one.
 fn limits(bench: &Bench, open: &[&Mutant]) -> Result<BTreeMap<&'static str, Times>, Failure> {
     let mut limits = BTreeMap::new();
     for stage in open.iter().flat_map(|mutant| stages(mutant)) {
@@ -90,12 +93,12 @@ fn limits(bench: &Bench, open: &[&Mutant]) -> Result<BTreeMap<&'static str, Time
     Ok(limits)
 }
 
-/// How long something may take that takes `sound` without a mutant.
+/// The time limit for something that takes `sound` without a mutant.
 fn limit(sound: Duration) -> Duration {
     (sound * SLOWER_MAX).max(LIMIT_MIN)
 }
 
-/// Plants a mutant, tests it, and takes it back.
+/// Plants a mutant, tests it, and removes it.
 fn test(bench: &Bench, mutant: &Mutant, limits: &BTreeMap<&'static str, Times>) -> Result<Entry, Failure> {
     let path = bench.tree.join(&mutant.file);
     let sound = fs::read_to_string(&path).map_err(Failure::file(&path))?;
@@ -109,7 +112,7 @@ fn test(bench: &Bench, mutant: &Mutant, limits: &BTreeMap<&'static str, Times>) 
     entry
 }
 
-/// Goes through the stages until one does not pass, which is the verdict.
+/// Runs the stages until one does not pass, which gives the verdict.
 fn past(
     mutant: &Mutant,
     stages: &[Stage],
@@ -142,7 +145,7 @@ fn past(
     Ok(entry)
 }
 
-/// A verdict as it is printed.
+/// A verdict in its printed form.
 fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Caught => "caught",
@@ -161,7 +164,7 @@ mod tests {
     use super::{Times, alone, limit, open, past};
     use std::time::Duration;
 
-    /// What comes of a mutant whose stages end so, and how many of them are run.
+    /// The verdict on a mutant whose stages end like this, and the number of stages that are run.
     fn verdict(ends: [Option<Ended>; 3]) -> (Verdict, String, f64, usize) {
         let (mutant, mut ends, mut ran) = (mutant((1, 1), (1, 2), ""), ends.into_iter(), 0);
         let second = Duration::from_secs(1);

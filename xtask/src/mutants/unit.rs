@@ -1,4 +1,5 @@
-//! Flaws of the VT-d driver: of how a unit comes up, is halted and comes back, and of devices that are moved meanwhile; and of waits.
+//! Flaws of the VT-d driver: how a unit comes up, is halted and resumes; devices that are moved meanwhile; and
+//! waits.
 
 use super::Mutant;
 

@@ -1,4 +1,4 @@
-//! Builds what is measured.
+//! Builds the programs that are measured.
 
 use super::{RUST_PEERS, carve, source};
 use crate::failure::Failure;
@@ -9,11 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the peers are, below the root.
+/// The folder of the peers, below the root.
 const PEERS: &str = "benches/peers";
-/// The designs of ours that are measured, where there are such.
+/// The designs of the library that are measured, if the program has them.
 const DESIGNS: [&str; 4] = ["portcullis", "magazine", "eiovar", "stock"];
-/// How a kernel is compiled, as far as a program can be.
+/// Compiler flags of a kernel build, as far as a program can use them.
 const KERNEL_FLAGS: [&str; 9] = [
     "-O2",
     "-std=gnu11",
@@ -22,7 +22,8 @@ const KERNEL_FLAGS: [&str; 9] = [
     "-fno-jump-tables",
     "-fcf-protection=none",
     "-falign-functions=16",
-    // Warnings about its code are not for us to mend, but what it lacks must be known before it is linked.
+    // Warnings about the kernel's code are not ours to fix, but a missing declaration must be reported before
+    // linking.
     "-w",
     "-Werror=implicit-function-declaration",
 ];
@@ -37,7 +38,7 @@ pub(super) struct Program {
 pub(super) struct Programs {
     /// In the order in which they take turns.
     pub(super) all: Vec<Program>,
-    /// The version of Linux among the peers.
+    /// The version of the Linux code among the peers.
     pub(super) linux: String,
 }
 
@@ -45,7 +46,7 @@ pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path)
     let peers = workspace.root.join(PEERS);
     fs::create_dir_all(folder).map_err(Failure::file(folder))?;
     let mut linux = String::new();
-    stages.stage("Linux", "carved from the distribution's source package, and compiled", |_| {
+    stages.stage("Linux", "extract it from the distribution's source package, and compile it", |_| {
         let list = peers.join("linux/carve.txt");
         let text = fs::read_to_string(&list).map_err(Failure::file(&list))?;
         let tree = source::unpacked(folder, &text)?;
@@ -55,7 +56,7 @@ pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path)
         files.push(peers.join("meter.c"));
         compile(&KERNEL_FLAGS, folder, &files, &folder.join("linux"))
     })?;
-    stages.stage("the floor", "compiled", |_| {
+    stages.stage("the floor", "compile it", |_| {
         let files = ["floor.c", "meter.c"].map(|file| peers.join(file));
         compile(&["-O2", "-std=gnu11", "-Wall", "-Wextra"], folder, &files, &folder.join("floor"))
     })?;
@@ -80,7 +81,7 @@ fn ours(workspace: &Workspace) -> PathBuf {
     workspace.root.join(&workspace.target).join("benchmark/portcullis")
 }
 
-/// Those of `DESIGNS` that the program has.
+/// The members of `DESIGNS` that the program has.
 fn known_designs(program: &Path) -> Result<Vec<String>, Failure> {
     let output = Command::new(program)
         .args(["list", "designs", "--json"])
@@ -102,12 +103,12 @@ fn known(list: &[u8]) -> Result<Vec<String>, String> {
     let (there, missing): (Vec<&str>, Vec<&str>) =
         DESIGNS.into_iter().partition(|design| list.designs.iter().any(|entry| entry.id == *design));
     if !missing.is_empty() {
-        eprintln!("xtask: no such design yet: {}", missing.join(", "));
+        eprintln!("xtask: the program does not have these designs: {}", missing.join(", "));
     }
     Ok(there.into_iter().map(str::to_owned).collect())
 }
 
-/// The C files of a folder, in order.
+/// The C files of a folder, sorted by path.
 fn c_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(folder).map_err(Failure::file(folder))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
@@ -120,7 +121,7 @@ fn c_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn compile(flags: &[&str], include: &Path, files: &[PathBuf], program: &Path) -> Result<(), Failure> {
     let mut compiler = Command::new("cc");
     if cfg!(target_arch = "x86_64") {
-        // As .cargo/config.toml has it for ours.
+        // The library is built with the same alignment, by .cargo/config.toml.
         compiler.arg("-Wa,-mbranches-within-32B-boundaries");
     }
     compiler.args(flags).arg("-I").arg(include).args(files).arg("-o").arg(program).arg("-pthread");

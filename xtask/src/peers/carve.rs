@@ -1,11 +1,11 @@
-//! Takes single definitions out of C source, as a list of them says, so that none of them need be kept here.
+//! Extracts single definitions from C source, according to a list, so that this repository need not contain them.
 
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What a line of the list asks for.
+/// What a line of the list requests.
 #[derive(Debug, PartialEq, Eq)]
 struct Piece<'l> {
     into: &'l str,
@@ -14,7 +14,7 @@ struct Piece<'l> {
     names: Vec<&'l str>,
 }
 
-/// The source files that `list` takes from.
+/// The source files that `list` names.
 pub(super) fn sources(list: &str) -> Vec<&str> {
     let mut sources: Vec<&str> = pieces(list).map(|piece| piece.from).collect();
     sources.sort_unstable();
@@ -22,14 +22,14 @@ pub(super) fn sources(list: &str) -> Vec<&str> {
     sources
 }
 
-/// Writes what the list at `list` asks for, from the source in `tree`, into files in the folder `out`.
+/// Extracts what the list at `list` requests from the source in `tree`, and writes it to files in the folder `out`.
 pub(super) fn carve(list: &Path, tree: &Path, out: &Path) -> Result<(), Failure> {
     let text = fs::read_to_string(list).map_err(Failure::file(list))?;
     let mut files: BTreeMap<&str, String> = BTreeMap::new();
     for piece in pieces(&text) {
         let path = tree.join(piece.from);
         let source = fs::read(&path).map_err(Failure::file(&path))?;
-        // Names of authors in comments need not be UTF-8.
+        // Authors' names in comments are not always UTF-8.
         let source = without_comments(&String::from_utf8_lossy(&source));
         let found = take(&piece, &source).map_err(|reason| Failure::Contents { path, reason })?;
         files.entry(piece.into).or_default().push_str(&found);
@@ -68,7 +68,7 @@ fn terminated(line: &str) -> String {
     format!("{line}\n")
 }
 
-/// Comments become a space, or the line ends that they contain. Strings and characters are left alone.
+/// Replaces each comment by a space, or by the line ends that it contains. Strings and characters are kept.
 fn without_comments(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
@@ -96,7 +96,8 @@ fn without_comments(source: &str) -> String {
     text
 }
 
-/// Where the literal that `text` begins with ends. A quote that none follows in its line is an apostrophe, as in `#error`.
+/// The end of the literal with which `text` begins. A quote without a second one in its line is an apostrophe, as
+/// in `#error`.
 fn literal(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, character) in text.char_indices().skip(1) {
@@ -109,12 +110,12 @@ fn literal(text: &str, quote: char) -> usize {
     quote.len_utf8()
 }
 
-/// Whether `line` is the preprocessor's directive `name`.
+/// Whether `line` is the preprocessor directive `name`.
 fn is_directive(line: &str, name: &str) -> bool {
     line.trim_start().strip_prefix('#').is_some_and(|line| line.trim_start().starts_with(name))
 }
 
-/// Every macro called `name`, or called something that begins with it where it ends in `*`.
+/// Every macro with the name `name`. If `name` ends in `*`, every macro whose name begins with it.
 fn defines(source: &str, name: &str) -> Option<String> {
     let wanted = |macro_name: &str| match name.strip_suffix('*') {
         Some(beginning) => macro_name.starts_with(beginning),
@@ -142,7 +143,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The definition of the struct or enum `name`: to the first closing brace that begins a line.
+/// The definition of the struct or enum `name`, up to the first closing brace at the start of a line.
 fn aggregate(source: &str, keyword: &str, name: &str) -> Option<String> {
     let opening = format!("{keyword} {name} {{");
     let lines: Vec<&str> = source.lines().collect();
@@ -151,7 +152,8 @@ fn aggregate(source: &str, keyword: &str, name: &str) -> Option<String> {
     Some(lines[begin..=end].iter().copied().map(terminated).collect())
 }
 
-/// The definition of the function `name`: from the line after what came before it to the first closing brace that begins a line.
+/// The definition of the function `name`: from the line after the preceding definition up to the first closing
+/// brace at the start of a line.
 fn function(source: &str, name: &str) -> Option<String> {
     let lines: Vec<&str> = source.lines().collect();
     let names_it = |line: &str| {
@@ -165,7 +167,7 @@ fn function(source: &str, name: &str) -> Option<String> {
         if inside || !names_it(line) {
             continue;
         }
-        // A declaration has its semicolon before any brace.
+        // In a declaration, the semicolon comes before any brace.
         let head = lines[at..].iter().position(|line| line.contains(['{', ';']))? + at;
         if lines[head].find(';').is_some_and(|semicolon| lines[head].find('{').is_none_or(|brace| semicolon < brace)) {
             continue;

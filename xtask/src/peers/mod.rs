@@ -1,4 +1,4 @@
-//! `cargo xtask bench --peers`: the library beside what it is measured against, in one go.
+//! `cargo xtask bench --peers`: builds and measures the library and its peers.
 
 mod build;
 mod carve;
@@ -11,14 +11,14 @@ use crate::stages::Stages;
 use crate::workspace::Workspace;
 use results::Results;
 
-/// The crates among the peers. They have a workspace of their own, so that only this chore builds them.
+/// The Rust crates among the peers. They have a separate workspace, so only this chore builds them.
 const RUST_PEERS: &str = "benches/peers/rust/Cargo.toml";
 
-/// How to measure.
+/// The options of the measurement.
 pub(crate) struct Options {
-    /// How often each program is run. They take turns, so that what else happens on the machine happens to all.
+    /// How often each program is run. The programs take turns, so other load on the machine affects all of them.
     pub(crate) rounds: u32,
-    /// Fails where a goal is missed.
+    /// Whether to fail if a goal is missed.
     pub(crate) check: bool,
 }
 

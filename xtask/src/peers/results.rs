@@ -1,4 +1,4 @@
-//! What the programs print, round by round.
+//! The output of the programs, round by round.
 
 use super::build::Program;
 use crate::failure::Failure;
@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 const SCHEMA: &str = "portcullis.bench/1";
 
-/// What `portcullis bench --json` prints, and each peer.
+/// The document that `portcullis bench --json` and each peer print.
 #[derive(Debug, Deserialize)]
 pub(super) struct Document {
     schema: String,
-    /// Where cycles come from, if the program says.
+    /// The source of cycle counts, if the program names it.
     cycles_from: Option<String>,
     results: Vec<Measured>,
 }
@@ -23,13 +23,13 @@ struct Measured {
     protection: String,
     threads: u32,
     workload: String,
-    /// `None` where the machine has no way to count them.
+    /// `None` if the machine cannot count cycles.
     cycles_per_pair: Option<f64>,
-    /// Why there is nothing to count, in so many words.
+    /// Why the row has no counts.
     error: Option<String>,
 }
 
-/// What is measured of a design: a workload, on so many threads.
+/// What is measured: a workload and a number of threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
     pub(super) workload: String,
@@ -43,25 +43,25 @@ pub(super) struct Contender {
     pub(super) protection: String,
 }
 
-/// Cycles per pair of one contender at one work, by round; `None` where it was not measured.
+/// Cycles per pair of one contender at one work, by round; `None` for a round in which they were not measured.
 struct Series {
     contender: Contender,
     work: Work,
     rounds: Vec<Option<f64>>,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Default)]
 pub(super) struct Results {
     ended_rounds: usize,
     series: Vec<Series>,
-    /// Where cycles come from, each way once.
+    /// The sources of cycle counts, without repetitions.
     pub(super) cycles_from: Vec<String>,
-    /// What was not measured in some round, and why the first time.
+    /// What was not measured in some round, with the first reason.
     pub(super) errors: Vec<String>,
 }
 
-/// The middle of several values, and how far they lie apart.
+/// The median of several values, the lowest and the highest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -69,7 +69,8 @@ pub(super) struct Spread {
     pub(super) most: f64,
 }
 
-/// Runs a program and reads its document. One that ends with a failed check has still measured the rest.
+/// Runs a program and parses its document. A program that ends with a failed check has still measured the other
+/// rows.
 pub(super) fn run(program: &Program) -> Result<Document, Failure> {
     let name = program.path.display().to_string();
     let output = Command::new(&program.path)
@@ -92,7 +93,7 @@ fn parse(document: &[u8]) -> Result<Document, String> {
 }
 
 impl Results {
-    /// Adds to the round under way.
+    /// Adds a document to the present round.
     pub(super) fn add(&mut self, document: Document) {
         self.cycles_from.extend(document.cycles_from.filter(|from| !self.cycles_from.contains(from)));
         for Measured { design, protection, threads, workload, cycles_per_pair, error } in document.results {
@@ -123,7 +124,7 @@ impl Results {
         self.ended_rounds
     }
 
-    /// Everybody who was measured at a work that `wanted` names, in the order of their coming.
+    /// The contenders that were measured at a work for which `wanted` holds, in order of appearance.
     pub(super) fn contenders(&self, wanted: impl Fn(&Work) -> bool) -> Vec<&Contender> {
         let mut contenders: Vec<&Contender> = Vec::new();
         for series in self.series.iter().filter(|series| wanted(&series.work)) {
@@ -143,8 +144,8 @@ impl Results {
         Spread::of(self.series(contender, work)?.rounds.iter().copied().flatten().collect())
     }
 
-    /// How many times the cycles of `contender` those of `other` are. Compared round by round: what disturbed a round disturbed
-    /// both.
+    /// The ratio of the cycles of `other` to those of `contender`. The ratio is formed round by round, because a
+    /// disturbance of a round affects both.
     pub(super) fn ratio(&self, other: &Contender, contender: &Contender, work: &Work) -> Option<Spread> {
         let pairs = self.series(other, work)?.rounds.iter().zip(&self.series(contender, work)?.rounds);
         Spread::of(pairs.filter_map(|(other, own)| Some(other.as_ref()? / own.as_ref()?)).collect())
@@ -173,7 +174,7 @@ pub(super) mod tests {
         Work { workload: workload.to_owned(), threads }
     }
 
-    /// A document as the programs print it, of these designs, protections, threads, workloads and cycles.
+    /// A document in the programs' format, with these designs, protections, threads, workloads and cycles.
     pub(in crate::peers) fn document(rows: &[(&str, &str, u32, &str, f64)]) -> Document {
         let rows: Vec<String> = rows
             .iter()

@@ -1,4 +1,4 @@
-//! The kernel's source: what is taken from it, unpacked into the build folder.
+//! The kernel's source: unpacks the listed files into the build folder.
 
 use super::carve;
 use crate::apt;
@@ -8,14 +8,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The package of Debian that has it.
+/// The Debian package with the source.
 const PACKAGE: &str = "linux-source-6.12";
-/// Where that package puts its archive.
+/// The path at which that package installs its archive.
 const INSTALLED: &str = "/usr/src/linux-source-6.12.tar.xz";
-/// The environment variable that names an archive instead.
+/// The environment variable that names a different archive.
 const VARIABLE: &str = "PORTCULLIS_LINUX_SOURCE";
 
-/// The folder with the files that `list` takes from, which is below `build`.
+/// Unpacks the files that `list` names into a folder below `build`, and returns that folder.
 pub(super) fn unpacked(build: &Path, list: &str) -> Result<PathBuf, Failure> {
     let tree = build.join(PACKAGE);
     let wanted: Vec<&str> = carve::sources(list).into_iter().chain(["Makefile"]).collect();
@@ -32,7 +32,7 @@ pub(super) fn unpacked(build: &Path, list: &str) -> Result<PathBuf, Failure> {
     Ok(tree)
 }
 
-/// The version of the kernel in `tree`, as its Makefile has it.
+/// The version of the kernel in `tree`, from its Makefile.
 pub(super) fn version(tree: &Path) -> Result<String, Failure> {
     let path = tree.join("Makefile");
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
@@ -43,11 +43,11 @@ pub(super) fn version(tree: &Path) -> Result<String, Failure> {
     Ok(format!("{}.{}.{}", value("VERSION")?, value("PATCHLEVEL")?, value("SUBLEVEL")?))
 }
 
-/// The archive that the user names, the one that is installed, or one that is downloaded for this.
+/// The archive that the user names, else the installed one, else one that is downloaded here.
 fn archive(build: &Path) -> Result<PathBuf, Failure> {
     if let Some(named) = env::var_os(VARIABLE) {
         let named = PathBuf::from(named);
-        let missing = || Failure::LinuxSource(format!("{VARIABLE} names {}, which is no file", named.display()));
+        let missing = || Failure::LinuxSource(format!("{VARIABLE} names {}, which is not a file", named.display()));
         return if named.is_file() { fs::canonicalize(&named).map_err(Failure::file(named)) } else { Err(missing()) };
     }
     let installed = PathBuf::from(INSTALLED);
@@ -63,26 +63,27 @@ fn archive(build: &Path) -> Result<PathBuf, Failure> {
     Ok(unpacked)
 }
 
-/// Downloading a package, unlike installing it, takes no privileges; having an up-to-date list of packages may.
+/// Downloads the package. Unlike installation, a download needs no privileges, but an update of the list of
+/// packages may.
 fn download(build: &Path) -> Result<PathBuf, Failure> {
     if !apt::in_path("apt-get") {
         return Err(Failure::LinuxSource(format!(
-            "{INSTALLED} is not there, and no apt-get to download {PACKAGE} with"
+            "{INSTALLED} does not exist, and there is no apt-get to download {PACKAGE}"
         )));
     }
     eprintln!("xtask: downloading {PACKAGE}");
     let fetch = || apt::succeeds(Command::new("apt-get").args(["download", PACKAGE]).current_dir(build));
     let fetched = fetch() || (apt::update() && fetch());
     if !fetched {
-        return Err(Failure::LinuxSource(format!("`apt-get download {PACKAGE}` fails")));
+        return Err(Failure::LinuxSource(format!("`apt-get download {PACKAGE}` failed")));
     }
     let entries = fs::read_dir(build).map_err(Failure::file(build))?;
     let packages = entries.filter_map(Result::ok).map(|entry| entry.path());
     let mut packages = packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
-    packages.next().ok_or_else(|| Failure::LinuxSource("apt-get has downloaded nothing".to_owned()))
+    packages.next().ok_or_else(|| Failure::LinuxSource("apt-get downloaded nothing".to_owned()))
 }
 
-/// Runs a command that says itself what is wrong.
+/// Runs a command that reports its own errors.
 fn succeed(command: &mut Command) -> Result<(), Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     match command.stdin(Stdio::null()).status() {

@@ -1,9 +1,9 @@
-//! Two tables: who takes how many cycles for what, and how that compares to Linux.
+//! Two tables of cycles by program and workload, with the ratios to Linux.
 
 use super::results::{Contender, Results, Spread, Work};
 use std::fmt::Write as _;
 
-/// A column: its heading, its work, and how many times cheaper than Linux `portcullis` is to be at it.
+/// A column: its heading, its work, and the goal: how many times fewer cycles than Linux `portcullis` should take.
 struct Column {
     heading: &'static str,
     workload: &'static str,
@@ -11,7 +11,7 @@ struct Column {
     goal: Option<f64>,
 }
 
-/// One buffer at a time.
+/// Workloads with one buffer at a time.
 const SINGLES: [Column; 4] = [
     Column { heading: "page-1", workload: "page-1", threads: 1, goal: Some(10.0) },
     Column { heading: "page-1, 2 threads", workload: "page-1", threads: 2, goal: Some(14.0) },
@@ -19,7 +19,7 @@ const SINGLES: [Column; 4] = [
     Column { heading: "cross-cpu", workload: "cross-cpu", threads: 2, goal: None },
 ];
 
-/// Several buffers at a time, as drivers refill a ring, and units that do not snoop.
+/// Workloads with several buffers at a time, as drivers refill a ring, and units that do not snoop.
 const BURSTS: [Column; 4] = [
     Column { heading: "page-1-batch-64", workload: "page-1-batch-64", threads: 1, goal: None },
     Column { heading: "ring-256", workload: "ring-256", threads: 1, goal: None },
@@ -27,7 +27,7 @@ const BURSTS: [Column; 4] = [
     Column { heading: "batch-64-noncoherent", workload: "page-1-batch-64-noncoherent", threads: 1, goal: None },
 ];
 
-/// What the floor prints beside the floors.
+/// The workload of the rows for single instructions, which the floor program prints beside its floors.
 const INSTRUCTION: &str = "instruction";
 
 impl Column {
@@ -36,17 +36,17 @@ impl Column {
     }
 }
 
-/// Whom all are compared to.
+/// The contender that all others are compared with.
 fn linux() -> Contender {
     Contender { design: "linux-6.12".to_owned(), protection: "strict".to_owned() }
 }
 
-/// Whose goals they are.
+/// The contender to which the goals apply.
 fn ours() -> Contender {
     Contender { design: "portcullis".to_owned(), protection: "strict".to_owned() }
 }
 
-/// How the goal of a column stands. `None` where there is no goal.
+/// The goal of a column, and the ratio that was reached. `None` if the column has no goal.
 fn verdict(results: &Results, column: &Column) -> Option<(f64, Option<Spread>)> {
     Some((column.goal?, results.ratio(&linux(), &ours(), &column.work())))
 }
@@ -55,7 +55,7 @@ fn is_met((goal, ratio): &(f64, Option<Spread>)) -> bool {
     ratio.is_some_and(|ratio| ratio.median >= *goal)
 }
 
-/// How many goals are missed. What was not measured is missed.
+/// The number of missed goals. A goal that was not measured counts as missed.
 pub(super) fn missed(results: &Results) -> usize {
     SINGLES
         .iter()
@@ -65,11 +65,12 @@ pub(super) fn missed(results: &Results) -> usize {
         .count()
 }
 
-/// The tables and what is to be said about them; `version` is that of Linux.
+/// The tables with their notes; `version` is that of Linux.
 pub(super) fn render(results: &Results, version: &str) -> String {
     format!(
-        "Cycles for a map and an unmap: the median of {} rounds, and from the lowest to the highest.\n\
-         Beside them, by how much Linux {version}, strict, takes more: compared round by round, and the median of that.\n\n\
+        "Cycles for a map and an unmap: the median of {} rounds, with the lowest and the highest.\n\
+         The factor beside them is how many times as much strict Linux {version} takes:\n\
+         the median of the ratios of each round.\n\n\
          {}\n{}\n{}{}",
         results.rounds(),
         table(results, &SINGLES),
@@ -79,7 +80,8 @@ pub(super) fn render(results: &Results, version: &str) -> String {
     )
 }
 
-/// A row for each who was measured at any of `columns`, and one for the goals, where there are some.
+/// A table with a row for each contender that was measured in any of `columns`, and a row for the goals, if there
+/// are any.
 fn table(results: &Results, columns: &[Column]) -> String {
     let shown = |work: &Work| columns.iter().any(|column| column.work() == *work);
     let headings = columns.iter().map(|column| column.heading.to_owned());
@@ -128,7 +130,7 @@ fn goal(verdict: Option<(f64, Option<Spread>)>) -> String {
     }
 }
 
-/// Columns aligned: the first to the left, the others to the right.
+/// Aligns the columns: the first to the left, the others to the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
@@ -156,10 +158,11 @@ fn notes(results: &Results) -> String {
     format!(
         "On this machine, in cycles: {}.\n\
          Cycles: {}.\n\
-         With two threads, a column says what each of them takes; for cross-cpu, both together, without waiting.\n\
-         An invalidation is an empty function everywhere. linux-6.12-iova and the crates hand out addresses and write no table;\n\
-         two threads share a crate's allocator behind a lock. Linux unmaps the buffers of a burst one by one; ring-256 is our typed face.\n\
-         What a peer leaves out is in benches/peers/README.md.",
+         With two threads, a column shows what each of them takes; for cross-cpu, what both take together,\n\
+         without waiting. An invalidation is an empty function everywhere. linux-6.12-iova and the crates hand out\n\
+         addresses and write no table; two threads share a crate's allocator behind a lock. Linux unmaps the\n\
+         buffers of a burst one by one; our ring-256 uses the typed interface.\n\
+         benches/peers/README.md lists what the peers leave out.",
         instructions.join(", "),
         results.cycles_from.iter().map(|from| cycles_from(from)).collect::<Vec<_>>().join("; "),
     )
@@ -168,7 +171,7 @@ fn notes(results: &Results) -> String {
 fn cycles_from(from: &str) -> &str {
     match from {
         "counter" => "the machine's performance counters",
-        "calibrated" => "time, where one is what each of a chain of dependent additions took right before and after",
+        "calibrated" => "time, with the length of a cycle from a chain of dependent additions right before and after",
         other => other,
     }
 }

@@ -1,9 +1,9 @@
-//! Tables of documents that repeat the code. Each stands between `<!-- NAME -->` and `<!-- /NAME -->`, in any document. `cargo xtask readme`
-//! writes them, and `cargo xtask check` refuses those that are stale.
+//! Tables of documents that repeat the code. Each stands between `<!-- NAME -->` and `<!-- /NAME -->`, in any document.
+//! `cargo xtask readme` writes them, and `cargo xtask check` refuses those that are stale.
 //!
-//! All of these are made from the library, which is small, from this program and from files. A test of the program `portcullis`
-//! (`crates/portcullis-cli/tests/cli/readme.rs`) writes and checks the tables that take the lab: to link it here would make every chore
-//! wait until it is built.
+//! All of these are made from the library, which is small, from this program and from files. A test of the program
+//! `portcullis` (`crates/portcullis-cli/tests/cli/readme.rs`) writes and checks the tables that take the lab: to link
+//! it here would make every chore wait until it is built.
 
 mod chores;
 mod library;

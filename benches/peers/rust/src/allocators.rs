@@ -1,15 +1,15 @@
-//! The allocators behind one face. Each has 4 GiB of pages, numbered from 1.
+//! The allocators behind one interface. Each has 4 GiB of pages, numbered from 1.
 
 use std::sync::Arc;
 
-/// The number after that of the last page.
+/// One past the number of the last page.
 const END: u32 = 1 << 20;
 
 /// Hands out runs of consecutive pages.
 pub(crate) trait Pages: Send {
-    /// The first page of a run of `pages`.
+    /// Allocates a run of `pages` pages, and returns the first.
     fn allocate(&mut self, pages: u32) -> u32;
-    /// Takes the run back.
+    /// Frees the run.
     fn free(&mut self, first: u32, pages: u32);
 }
 
@@ -46,7 +46,7 @@ impl Pages for VmAddresses {
     }
 }
 
-/// `offset-allocator`. It wants back what it gave, which is kept by page.
+/// `offset-allocator`. It needs its allocation objects to free a run, so they are kept by page.
 pub(crate) struct Offsets {
     allocator: offset_allocator::Allocator<u32>,
     given: Vec<Option<offset_allocator::Allocation<u32>>>,

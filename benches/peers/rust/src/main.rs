@@ -1,5 +1,5 @@
-//! Allocators that a Rust user would otherwise take for I/O virtual addresses, on the rings of `portcullis bench`. They hand out
-//! addresses only: there is no table behind them, and nothing is invalidated.
+//! Allocators that a Rust user might otherwise choose for I/O virtual addresses, on the rings of `portcullis bench`.
+//! They only hand out addresses: there is no table behind them, and nothing is invalidated.
 
 mod allocators;
 mod meter;
@@ -10,7 +10,7 @@ use meter::Document;
 use ring::Ring;
 use std::sync::Arc;
 
-/// Buffers of one page that are live at a time.
+/// Live buffers of one page.
 const LIVE: usize = 1024;
 /// Pages of a descriptor.
 const DESCRIPTOR: u32 = 64;
@@ -30,7 +30,8 @@ fn main() {
     run(&document, "bitmap-allocator", Bits::new, Pairs { page: 200_000, descriptor: 5_000 });
 }
 
-/// None of them is for several threads: two share one behind a lock, one has it alone.
+/// None of the allocators supports several threads: two threads share one behind a lock, and a single thread uses it
+/// directly.
 fn run<A: Pages>(document: &Document, name: &str, new: fn() -> A, pairs: Pairs) {
     let mut ring = Ring::new(new(), LIVE, 1);
     document.measure(name, "page-1", &mut [&mut ring], pairs.page);

@@ -17,7 +17,7 @@ struct Thread {
     state: *mut c_void,
 }
 
-/// Threads do pairs of their own, and a row says their mean.
+/// Threads do separate pairs, and a row reports their mean.
 const EACH: c_uint = 0;
 
 unsafe extern "C" {
@@ -26,39 +26,39 @@ unsafe extern "C" {
     fn peers_measure(row: *const Row, threads: *const Thread, count: c_int, share: c_uint, pairs: c_ulong) -> c_ulong;
 }
 
-/// The document of results, which ends when this is dropped.
+/// The document of results. It ends when this is dropped.
 pub(crate) struct Document(());
 
 impl Document {
-    /// Begins it. There is one in a program.
+    /// Begins the document. A program has one document.
     pub(crate) fn begin() -> Self {
-        // SAFETY: it takes nothing and sets up the meter's own state.
+        // SAFETY: it takes no arguments, and sets up the meter's own state.
         unsafe { peers_begin() };
         Self(())
     }
 
-    /// A row: `pairs` pairs on each ring, each on a thread of its own.
+    /// Measures a row: `pairs` pairs on each ring, each on a separate thread.
     pub(crate) fn measure<A: Pages>(&self, design: &str, workload: &str, rings: &mut [&mut Ring<A>], pairs: u64) {
         let [design, protection, workload] =
             [design, "none", workload].map(|text| CString::new(text).expect("no zeros"));
         let row = Row { design: design.as_ptr(), protection: protection.as_ptr(), workload: workload.as_ptr() };
         let threads: Vec<Thread> =
             rings.iter_mut().map(|ring| Thread { body: body::<A>, state: (&raw mut **ring).cast() }).collect();
-        // SAFETY: the row and the threads outlive the call. Each ring is lent to one thread, which may have it, since it is `Send`,
-        // and which has ended when the call returns.
+        // SAFETY: the row and the threads outlive the call. Each ring is lent to one thread, which is allowed because
+        // the ring is `Send`. The thread has ended when the call returns.
         unsafe { peers_measure(&row, threads.as_ptr(), threads.len() as c_int, EACH, pairs) };
     }
 }
 
 impl Drop for Document {
     fn drop(&mut self) {
-        // SAFETY: it was begun.
+        // SAFETY: the document was begun.
         unsafe { peers_end() };
     }
 }
 
 extern "C" fn body<A: Pages>(state: *mut c_void, pairs: c_ulong) {
-    // SAFETY: `measure` has put a ring of this type there, for this thread alone.
+    // SAFETY: `measure` has passed a ring of this type, for this thread alone.
     let ring = unsafe { &mut *state.cast::<Ring<A>>() };
     ring.run(pairs);
 }

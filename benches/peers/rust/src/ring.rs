@@ -2,7 +2,7 @@
 
 use crate::allocators::Pages;
 
-/// A ring and the allocator that it takes from.
+/// A ring, and the allocator that it uses.
 pub(crate) struct Ring<A> {
     allocator: A,
     pages: u32,
@@ -17,7 +17,7 @@ impl<A: Pages> Ring<A> {
         Self { allocator, pages, live, at: 0 }
     }
 
-    /// Frees the oldest and allocates anew, `pairs` times.
+    /// Frees the oldest buffer and allocates a new one, `pairs` times.
     pub(crate) fn run(&mut self, pairs: u64) {
         for _ in 0..pairs {
             let slot = &mut self.live[self.at];
@@ -28,14 +28,14 @@ impl<A: Pages> Ring<A> {
     }
 }
 
-/// The rings have taken from one allocator: no page may be in two buffers.
+/// Checks rings that share one allocator: no page may be in two buffers.
 ///
 /// # Panics
 ///
-/// Where one is.
+/// Panics if a page is in two buffers.
 pub(crate) fn check<A>(rings: &[&Ring<A>]) {
     let mut held: Vec<u32> = rings.iter().flat_map(|ring| ring.live.iter().copied()).collect();
     held.sort_unstable();
     let apart = held.windows(2).all(|pair| pair[1] - pair[0] >= rings[0].pages);
-    assert!(apart && held[0] > 0, "the allocator did not do what was timed: it gave a page twice");
+    assert!(apart && held[0] > 0, "the allocator did not do what was timed: it handed out a page twice");
 }

@@ -9,13 +9,12 @@ mod roots;
 mod unit;
 
 use crate::host::Host;
-use crate::registers::Registers;
 use portcullis::design::{Design, DesignInfo, Mapper};
 use portcullis::designs::*;
-use portcullis_vtd::Unit;
+use portcullis_vtd::{MappedRegisters, Unit};
 
 /// The hardware of every domain here.
-type Hardware = &'static Unit<Registers, Host>;
+type Hardware = &'static Unit<MappedRegisters, Host>;
 
 /// An operation, as xtask reads it from the object.
 #[repr(C)]

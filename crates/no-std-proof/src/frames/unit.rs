@@ -1,14 +1,14 @@
 //! The operations of a unit.
 
-use super::{Host, Registers, Root};
+use super::{Host, Root};
 use crate::frames::Hardware;
 use core::mem::MaybeUninit;
 use portcullis::designs::DesignId;
 use portcullis::{DomainConfig, DynDomain, NewDomainError};
 use portcullis_vtd::spec::faults::FaultRecord;
-use portcullis_vtd::{BringUpError, RegisterTimeout, Unit, UnitConfig};
+use portcullis_vtd::{BringUpError, MappedRegisters, RegisterTimeout, Unit, UnitConfig};
 
-type Vtd = Unit<Registers, Host>;
+type Vtd = Unit<MappedRegisters, Host>;
 
 macro_rules! roots {
     ($($operation:literal $function:path;)*) => {
@@ -29,7 +29,7 @@ roots! {
     "open, by name" open_by_name;
 }
 
-fn bring_up(to: &mut MaybeUninit<Vtd>, registers: Registers) -> Result<(), BringUpError> {
+fn bring_up(to: &mut MaybeUninit<Vtd>, registers: MappedRegisters) -> Result<(), BringUpError> {
     to.write(Unit::bring_up(registers, Host, UnitConfig::default())?);
     Ok(())
 }

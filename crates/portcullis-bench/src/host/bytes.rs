@@ -1,35 +1,36 @@
-//! Memory that only has an address: what the design `kmalloc` asks a host for.
+//! Memory that consists of addresses only, for the design `kmalloc`, which allocates from the host.
 //!
-//! Nobody touches it, so there is none: addresses of a range that no table page has, by powers of two, the last one freed
-//! first, as slabs do it. A kernel's allocator does that without a lock; this one has one, and is not what a benchmark is about.
+//! The memory is never touched, so there is none. Addresses come from a range without table pages, by powers of two.
+//! The last one freed is reused first, as in slabs. A kernel's allocator does this without a lock. This one has a
+//! lock, and no benchmark measures it.
 
 use super::SpinLock;
 use portcullis::platform::Lock;
 use portcullis::{NoMemory, PhysAddr};
 
-/// The addresses: below those of a program's memory.
+/// The range of addresses. It lies below a program's memory.
 const FIRST: u64 = 1 << 30;
 const END: u64 = 1 << 36;
 /// The smallest piece, in bytes: 8, as in `kmalloc`.
 const SMALLEST: u64 = 8;
 
 struct Pieces {
-    /// Never handed out from here on.
+    /// Addresses from here on were never handed out.
     fresh: u64,
-    /// Pieces that were, by the binary logarithm of their size.
+    /// Freed pieces, by the binary logarithm of their size.
     free: [Vec<u64>; END.ilog2() as usize],
 }
 
 static PIECES: SpinLock<Pieces> =
     SpinLock::new(Pieces { fresh: FIRST, free: [const { Vec::new() }; END.ilog2() as usize] });
 
-/// The size of a piece of so many bytes, and its logarithm; `None` for more than there are.
+/// The size of a piece for `bytes` bytes, and its binary logarithm. `None` if there is no such piece.
 fn size(bytes: u64) -> Option<(u64, usize)> {
     let size = bytes.checked_next_power_of_two().filter(|size| *size < END)?.max(SMALLEST);
     Some((size, size.ilog2() as usize))
 }
 
-/// Addresses of `bytes` bytes, aligned to the power of two that they round up to, below `below`.
+/// Allocates `bytes` bytes below `below`. The address is aligned to the size rounded up to a power of two.
 pub(super) fn allocate(bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
     let (size, class) = size(bytes).ok_or(NoMemory)?;
     let fits = |at: u64| at + size <= below.as_u64();
@@ -46,7 +47,7 @@ pub(super) fn allocate(bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory
     })
 }
 
-/// Takes them back.
+/// Frees such addresses.
 pub(super) fn free(at: PhysAddr, bytes: u64) {
     if let Some((_, class)) = size(bytes) {
         PIECES.with(|pieces| pieces.free[class].push(at.as_u64()));

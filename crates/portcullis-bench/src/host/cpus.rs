@@ -1,23 +1,23 @@
-//! The CPUs that the measuring threads have to themselves.
+//! The CPUs on which the measuring threads run.
 
 use std::mem::MaybeUninit;
 
 /// The CPUs that this process may run on.
 pub(crate) fn available() -> Vec<usize> {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
-    // SAFETY: as many bytes as the set has; zeroes are a set.
+    // SAFETY: the length is that of the set, and zeroes are a valid set.
     let set = unsafe {
         if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) != 0 {
             return vec![0];
         }
         set.assume_init()
     };
-    // SAFETY: below the number of CPUs that a set holds.
+    // SAFETY: the number is below the number of CPUs in a set.
     (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
 }
 
-/// One of `cpus` that is of another core than `cpu`: threads of one core share its first caches. `None` where there is none, or where
-/// Linux does not say which CPUs a core has.
+/// One of `cpus` that belongs to another core than `cpu`, because threads of one core share its first caches. `None`
+/// if there is none, or if Linux does not report which CPUs a core has.
 pub(crate) fn of_another_core(cpu: usize, cpus: &[usize]) -> Option<usize> {
     let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let siblings = listed(&std::fs::read_to_string(file).ok()?)?;
@@ -26,7 +26,7 @@ pub(crate) fn of_another_core(cpu: usize, cpus: &[usize]) -> Option<usize> {
         .find(|other| *other != cpu && !siblings.iter().any(|(low, high)| (low..=high).contains(&other)))
 }
 
-/// The ranges of a list of CPUs as Linux writes it: `0,4` or `0-1,8`. `None` where it is no such list.
+/// The ranges of a list of CPUs in Linux's format: `0,4` or `0-1,8`. `None` if the text is not such a list.
 fn listed(list: &str) -> Option<Vec<(usize, usize)>> {
     let range = |range: &str| {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
@@ -35,9 +35,9 @@ fn listed(list: &str) -> Option<Vec<(usize, usize)>> {
     list.trim().split(',').map(range).collect()
 }
 
-/// Has the calling thread run on `cpu` only. Returns whether it does.
+/// Pins the calling thread to `cpu`. Returns whether that worked.
 pub(crate) fn pin(cpu: usize) -> bool {
-    // SAFETY: zeroes are a set; `cpu` came from one; as many bytes as it has.
+    // SAFETY: zeroes are a valid set, `cpu` came from a set, and the length is that of the set.
     unsafe {
         let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
         libc::CPU_SET(cpu, &mut set);
@@ -45,12 +45,12 @@ pub(crate) fn pin(cpu: usize) -> bool {
     }
 }
 
-/// The calling thread ahead of all that has no real-time priority, until this is dropped. In a sample only: who keeps a CPU for
-/// seconds keeps others from what they must do.
+/// Gives the calling thread priority over all threads without real-time priority, until this is dropped. It is used
+/// only during a sample: a thread that keeps a CPU for seconds delays necessary work of others.
 pub(crate) struct Undisturbed(bool);
 
 impl Undisturbed {
-    /// Not so where the system does not allow it.
+    /// Without effect if the system does not allow it.
     pub(crate) fn new() -> Self {
         Self(schedule(libc::SCHED_FIFO, 1))
     }
@@ -70,7 +70,7 @@ impl Drop for Undisturbed {
 
 fn schedule(policy: libc::c_int, priority: libc::c_int) -> bool {
     let parameters = libc::sched_param { sched_priority: priority };
-    // SAFETY: the parameters live as long as the call; the calling thread.
+    // SAFETY: the parameters live as long as the call, which concerns the calling thread.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
 }
 

@@ -1,7 +1,7 @@
-//! Writing cache lines back to memory, where a walker that does not snoop finds them.
+//! Writes cache lines back to memory, where a walker that does not snoop finds them.
 //!
-//! CLWB leaves a line in the cache, and the next map finds it there. CLFLUSHOPT, where there is no CLWB, takes it out; so does CLFLUSH, where
-//! there is neither, and each waits for the one before it.
+//! CLWB leaves a line in the cache, and the next map finds it there. Without CLWB, CLFLUSHOPT is used, which evicts
+//! the line. Without either, CLFLUSH is used, which also evicts the line; each CLFLUSH waits for the one before it.
 
 use portcullis::table::Entry;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,16 +10,16 @@ const CLFLUSH: u8 = 0;
 const CLFLUSHOPT: u8 = 1;
 const CLWB: u8 = 2;
 
-/// The instruction that is used. Relaxed: written once, before any platform is made.
+/// The instruction in use. Relaxed: it is written once, before any platform is made.
 static INSTRUCTION: AtomicU8 = AtomicU8::new(CLFLUSH);
 
-/// Finds the instruction.
+/// Selects the instruction.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn prepare() {
     if core::arch::x86_64::__cpuid(0).eax < 7 {
         return;
     }
-    // CPUID leaf 7, EBX: bit 24 says CLWB, bit 23 CLFLUSHOPT.
+    // CPUID leaf 7, EBX: bit 24 means CLWB, and bit 23 means CLFLUSHOPT.
     let features = core::arch::x86_64::__cpuid_count(7, 0).ebx;
     let instruction = match (features >> 24 & 1, features >> 23 & 1) {
         (1, _) => CLWB,
@@ -37,26 +37,27 @@ pub(super) const fn can_flush() -> bool {
     cfg!(target_arch = "x86_64")
 }
 
-/// Writes the lines of `entries` back. [`can_flush`] has said that this can be done.
+/// Writes the lines of `entries` back. Requires that [`can_flush`] holds.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn flush(entries: &[Entry]) {
-    // SAFETY: `prepare` has seen that there is the instruction.
+    // SAFETY: `prepare` has checked that the instruction exists.
     unsafe { write_back(entries, INSTRUCTION.load(Ordering::Relaxed)) }
 }
 
-/// The same, by that instruction.
+/// Writes the lines of `entries` back with the instruction `by`.
 ///
 /// # Safety
-/// The processor has it.
+/// The processor must have the instruction.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn write_back(entries: &[Entry], by: u8) {
     for line in lines(entries) {
         match by {
-            // SAFETY: writes back a line that holds a part of `entries`; the caller says that there is the instruction.
+            // SAFETY: it writes back a line that holds a part of `entries`. The caller ensures that the instruction
+            // exists.
             CLWB => unsafe { std::arch::asm!("clwb byte ptr [{}]", in(reg) line, options(nostack, preserves_flags)) },
-            // SAFETY: as above, and takes it out of the caches.
+            // SAFETY: as above; it also evicts the line.
             CLFLUSHOPT => unsafe {
                 std::arch::asm!("clflushopt byte ptr [{}]", in(reg) line, options(nostack, preserves_flags));
             },
@@ -64,7 +65,7 @@ unsafe fn write_back(entries: &[Entry], by: u8) {
             _ => unsafe { core::arch::x86_64::_mm_clflush(line as *const u8) },
         }
     }
-    // SAFETY: a fence.
+    // SAFETY: a fence has no preconditions.
     unsafe { core::arch::x86_64::_mm_sfence() };
 }
 
@@ -104,7 +105,7 @@ mod tests {
         }
     }
 
-    /// All instructions, where there are such: what was written is there still.
+    /// With every available instruction, the written data is still there afterwards.
     #[test]
     fn what_is_written_back_is_not_lost() {
         prepare();
@@ -112,7 +113,7 @@ mod tests {
         // Every CPU that has CLWB has CLFLUSHOPT.
         for by in CLFLUSH..=instruction {
             let entries = numbered();
-            // SAFETY: it is there.
+            // SAFETY: the instruction exists.
             unsafe { write_back(&entries.0, by) };
             assert!((0..).zip(&entries.0).all(|(number, entry)| entry.load_bits() == number));
         }

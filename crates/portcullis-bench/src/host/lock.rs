@@ -8,26 +8,27 @@ use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
-/// Pauses of a waiter before it lets another thread have its CPU. In a kernel that is not needed: the holder of a
-/// spin lock runs.
+/// Pauses of a waiter before it yields its CPU to another thread. A kernel does not need this, because the holder of a
+/// spin lock always runs.
 const SPINS: u32 = 1 << 12;
 
-/// Pauses between two looks of a waiter: one at first, then twice as many each time, up to so many. Every look takes the line from the
-/// holder, who needs it to let go; a waiter who looks less often lets it finish, and start again.
+/// The most pauses between two checks of a waiter. It starts with one, and doubles with each check. Every check takes
+/// the cache line from the holder, who needs it to release the lock. With fewer checks the holder can finish, and
+/// acquire the lock again.
 const PAUSES_MAX: u32 = 64;
 
 const FREE: u8 = 0;
 const HELD: u8 = 1;
-/// A holder has panicked: what is protected may be half changed.
+/// A holder has panicked, so the protected value may be inconsistent.
 const BROKEN: u8 = 2;
 
-/// A spin lock of a program, whose holder may be kept from running.
+/// A spin lock for a program. Unlike in a kernel, its holder may be preempted.
 pub struct SpinLock<T> {
     state: AtomicU8,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `with` lets one thread at a time reach the value.
+// SAFETY: `with` gives one thread at a time access to the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -35,7 +36,7 @@ impl<T> SpinLock<T> {
         Self { state: AtomicU8::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// After the lock was found in this state.
+    /// Waits, after the lock was found in state `found`.
     #[cold]
     fn wait(&self, mut found: u8) {
         let mut pauses = 1;
@@ -43,11 +44,11 @@ impl<T> SpinLock<T> {
             let mut paused = 0;
             while paused < SPINS {
                 if found == BROKEN {
-                    // It was taken by looking.
+                    // The check replaced the state by `HELD`.
                     self.state.store(BROKEN, Ordering::Relaxed);
                     panic!("a lock is not taken again after a panic of its holder");
                 }
-                // Read before it is written, so that waiters share the line.
+                // The state is read before it is written, so that waiters share the line.
                 found = self.state.load(Ordering::Relaxed);
                 if found == FREE {
                     found = self.state.swap(HELD, Ordering::Acquire);
@@ -69,7 +70,7 @@ impl<T> SpinLock<T> {
 impl<T: Send> Lock<T> for SpinLock<T> {
     #[inline]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        /// Lets the others find that there was a panic.
+        /// Tells other threads that the holder panicked.
         struct Unwinding<'l>(&'l AtomicU8);
         impl Drop for Unwinding<'_> {
             #[cold]

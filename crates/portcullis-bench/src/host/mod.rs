@@ -1,8 +1,8 @@
-//! This machine as a platform: what a program in user space can have of what a kernel has.
+//! This machine as a platform: user space's equivalents of what a kernel has.
 //!
-//! Table pages are anonymous memory whose physical address is taken to be its virtual one, as in a kernel's direct map less
-//! the offset. Nobody maps in signal handlers, so locks mask nothing. Words of a CPU's own are changed by restartable
-//! sequences where the C library has registered them, and by locked instructions elsewhere.
+//! Table pages are anonymous memory. Their virtual address is taken to be their physical address, as in a kernel's
+//! direct map without the offset. No signal handler maps, so locks mask nothing. Per-CPU words are changed by
+//! restartable sequences if the C library has registered them, and otherwise by locked instructions.
 
 mod bytes;
 pub(super) mod counters;
@@ -25,9 +25,10 @@ use portcullis::{NoMemory, PhysAddr, Platform};
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};
 
-/// This machine. `COHERENT` says whether walkers are taken to snoop the caches; where not, entries are flushed line by line.
+/// This machine. `COHERENT` says whether walkers are taken to snoop the caches. If not, entries are flushed line by
+/// line.
 ///
-/// Every one is the same machine: table pages, walks and time are the process's.
+/// All values are the same machine: table pages, walks and time belong to the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Native<const COHERENT: bool>(());
 
@@ -40,14 +41,14 @@ impl Native<true> {
 }
 
 impl Native<false> {
-    /// A machine whose IOMMU does not; `None` where single cache lines cannot be written back.
+    /// A machine whose IOMMU does not snoop the caches. `None` if single cache lines cannot be written back.
     pub fn not_coherent() -> Option<Self> {
         prepare();
         flush::can_flush().then_some(Self(()))
     }
 }
 
-/// Has what all platforms of this process share ready, once: fast paths then need not ask.
+/// Prepares what all platforms of this process share, once, so that fast paths need not check it.
 fn prepare() {
     static PREPARED: OnceLock<()> = OnceLock::new();
     PREPARED.get_or_init(|| {
@@ -59,15 +60,15 @@ fn prepare() {
     });
 }
 
-/// CPUs that there may be, and a number beyond them for threads that are on none of these.
+/// The number of CPUs that may exist, plus one number for threads that are on none of these.
 fn cpus() -> u32 {
-    // SAFETY: a question without arguments in memory.
+    // SAFETY: the call takes no pointers.
     let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     u32::try_from(configured).unwrap_or(1).max(1) + 1
 }
 
-// SAFETY: `frames` lends zeroed pages, each to one user until it is back, that stay where they are; `bytes` lends addresses
-// that do not overlap; `rseq` and the defaults change words in one step; `walks` says why no walk is missed.
+// SAFETY: `frames` returns zeroed pages that never move, each to one user until it is freed. `bytes` returns addresses
+// that do not overlap. `rseq` and the defaults change words atomically. `walks` explains why no walk is missed.
 unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
     type Lock<T: Send> = SpinLock<T>;
     type CpuWords = WordLines;
@@ -99,12 +100,12 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
 
     #[inline(always)]
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { frames::contents(frame) }
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { frames::free(frame) }
     }
 
@@ -116,10 +117,10 @@ unsafe impl<const COHERENT: bool> Platform for Native<COHERENT> {
         bytes::free(at, bytes);
     }
 
-    /// What walkers do is known when the program is built: so a benchmark of one kind has no branch for the other.
+    /// The kind of walker is known at compile time, so a benchmark of one kind has no branch for the other.
     ///
-    /// A coherent walker sees stores in the order in which they are made; whatever rings its doorbell is ordered behind them
-    /// by being uncached. On x86 this is no instruction, only an order for the compiler.
+    /// A coherent walker sees stores in program order. The write that rings its doorbell is uncached, and so ordered
+    /// behind them. On x86 this takes no instruction; it only orders the compiler.
     #[inline(always)]
     fn table_barrier(&self, entries: &[Entry], _coherent: bool) {
         if COHERENT { fence(Ordering::Release) } else { flush::flush(entries) }

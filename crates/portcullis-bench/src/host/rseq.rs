@@ -1,46 +1,48 @@
-//! Words of a CPU's own, by restartable sequences (Linux, rseq(2)).
+//! Per-CPU words, changed by restartable sequences (Linux, rseq(2)).
 //!
-//! The kernel keeps the number of the CPU in the thread's memory and sends a thread that is interrupted, signalled or moved in
-//! the middle of a sequence to its abort handler. A sequence that ends in one store is then a step by itself on its CPU, without
-//! a locked bus: whoever interrupts it has either not begun it or sees it done. The C library (glibc since 2.35) registers the
-//! area for every thread and says where it is; its offset from the thread pointer is the same for all.
+//! The kernel keeps the number of the CPU in the thread's memory. If a thread is preempted, signalled or migrated in
+//! the middle of a sequence, the kernel sends it to the sequence's abort handler. A sequence that ends in one store is
+//! therefore atomic on its CPU, without a locked instruction: code that interrupts it sees it either not begun or
+//! complete. The C library (glibc since 2.35) registers the area for every thread and publishes its location. The
+//! offset from the thread pointer is the same for all threads.
 //!
-//! A line is changed either by sequences on its CPU or by locked instructions, never by both. The last line of all is for
-//! threads that are on none of the CPUs known at first, or that have no registration; they lock. Where the process has no
-//! registration at all, everybody locks, on the line of the CPU.
+//! A line is changed either by sequences on its CPU or by locked instructions, never by both. The last line is for
+//! threads that run on none of the CPUs known at the start, or that have no registration. These threads use locked
+//! instructions. If the process has no registration at all, all threads use locked instructions on the line of their
+//! CPU.
 
 use super::time;
 use portcullis::platform::{CPU_WORDS, CpuWords, Padded, WordLines};
 use std::arch::asm;
 use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 
-/// log2 of the bytes from line to line.
+/// log2 of the bytes from one line to the next.
 const LINE_SHIFT: u32 = size_of::<Padded<[AtomicU64; CPU_WORDS]>>().ilog2();
 const _: () = assert!(size_of::<Padded<[AtomicU64; CPU_WORDS]>>().is_power_of_two());
 
-/// Offset of the area from the thread pointer; 0, where the thread control block is, for none. Written once, before any
-/// platform is made.
+/// The offset of the area from the thread pointer. 0 means that there is none, because the thread control block is
+/// there. Written once, before any platform is made.
 static AREA: AtomicIsize = AtomicIsize::new(0);
 
 /// Finds the area.
 pub(super) fn prepare() {
     let find = |name: &std::ffi::CStr| {
-        // SAFETY: a lookup by a name that ends.
+        // SAFETY: a lookup by a name that ends in a zero byte.
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
     };
     let (offset, size) = (find(c"__rseq_offset").cast::<isize>(), find(c"__rseq_size").cast::<u32>());
     if offset.is_null() || size.is_null() {
         return;
     }
-    // SAFETY: symbols of the C library with these types, constant once the program runs. The size is zero where the kernel has
-    // refused the registration or the user does not want it.
+    // SAFETY: these are symbols of the C library with these types, and constant once the program runs. The size is
+    // zero if the kernel refused the registration or the user disabled it.
     let (offset, size) = unsafe { (*offset, *size) };
     if size > 0 {
         AREA.store(offset, Ordering::Relaxed);
     }
 }
 
-/// The CPU that runs; `None` where the thread has no registration.
+/// The current CPU. `None` if the thread has no registration.
 #[inline(always)]
 pub(super) fn cpu() -> Option<u32> {
     let area = AREA.load(Ordering::Relaxed);
@@ -48,22 +50,24 @@ pub(super) fn cpu() -> Option<u32> {
         return None;
     }
     let cpu: u32;
-    // SAFETY: reads the `cpu_id` of this thread's area, which the kernel changes behind the compiler's back: so not `pure`.
+    // SAFETY: it reads `cpu_id` of this thread's area. The kernel changes it without the compiler's knowledge, so the
+    // code is not `pure`.
     unsafe {
         asm!("mov {0:e}, dword ptr fs:[{1} + 4]", out(reg) cpu, in(reg) area, options(nostack, readonly, preserves_flags))
     };
     (cpu.cast_signed() >= 0).then_some(cpu)
 }
 
-/// Adds to a word of this CPU's line, or of that of all who have none. Returns the line and what the word held.
+/// Adds to a word of this CPU's line, or of the shared line if there is none. Returns the line, and the old value of
+/// the word.
 #[inline(always)]
 pub(super) fn add_here(words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
     let (at, old) = add_in_sequence(words, word, amount).unwrap_or_else(|| add_locked(words, word, amount));
-    // Only here: few want to know.
+    // Computed only here, because few callers use it.
     (at >> LINE_SHIFT, old)
 }
 
-/// Adds to a word of this CPU's line; `None` where the thread has none. Returns where the line begins, in bytes.
+/// Adds to a word of this CPU's line. `None` if the thread has none. Returns the byte offset at which the line begins.
 #[inline(always)]
 fn add_in_sequence(words: &WordLines, word: usize, amount: u64) -> Option<(usize, u64)> {
     let area = AREA.load(Ordering::Relaxed);
@@ -74,12 +78,12 @@ fn add_in_sequence(words: &WordLines, word: usize, amount: u64) -> Option<(usize
     let lines = words.as_slice();
     let last = lines.len() - 1;
     let (at, old): (isize, u64);
-    // SAFETY: below `last` the line is one of `lines`, `1 << LINE_SHIFT` bytes each, and `word` one of its words. The kernel lets
-    // the sequence from 55 to 66 end only on the CPU whose number it has read, with nothing in between; nobody changes these
-    // lines otherwise. An aligned store of a word is one step for those who read, and an addition to memory one for those who
-    // interrupt. Left at any other place than its end, the sequence has stored nothing, and all that it needs to begin again is
-    // still in its registers. The thread's area keeps a pointer to the descriptor at 22, a static, until the kernel sees the
-    // thread elsewhere.
+    // SAFETY: below `last` the line is one of `lines`, of `1 << LINE_SHIFT` bytes each, and `word` is one of its
+    // words. The kernel lets the sequence from 55 to 66 complete only on the CPU whose number it has read, without
+    // interruption, and no other code changes these lines. An aligned store of a word is atomic for readers, and an
+    // addition to memory is atomic with respect to interrupts. If the sequence is left anywhere before its end, it has
+    // stored nothing, and everything that it needs to restart is still in its registers. The thread's area keeps a
+    // pointer to the descriptor at 22, a static, until the kernel next sees the thread outside the sequence.
     unsafe {
         asm!(
             ".pushsection __rseq_cs, \"aw\"",
@@ -89,7 +93,8 @@ fn add_in_sequence(words: &WordLines, word: usize, amount: u64) -> Option<(usize
             ".quad 55f, 66f - 55f, 33f",
             ".popsection",
             ".pushsection __rseq_failure, \"ax\"",
-            // An instruction that nothing executes, with the signature that the kernel wants to see before the handler.
+            // An instruction that is never executed. It carries the signature that the kernel expects before the
+            // handler.
             ".byte 0x0f, 0xb9, 0x3d",
             ".long 0x53053053",
             "33:",
@@ -105,7 +110,7 @@ fn add_in_sequence(words: &WordLines, word: usize, amount: u64) -> Option<(usize
             "55:",
             "mov {at:e}, dword ptr fs:[{area} + 4]",
             "cmp {at}, {last}",
-            // Also where there is no number: it is negative then.
+            // A missing number is negative, so it also takes this branch.
             "jae 77b",
             "shl {at}, {shift}",
             "mov {old}, qword ptr [{base} + {at}]",
@@ -124,7 +129,7 @@ fn add_in_sequence(words: &WordLines, word: usize, amount: u64) -> Option<(usize
     (at >= 0).then_some((at as usize, old))
 }
 
-/// Adds to the word that those share who have no line, or, without a registration of the process, to one of this CPU.
+/// Adds to a word of the shared line or, if the process has no registration, of this CPU's line.
 #[cold]
 fn add_locked(words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
     let line = match AREA.load(Ordering::Relaxed) {
@@ -134,7 +139,8 @@ fn add_locked(words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
     (line << LINE_SHIFT, words.word(line, word).fetch_add(amount, Ordering::Acquire))
 }
 
-/// Changes a word of `line` from `old` to `new`, if it holds `old` and the line is this CPU's. Returns whether it did.
+/// Changes a word of `line` from `old` to `new` if it holds `old` and the line belongs to this CPU. Returns whether it
+/// did.
 #[inline(always)]
 pub(super) fn exchange_at(words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
     let area = AREA.load(Ordering::Relaxed);
@@ -143,7 +149,8 @@ pub(super) fn exchange_at(words: &WordLines, line: usize, word: usize, old: u64,
         return target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     }
     let done: u32;
-    // SAFETY: as in `add_in_sequence`; the line is below the last. Stores on this processor are seen in order, so this one releases.
+    // SAFETY: as in `add_in_sequence`; the line is below the last. This processor does not reorder stores, so this
+    // store releases.
     unsafe {
         asm!(
             ".pushsection __rseq_cs, \"aw\"",

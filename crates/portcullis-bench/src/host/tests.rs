@@ -1,4 +1,4 @@
-//! Words and walks under threads that are moved about and interrupted.
+//! Words and walks under threads that are migrated and interrupted.
 
 use super::cpus::{available, pin};
 use super::{Native, walks};
@@ -12,29 +12,29 @@ use std::thread;
 const THREADS: usize = 4;
 const TURNS: u64 = 500_000;
 
-/// The words that signal handlers add to, as interrupts would, and how much they have added.
+/// The words to which signal handlers add, as interrupts would, and the total that they have added.
 static WORDS: AtomicPtr<WordLines> = AtomicPtr::new(std::ptr::null_mut());
 static BY_SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// There is one handler, so one test at a time.
+/// There is only one handler, so these tests run one at a time.
 static HANDLER: Mutex<()> = Mutex::new(());
 
 extern "C" fn interrupt(_: libc::c_int) {
-    // SAFETY: null, or words that live until no signal comes any more.
+    // SAFETY: null, or words that live until the last signal.
     if let Some(words) = unsafe { WORDS.load(Ordering::Relaxed).as_ref() } {
         Native::coherent().add_here(words, 3, 1);
         BY_SIGNALS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Signals come to this thread all the time for as long as this lives.
+/// Sends signals to this thread continuously while it lives.
 struct Signals(libc::timer_t);
 
 impl Signals {
     const EVERY_NS: libc::c_long = 20_000;
 
     fn to_this_thread() -> Self {
-        // SAFETY: a handler that does what may be done in one, for a signal that nobody else here uses; calls that it breaks into
-        // go on; all arguments live as long as the calls. `gettid` is what the timer wants for a thread.
+        // SAFETY: the handler only does what a handler may do, for a signal that no other code here uses. Interrupted
+        // calls continue. All arguments live as long as the calls. The timer takes the thread id from `gettid`.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = interrupt as *const () as usize;
@@ -56,12 +56,12 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: made by `to_this_thread`, and deleted once.
+        // SAFETY: `to_this_thread` made the timer, and it is deleted once.
         unsafe { libc::timer_delete(self.0) };
     }
 }
 
-/// Has threads and their interrupts change word 3 while they are moved from CPU to CPU, and checks the sum.
+/// Lets threads and their interrupts change word 3 while the threads migrate between CPUs, and checks the sum.
 fn hammer<P: Platform<CpuWords = WordLines>>(platform: &P) {
     let _one = HANDLER.lock().unwrap_or_else(PoisonError::into_inner);
     let words = WordLines::new(platform, 0).expect("memory");
@@ -90,7 +90,7 @@ fn hammer<P: Platform<CpuWords = WordLines>>(platform: &P) {
     WORDS.store(std::ptr::null_mut(), Ordering::Relaxed);
     assert_eq!(sum(&words, 3), added + BY_SIGNALS.load(Ordering::Relaxed));
     assert!(BY_SIGNALS.load(Ordering::Relaxed) > 100, "signals came");
-    // Not every exchange can have failed: most come right after their addition.
+    // Not every exchange can have failed, because most follow their addition directly.
     assert!(added > THREADS as u64 * TURNS * 2);
     assert!((0..CPU_WORDS).filter(|word| *word != 3).all(|word| sum(&words, word) == 0));
 }
@@ -99,7 +99,7 @@ fn sum(words: &WordLines, word: usize) -> u64 {
     (0..words.as_slice().len()).map(|line| words.word(line, word).load(Ordering::Relaxed)).sum()
 }
 
-/// Adds, and now and then exchanges what it has left for something more.
+/// Adds to the word, and sometimes exchanges the result for a larger value.
 fn change<P: Platform<CpuWords = WordLines>>(platform: &P, words: &WordLines, turn: u64) -> u64 {
     let (line, before) = platform.add_here(words, 3, 1);
     let exchanged = turn.is_multiple_of(3) && platform.exchange_at(words, line, 3, before + 1, before + 1001);
@@ -111,10 +111,11 @@ fn nothing_is_lost_from_words_of_a_cpu() {
     hammer(&Native::coherent());
 }
 
-/// The machine, said to have one CPU: threads on the others have no line and share the last, with locks.
+/// This machine, but it reports one CPU: threads on other CPUs have no line, and share the last with locked
+/// instructions.
 struct OneCpu(Native<true>);
 
-// SAFETY: forwards to a platform that keeps the promises.
+// SAFETY: it forwards to a platform that keeps the promises.
 unsafe impl Platform for OneCpu {
     type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
     type CpuWords = WordLines;
@@ -136,12 +137,12 @@ unsafe impl Platform for OneCpu {
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.0.frame(frame) }
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.0.free_frame(frame) }
     }
 
@@ -187,7 +188,7 @@ fn an_exchange_needs_what_it_was_told() {
     assert_eq!(words.word(line, 0).load(Ordering::Relaxed), 1);
 }
 
-/// A line of a CPU is changed on that CPU only, where nothing locks.
+/// Without locked instructions, only the line's own CPU changes it.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn no_other_cpu_exchanges() {
@@ -207,7 +208,7 @@ fn no_other_cpu_exchanges() {
 fn a_page_lent_twice_is_zero_both_times() {
     let platform = Native::coherent();
     let page = platform.allocate_frame(Context::Atomic).expect("memory");
-    // SAFETY: just lent, and nobody has it any more afterwards.
+    // SAFETY: the page was just allocated, and is not used after it is freed.
     unsafe {
         let frame = platform.frame(page);
         assert!(frame.iter().all(|entry| entry.load_bits() == 0));
@@ -238,7 +239,7 @@ fn walks_that_go_on_are_waited_for_and_others_are_not() {
     thread::scope(|scope| {
         scope.spawn(|| {
             platform.walk(|| {
-                // Inside another, and over before it.
+                // A nested walk, which ends before the outer one.
                 platform.walk(|| ());
                 entered.wait();
                 leave.wait();
@@ -254,7 +255,7 @@ fn walks_that_go_on_are_waited_for_and_others_are_not() {
         platform.walk(|| assert!(!platform.walks_are_over(then)));
         leave.wait();
         later.wait();
-        // Others may walk in tests beside this one; theirs began later, or end.
+        // Other tests may walk at the same time. Their walks began later, or will end.
         while !platform.walks_are_over(then) {
             thread::yield_now();
         }
@@ -267,7 +268,8 @@ fn walks_that_go_on_are_waited_for_and_others_are_not() {
     }
 }
 
-/// A writer takes a value out of reach, waits for the walks of that moment and spoils it; no walker ever sees it spoilt.
+/// A writer unlinks a value, waits for the walks of that moment, and spoils the value. No walker must ever see it
+/// spoilt.
 #[test]
 fn nobody_is_still_there_when_walks_are_over() {
     const SPOILT: u64 = 1;
@@ -284,7 +286,7 @@ fn nobody_is_still_there_when_walks_are_over() {
                 while !stop.load(Ordering::Relaxed) {
                     for _ in 0..100 {
                         let found = platform.walk(|| {
-                            // SAFETY: one of `values`, which outlive the scope.
+                            // SAFETY: the pointer is to one of `values`, which outlive the scope.
                             unsafe { &*reachable.load(Ordering::Relaxed) }.load(Ordering::Relaxed)
                         });
                         assert_ne!(found, SPOILT);

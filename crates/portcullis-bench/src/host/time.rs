@@ -1,4 +1,4 @@
-//! Time, and the CPU where nothing tells it faster.
+//! Time, and the current CPU if there is no faster source.
 
 use portcullis::platform::CpuHint;
 use std::cell::Cell;
@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What time is counted from, and how.
+/// The origin of time, and how it is counted.
 struct Epoch {
     start: Instant,
     #[cfg(target_arch = "x86_64")]
     counter: Option<Counter>,
 }
 
-/// The processor's time stamp counter, where it counts time.
+/// The processor's time stamp counter, if it counts time.
 #[cfg(target_arch = "x86_64")]
 struct Counter {
     start: u64,
@@ -35,7 +35,7 @@ fn epoch() -> &'static Epoch {
     })
 }
 
-/// Microseconds since the first question.
+/// Microseconds since the first call.
 #[inline]
 pub(super) fn now_us() -> u64 {
     let epoch = epoch();
@@ -46,15 +46,16 @@ pub(super) fn now_us() -> u64 {
     epoch.start.elapsed().as_micros() as u64
 }
 
-/// How often the system's answer is good for.
+/// How often an answer of the system is used.
 const CPU_USES: u32 = 64;
 
 thread_local! {
-    /// The CPU that the system named last, and how often that may be used.
+    /// The CPU that the system last named, and how often it may still be used.
     static CPU: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// The CPU that runs, asked of the system now and then: it is a hint, and the scheduler moves a thread that runs seldom.
+/// The current CPU. It is requested from the system only from time to time, because it is a hint, and the scheduler
+/// rarely moves a running thread.
 #[inline]
 pub(super) fn slow_cpu() -> CpuHint {
     let (cpu, uses) = CPU.get();
@@ -67,13 +68,13 @@ pub(super) fn slow_cpu() -> CpuHint {
 
 #[cold]
 fn ask_cpu() -> CpuHint {
-    // SAFETY: a question without arguments. Where it is not answered, the first CPU is as good a hint as any.
+    // SAFETY: the call takes no arguments. If it fails, the first CPU is as good a hint as any.
     let cpu = u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0);
     CPU.set((cpu, CPU_USES));
     CpuHint(cpu)
 }
 
-/// The time stamp counter, read in program order behind all loads; elsewhere, nanoseconds.
+/// The time stamp counter, read after all earlier loads. On other architectures, nanoseconds.
 #[inline]
 pub(crate) fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -88,7 +89,8 @@ pub(crate) fn ticks() -> u64 {
     }
 }
 
-/// The same moment on both clocks. A thread may be kept from running in between; of several looks the quickest counts.
+/// The same moment on both clocks. The thread may be preempted in between, so the fastest of several readings is
+/// taken.
 pub(crate) fn moment() -> (Instant, u64) {
     let look = |_| {
         let before = ticks();
@@ -99,9 +101,9 @@ pub(crate) fn moment() -> (Instant, u64) {
     (now, before + took / 2)
 }
 
-/// Makes so many additions, a multiple of 100, that each need the result of the one before: a cycle each on every processor
-/// that there is. They are of two registers, for those of a constant may cost nothing. Returns whether it did: not on a
-/// processor whose additions it does not know.
+/// Executes `additions` additions, a multiple of 100, each of which needs the result of the one before. Each takes one
+/// cycle on every known processor. They add two registers, because additions of a constant may cost nothing. Returns
+/// whether it ran: not on architectures whose additions it does not know.
 pub(crate) fn chain_of_additions(additions: u64) -> bool {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: arithmetic on registers.
@@ -125,10 +127,10 @@ pub(crate) fn chain_of_additions(additions: u64) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 impl Counter {
-    /// How long it is watched to learn its rate.
+    /// How long the counter is observed to learn its rate.
     const WATCHED: Duration = Duration::from_millis(2);
 
-    /// The counter, if it is said to run at one rate whatever the processor does (CPUID leaf 0x80000007, EDX bit 8).
+    /// The counter, if the processor reports that it runs at a constant rate (CPUID leaf 0x80000007, EDX bit 8).
     fn new() -> Option<Self> {
         let highest = core::arch::x86_64::__cpuid(0x8000_0000).eax;
         if highest < 0x8000_0007 || core::arch::x86_64::__cpuid(0x8000_0007).edx >> 8 & 1 == 0 {
@@ -141,7 +143,7 @@ impl Counter {
         Some(Self { start, us_per_tick: (us_per_tick * 2f64.powi(64)) as u64 })
     }
 
-    /// Not in program order: a clock of microseconds does not need it.
+    /// Not ordered with other loads, because a clock of microseconds does not need it.
     #[inline]
     fn now_us(&self) -> u64 {
         // SAFETY: the counter is part of the architecture.

@@ -1,4 +1,4 @@
-//! Allocators of addresses by themselves.
+//! Timings of address allocators alone.
 
 use super::sampler::{RING, Subject, all_differ, check};
 use crate::BenchError;
@@ -11,11 +11,11 @@ use std::hint::black_box;
 
 /// Bits of the addresses.
 const WIDTH: u8 = 48;
-/// Ranges that are taken at a time and lie in one magazine.
+/// Ranges that are taken at a time. They fit into one magazine.
 const FEW: usize = 32;
-/// How often a sample takes so many.
+/// How many times a sample takes this number.
 const TURNS: usize = 128;
-/// Nodes that a search passes, fewer and more.
+/// The numbers of nodes that a short and a long search pass.
 pub(super) const NODES: [usize; 2] = [64, 576];
 
 const fn request(pages: u64) -> IovaRequest {
@@ -50,7 +50,7 @@ fn claim<A: IovaAllocator<Native<true>>>(
     Ok(())
 }
 
-/// Whether `slots` have been filled, each with a page of its own, and `allocator` knows.
+/// Checks that `slots` were filled with different pages, and that `allocator` counts them.
 fn check_filled<A: IovaAllocator<Native<true>>>(allocator: &A, slots: &[IovaRange]) -> Result<(), BenchError> {
     check(
         allocator.live() == slots.len() && all_differ(slots.iter().map(|range| range.first_pfn()), slots.len()),
@@ -66,7 +66,7 @@ fn slots(count: usize) -> Box<[IovaRange]> {
     vec![range(0, 1); count].into()
 }
 
-/// Magazines: taking and giving back within one.
+/// Magazines: taking and freeing ranges within one magazine.
 pub(super) fn magazines(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
     let allocator = MagazineAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
     let mut slots = slots(FEW);
@@ -88,7 +88,7 @@ pub(super) fn magazines(platform: Native<true>) -> Result<Subject<'static>, Benc
     Ok(Subject { parts: vec![("magazine", (FEW * TURNS) as f64)], take_sample: Box::new(take_sample) })
 }
 
-/// The tree of Linux: a ring of pages taken, claimed, and claimed and given back, in their order.
+/// The tree of Linux: a ring of pages is taken, then claimed, then claimed and freed, in order.
 pub(super) fn tree(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
     let allocator = TreeAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
     let mut slots = slots(RING);
@@ -125,11 +125,11 @@ pub(super) fn tree(platform: Native<true>) -> Result<Subject<'static>, BenchErro
     Ok(Subject { parts, take_sample: Box::new(take_sample) })
 }
 
-/// A search past nodes between which there is too little room.
+/// A search past nodes that leave too little room between them.
 pub(super) fn searches(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
     let crowd = |nodes: usize| -> Result<_, BenchError> {
         let allocator = TreeAllocator::new(&platform, WIDTH, &[]).map_err(|_| BenchError::NoMemory)?;
-        // A page below each node is free, so that none is skipped.
+        // A page below each node is free, so that no node is skipped.
         let mut all = slots(2 * nodes);
         fill(&allocator, &platform, &mut all)?;
         for range in all.iter().skip(1).step_by(2) {
@@ -146,7 +146,7 @@ pub(super) fn searches(platform: Native<true>) -> Result<Subject<'static>, Bench
         let (first, mut below) = (*top, true);
         meter.start();
         for _ in 0..SEARCHES {
-            // The highest goes and comes again: the next search begins there.
+            // The highest page is freed and taken again, so that the next search begins there.
             claim(allocator, &platform, *top)?;
             free(allocator, &platform, *top);
             *top = allocator.allocate(&platform, &request(1)).map_err(refused)?;
@@ -163,7 +163,7 @@ pub(super) fn searches(platform: Native<true>) -> Result<Subject<'static>, Bench
     Ok(Subject { parts, take_sample: Box::new(take_sample) })
 }
 
-/// Windows: a ring of pages taken, claimed, and given back.
+/// Windows: a ring of pages is taken, claimed, and freed.
 pub(super) fn windows(platform: Native<true>) -> Result<Subject<'static>, BenchError> {
     let allocator = WindowAllocator::new(&platform, WIDTH, &[], WINDOW_PAGES).map_err(|_| BenchError::NoMemory)?;
     let mut slots = slots(RING);
@@ -192,5 +192,5 @@ pub(super) fn windows(platform: Native<true>) -> Result<Subject<'static>, BenchE
     Ok(Subject { parts, take_sample: Box::new(take_sample) })
 }
 
-/// Pages of a window, as the design has them.
+/// Pages of a window, as in the design.
 const WINDOW_PAGES: u64 = 64;

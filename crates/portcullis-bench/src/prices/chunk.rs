@@ -1,7 +1,7 @@
-//! What the design `portcullis` does for a page, step by step, on words, entries and walks of this machine.
+//! The steps of the design `portcullis` for a page, on words, entries and walks of this machine.
 //!
-//! Its steps take a few cycles each and overlap, so that none can be timed by itself. They are timed as they are done, one more in each
-//! part: a step takes what its part takes beyond the one before.
+//! Its steps take a few cycles each and overlap, so that none can be timed alone. They are timed together, with one
+//! more step in each part. The price of a step is the difference between its part and the one before.
 
 use super::sampler::{RING, Subject, all_differ, check};
 use crate::BenchError;
@@ -15,7 +15,7 @@ use portcullis::{Access, DomainId, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAdd
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The parts, each with the steps of those before it.
+/// The parts. Each includes the steps of those before it.
 pub(super) const PARTS: [&str; 8] = ["nothing", "take", "write", "find", "clear", "submit", "return", "join"];
 const TAKE: usize = 1;
 const WRITE: usize = 2;
@@ -25,17 +25,17 @@ const SUBMIT: usize = 5;
 const RETURN: usize = 6;
 const JOIN: usize = 7;
 
-/// How often a sample goes round the ring: with once more before it, round all tables.
+/// How many times a sample goes round the ring. Together with the round before it, this covers all tables.
 const TURNS: usize = 4;
-/// Tables that the pages of the ring come from, over and over.
+/// The tables from which the pages of the ring come, in rotation.
 const TABLES: usize = 8;
-/// The word of the cursor.
+/// The index of the cursor's word.
 const CURSOR: usize = 1;
-/// A mapping of one page in its entry, and one that is cleared.
+/// The bits of a mapping of one page in its entry, of a cleared mapping, and of one generation.
 const MAPPED: u64 = 1 << 53;
 const CLEARED: u64 = 1 << 9;
 const GENERATION: u64 = 1 << 10;
-/// Where the end of the run begins that unmaps join; below it are their number.
+/// The bit at which the end of the joined run begins. The bits below hold the number of unmaps.
 const END_SHIFT: u32 = 24;
 
 #[inline(always)]
@@ -48,7 +48,7 @@ struct Pages<'i> {
     iommu: &'i Empty,
     cursors: WordLines,
     tables: Box<[Box<Frame>]>,
-    /// Tables that there are: read by each unmap, as in the design.
+    /// The number of tables. Each unmap reads it, as in the design.
     length: AtomicUsize,
     slots: Box<[u64]>,
     buffers: Buffers,
@@ -57,7 +57,7 @@ struct Pages<'i> {
 }
 
 impl Pages<'_> {
-    /// The next page.
+    /// Takes the next page.
     #[inline(always)]
     fn take(&self) -> u64 {
         loop {
@@ -84,7 +84,7 @@ impl Pages<'_> {
         Some(&self.tables[number][page as usize % ENTRIES])
     }
 
-    /// Once round the ring.
+    /// Goes once round the ring.
     #[inline(always)]
     fn turn<const PART: usize>(&mut self) {
         let (access, len) = (black_box(Access::DeviceWrites), black_box(PAGE_SIZE));
@@ -145,7 +145,7 @@ impl Pages<'_> {
         }
     }
 
-    /// Joins a page to the run. Where it is not the next, it begins another.
+    /// Joins a page to the run. If it is not the next page, it begins another run.
     #[inline(always)]
     fn join(&self, page: u64) {
         let word = self.open.load(Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Pages<'_> {
 }
 
 impl Pages<'_> {
-    /// Whether the steps of a sample of that part were taken, which made so many submissions.
+    /// Checks that the steps of a sample of this part were taken, and that it made `submitted` submissions.
     fn check(&self, part: usize, submitted: u64) -> Result<(), BenchError> {
         let slots = || self.slots.iter().copied();
         check(all_differ(slots(), RING), "pages taken")?;
@@ -169,7 +169,8 @@ impl Pages<'_> {
         }
         let written = slots().filter_map(|page| self.entry(page)).map(Entry::load_bits).filter(|bits| is_mapped(*bits));
         check(all_differ(written, RING), "entries written")?;
-        // All entries have been written since the part began. What is not in the ring any more is cleared, if anything is.
+        // All entries have been written since the part began. Entries of pages no longer in the ring are cleared, if
+        // the part clears.
         let all = || self.tables.iter().flat_map(|table| table.iter()).map(Entry::load_bits);
         let mapped = if part < CLEAR { TABLES * ENTRIES } else { RING };
         check(all().filter(|bits| is_mapped(*bits)).count() == mapped, "entries written and cleared")?;
@@ -184,12 +185,13 @@ impl Pages<'_> {
     }
 }
 
-/// The parts one after the other. Entries of one part are of no use to the next, so each goes round once before it is timed.
+/// The parts in sequence. Entries of one part are useless to the next, so each part goes round once before it is
+/// timed.
 pub(super) fn chunk(platform: Native<true>, iommu: &Empty) -> Result<Subject<'_>, BenchError> {
     of_tables(platform, iommu, TABLES)
 }
 
-/// The same where `length` of the tables are found.
+/// The parts, if only `length` of the tables are found.
 fn of_tables(platform: Native<true>, iommu: &Empty, length: usize) -> Result<Subject<'_>, BenchError> {
     let table = || Box::new(std::array::from_fn(|_| Entry::new(0)));
     let mut pages = Pages {
@@ -232,7 +234,7 @@ mod tests {
     use crate::iommu::Empty;
     use crate::meter::Meter;
 
-    /// Tables that are not found make every later step do nothing, in no time.
+    /// If tables are not found, all later steps do nothing and take no time. The checks must notice that.
     #[test]
     fn steps_that_are_not_taken_are_found() {
         let iommu = Empty::new(true);

@@ -1,4 +1,5 @@
-//! Maps and unmaps in parts: the way into a domain and out, a mapper with its table and next to nothing else, and the table by itself.
+//! Maps and unmaps in parts: the interface of a domain, a mapper with its table and next to nothing else, and the
+//! table alone.
 
 use super::sampler::{RING, Subject, check};
 use crate::BenchError;
@@ -14,21 +15,21 @@ use portcullis::iommu::Translation;
 use portcullis::{Access, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::hint::black_box;
 
-/// Pages of a mapping of several.
+/// Pages of a mapping of several pages.
 pub(super) const SEVERAL: u64 = 32;
-/// How often a sample goes round the ring.
+/// How many times a sample goes round the ring.
 const TURNS: usize = 4;
 /// Unmaps of a batch.
 const BATCH: usize = 64;
 /// Commands of a long submission.
 pub(super) const COMMANDS: usize = 17;
-/// Where the table's pages are: in one leaf table after the other.
+/// The first page of the table. The pages lie in consecutive leaf tables.
 const FIRST_PAGE: u64 = 1 << 13;
 
-/// What a ring does on the meter.
+/// What a ring does while it is timed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Timed {
-    /// Unmaps and maps by turns.
+    /// Unmaps and maps in turn.
     Turns,
     Maps,
     Unmaps,
@@ -36,12 +37,12 @@ enum Timed {
     Batches,
 }
 
-/// A ring of single pages in a domain, each unmapped and another mapped in its place.
+/// A ring of single pages in a domain. Each is unmapped, and another is mapped in its place.
 struct Ring<'i, D: Design<Native<true>, &'i Empty>> {
     domain: Domain<D, Native<true>, &'i Empty>,
     slots: Box<[Iova]>,
     buffers: Buffers,
-    /// What devices would walk.
+    /// The tables that devices would walk.
     tables: Option<Tables>,
 }
 
@@ -51,7 +52,8 @@ impl<'i, D: Design<Native<true>, &'i Empty> + 'i> Ring<'i, D> {
         let mut config = DomainConfig::new(protection);
         config.memory = &memory;
         let domain = raw::domain::<D, _, _>(iommu, Native::coherent(), &config)?;
-        // More than the turns of a sample use evenly: what it leaves differs from what it has found.
+        // Their number is not a divisor of a sample's turns, so that the mappings after a sample differ from those
+        // before.
         let buffers = Buffers::new(0, 3 * RING as u64, 1);
         let tables = iommu.tables().filter(|tables| !matches!(tables.0, Translation::PassThrough));
         let mut ring = Self { domain, slots: vec![Iova::new(0); RING].into(), buffers, tables };
@@ -77,7 +79,7 @@ impl<'i, D: Design<Native<true>, &'i Empty> + 'i> Ring<'i, D> {
         Ok(())
     }
 
-    /// In batches of so many.
+    /// Unmaps the ring in batches.
     #[inline(never)]
     fn unmap_in_batches(&mut self) -> Result<(), BenchError> {
         for slots in self.slots.chunks(BATCH) {
@@ -101,7 +103,7 @@ impl<'i, D: Design<Native<true>, &'i Empty> + 'i> Ring<'i, D> {
         Ok(())
     }
 
-    /// Where a device would find what is mapped there; without tables, it sees the address itself.
+    /// The address that a device would reach through the slot. Without tables, it is the slot itself.
     fn reached(&self, slot: Iova) -> Option<PhysAddr> {
         match self.tables {
             Some(tables) => tables.leaf(slot).map(|leaf| leaf.phys()),
@@ -109,7 +111,7 @@ impl<'i, D: Design<Native<true>, &'i Empty> + 'i> Ring<'i, D> {
         }
     }
 
-    /// Whether each slot leads to its buffer, when all were taken from `buffers` on.
+    /// Checks that each slot leads to its buffer, if all were taken from `buffers` on.
     fn check_mapped(&self, mut buffers: Buffers) -> Result<(), BenchError> {
         check(self.slots.iter().all(|slot| self.reached(*slot) == Some(buffers.take())), "maps")
     }
@@ -158,13 +160,13 @@ impl<'i, D: Design<Native<true>, &'i Empty> + 'i> Ring<'i, D> {
     }
 }
 
-/// The way into a domain and out of it: a design that does nothing.
+/// The interface of a domain, with a design that does nothing.
 pub(super) fn face(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
     let parts = [("face", Timed::Turns), ("face, maps", Timed::Maps), ("face, unmaps", Timed::Unmaps)];
     Ok(Ring::<parts::Nothing>::new(iommu, Protection::None)?.subject(parts))
 }
 
-/// A mapper with its table, whose allocator counts.
+/// A mapper with its table. Its allocator is a simple stack of pages.
 pub(super) fn bare(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
     let parts = [
         ("bare", Timed::Turns),
@@ -175,12 +177,12 @@ pub(super) fn bare(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
     Ok(Ring::<parts::Bare>::new(iommu, Protection::Strict)?.subject(parts))
 }
 
-/// The same, with unmaps that wait in a queue.
+/// The same mapper, with unmaps that wait in a queue.
 pub(super) fn queued(iommu: &Empty) -> Result<Subject<'_>, BenchError> {
     Ok(Ring::<parts::Bare>::new(iommu, Protection::Deferred)?.subject([("deferred, unmaps", Timed::Unmaps)]))
 }
 
-/// The table by itself: walks, maps, unmaps of what was claimed, and those that claim; of one page and of several.
+/// The table alone: walks, maps, unmaps of claimed mappings, and unmaps that claim, of one page and of several.
 pub(super) fn table(platform: Native<true>, iommu: &Empty) -> Result<Subject<'static>, BenchError> {
     let table = parts::Table::new(platform, &iommu.capabilities()).map_err(|_| BenchError::NoMemory)?;
     let take_sample = move |part: usize, meter: &mut Meter| {
@@ -257,7 +259,7 @@ pub(super) fn queue(queue: &Queued) -> Subject<'_> {
             submitted.map_err(|error| BenchError::Commit(portcullis::CommitError(error)))?;
         }
         meter.stop();
-        // Each with a wait behind it.
+        // Each submission has a wait behind it.
         let descriptors = if part == 0 { 2 } else { COMMANDS + 1 };
         check(queue.written() - written == RING * descriptors, "submissions")
     };
@@ -275,7 +277,7 @@ mod tests {
     use crate::tests::planted::{Flaw, Planted};
     use portcullis::Protection;
 
-    /// What a sample of a flawed design says.
+    /// The result of a sample with a flawed design.
     fn sample<const FLAW: u8>(timed: Timed) -> Result<(), BenchError> {
         let iommu = Empty::new(true);
         Ring::<Planted<FLAW>>::new(&iommu, Protection::Strict)?.sample(timed, &mut Meter::new())

@@ -1,7 +1,7 @@
-//! What each step of the layer takes on this machine, for a cost book of it.
+//! Prices of the layer's steps on this machine, for a cost book.
 //!
-//! A step that can be timed by itself is; of another the price is what two timings differ by, and where steps take a few cycles each,
-//! they are timed as they follow each other. No price comes from a pair of a design that such prices are used for.
+//! A step that can be timed alone is. For others, the price is the difference of two timings. Steps that take a few
+//! cycles each are timed in sequence. No price comes from a pair of a design for which such prices are used.
 
 mod addresses;
 mod chunk;
@@ -20,34 +20,34 @@ use sampler::{Sampler, Subject};
 use std::collections::BTreeMap;
 use std::thread;
 
-/// Rounds: samples of each part.
+/// The number of rounds, and so of samples of each part.
 pub const ROUNDS: usize = 480;
-/// Sets of all that is timed, each in memory of its own, which rounds take by turns. Where memory lies decides which lines meet in the
-/// caches, and would decide about whole runs.
+/// Sets of everything that is timed, each in separate memory. Rounds use them in turn. The location of memory decides
+/// which lines conflict in the caches, and would otherwise affect whole runs.
 const SETS: usize = 8;
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug)]
 pub struct Prices {
     /// The clock of a core, in hertz.
     pub core_hz: f64,
-    /// Where cycles come from; `None` where they are those of the clock that was assumed.
+    /// Where cycles come from. `None` if the assumed clock was used.
     pub cycles_from: Option<CyclesFrom>,
-    /// Whether samples ran at real-time priority: other programs do not get the CPU then.
+    /// Whether samples ran at real-time priority, so that other programs did not get the CPU.
     pub has_priority: bool,
-    /// Cycles of each step, by its name in a cost book. Those that this machine cannot show are missing, and those whose two timings
-    /// contradict each other.
+    /// Cycles of each step, by its name in a cost book. Steps that this machine cannot show are missing, and so are
+    /// those whose two timings contradict each other.
     pub cycles: BTreeMap<&'static str, f64>,
 }
 
-/// Measures for a few seconds, on one CPU, and for a moment on two; tells `progress` after each of [`ROUNDS`].
+/// Measures for a few seconds on one CPU, and for a moment on two. Calls `progress` after each of [`ROUNDS`] rounds.
 ///
-/// `assumed_hz` is the clock of a machine on which nothing counts cycles.
+/// `assumed_hz` is the clock for a machine on which nothing counts cycles.
 ///
 /// # Errors
-/// A [`BenchError`].
+/// Returns a [`BenchError`] if something cannot be timed.
 pub fn prices(assumed_hz: Option<f64>, progress: impl FnMut() + Send) -> Result<Prices, BenchError> {
-    // A thread of its own, for it is pinned.
+    // A separate thread, because it is pinned.
     thread::scope(|scope| {
         let measured = scope.spawn(|| measure(assumed_hz, progress)).join();
         measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -73,7 +73,7 @@ fn measure(assumed_hz: Option<f64>, mut progress: impl FnMut()) -> Result<Prices
             sampler.round(set, &mut copied)?;
             progress();
         }
-        // By itself: its partner keeps the other CPU busy.
+        // Measured last, because its partner keeps the other CPU busy.
         if let Some(partner) = other.and_then(primitives::Partner::new) {
             let mut transfers = [partner.transfers()];
             for set in 0..SETS {
@@ -89,7 +89,7 @@ fn measure(assumed_hz: Option<f64>, mut progress: impl FnMut()) -> Result<Prices
     })
 }
 
-/// What the domains of a set are made on.
+/// The IOMMUs for the domains of a set.
 struct Hardware {
     empty: [Empty; 5],
     queue: Queued,
@@ -101,7 +101,7 @@ impl Hardware {
     }
 }
 
-/// A set: all that one CPU can time, but copying, which takes much memory.
+/// A set: everything that one CPU can time, except copying, which takes much memory.
 fn subjects<'h>(platform: Native<true>, hardware: &'h Hardware) -> Result<Vec<Subject<'h>>, BenchError> {
     let Hardware { empty, queue } = hardware;
     let mut subjects = vec![
@@ -123,12 +123,13 @@ fn subjects<'h>(platform: Native<true>, hardware: &'h Hardware) -> Result<Vec<Su
     Ok(subjects)
 }
 
-/// From what was timed to prices. A difference that is below zero by more than rounding is no price, and left out.
+/// Computes prices from the timings. A difference further below zero than rounding explains is not a price, and is
+/// left out.
 fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     let timed = |name| sampler.cycles(name);
     let mut cycles = BTreeMap::new();
     let mut price = |name, of_step: f64| {
-        // No number where something is missing: that compares as false.
+        // If a timing is missing, the difference is not a number, and this comparison is false.
         if of_step > -0.5 {
             cycles.insert(name, of_step.max(0.0));
         }
@@ -137,13 +138,14 @@ fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     price("lock", lock);
     price("poll", timed("poll"));
 
-    // Of a walk the levels are alike; what a map or an unmap takes beyond its walk is writing, clearing or claiming.
+    // The levels of a walk cost the same. A map or an unmap takes its walk, and the rest is writing, clearing or
+    // claiming.
     let walk = timed("table, walk");
     price("table_read", walk / f64::from(LEVELS));
     price("table_write", timed("table, map") - walk);
     price("table_clear", timed("table, unmap") - walk);
     price("table_claim", timed("table, claim and unmap") - timed("table, unmap"));
-    // Barriers are timed with what they stand behind, and are not to be paid for twice.
+    // Barriers are timed together with the stores before them, and must not be charged twice.
     price("store_fence", 0.0);
     let of_several = timed("table, map of several") + timed("table, unmap of several");
     let further = 2.0 * (SEVERAL - 1) as f64;
@@ -153,7 +155,7 @@ fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     price("chunk_entry", timed("store"));
     price("table_page", timed("lent frame") / 2.0);
 
-    // What a mapper takes beyond its table, split as its maps and unmaps by themselves are.
+    // The cost of a mapper beyond its table is split in the ratio of its maps and unmaps.
     let bare = timed("bare") - timed("table, map") - timed("table, claim and unmap");
     let maps = timed("bare, maps") - timed("table, map");
     let map = bare * share(maps, timed("bare, unmaps") - timed("table, claim and unmap"));
@@ -161,7 +163,7 @@ fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     price("unmap", bare - map);
     price("flush_queue_push", timed("deferred, unmaps") - timed("bare, batches") - lock);
 
-    // Of a command's submission the ring is the rest, which is priced as a lock and a register.
+    // The rest of a submission is the ring, which is priced as a lock and a register.
     price("queue_descriptor", (timed("queued commands") - timed("queued command")) / (COMMANDS - 1) as f64);
 
     let list = timed("magazine") / 2.0 - lock;
@@ -175,7 +177,7 @@ fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     price("window_claim", timed("window, claimed"));
     price("window_return", timed("window, returned"));
 
-    // The short way in and out, with the submission that is a part of it; its steps one more at a time.
+    // The short path in and out, including its submission. Its steps are added one at a time.
     let step = |part: usize| timed(chunk::PARTS[part]) - timed(chunk::PARTS[part - 1]);
     let face_map = timed("face") * share(timed("face, maps"), timed("face, unmaps"));
     price("chunk_map", face_map);
@@ -194,7 +196,7 @@ fn of_steps(sampler: &Sampler) -> BTreeMap<&'static str, f64> {
     cycles
 }
 
-/// The share that `part` has of both; no number where either is below zero.
+/// The share of `part` in the sum of both. Not a number if either is below zero.
 fn share(part: f64, other: f64) -> f64 {
     if part >= 0.0 && other >= 0.0 { part / (part + other) } else { f64::NAN }
 }

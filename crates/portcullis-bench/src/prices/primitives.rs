@@ -1,4 +1,4 @@
-//! What processors do: locks, barriers, flushes, copies, and lines of the caches on their way from one to another.
+//! Operations of processors: locks, barriers, flushes, copies, and transfers of cache lines.
 
 use super::sampler::{RING, Subject, check};
 use crate::BenchError;
@@ -15,16 +15,16 @@ use std::thread::{Builder, JoinHandle};
 
 /// Entries of a cache line.
 const LINE_ENTRIES: usize = 8;
-/// Entries of eight of them.
+/// Entries of eight cache lines.
 const PIECE: usize = 8 * LINE_ENTRIES;
-/// Tables of those that are flushed: many lines, so that none comes again soon.
+/// The number of flushed tables. There are many lines, so that none is used again soon.
 const TABLES: usize = 16;
 
 fn tables(count: usize) -> Vec<Box<Frame>> {
     (0..count).map(|_| Box::new(std::array::from_fn(|_| Entry::new(0)))).collect()
 }
 
-/// A lock that is free, and a turn of a spin.
+/// A free lock, and one turn of a spin.
 pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
     let lock = Padded(platform.lock(LockClass::IovaAllocator, 0u64));
     let (word, platform) = (AtomicU64::new(0), *platform);
@@ -39,7 +39,7 @@ pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
                     black_box(word.load(Ordering::Acquire));
                     platform.pause(Wait::Invalidation);
                 }
-                // What counting alone takes, in the lock's line.
+                // Counting alone, in the lock's line.
                 _ => word.store(black_box(word.load(Ordering::Relaxed) + 1), Ordering::Relaxed),
             }
         }
@@ -50,15 +50,15 @@ pub(super) fn locks(platform: &Native<true>) -> Subject<'static> {
     Subject { parts: vec![("lock", ring), ("poll", ring), ("counting", ring)], take_sample: Box::new(take_sample) }
 }
 
-/// Entries written one by one, by stores and by compare-exchange; and read.
+/// Entries written one by one, with stores and with compare-exchange, and read.
 pub(super) fn entries() -> Subject<'static> {
-    // Short as these are, a sample has many.
+    // These operations are short, so a sample has many.
     const TURNS: usize = 64;
     let table = tables(1);
     let words: Box<[AtomicU64]> = (0..ENTRIES).map(|_| AtomicU64::new(0)).collect();
     let mut bits = 0;
     let take_sample = move |part, meter: &mut crate::meter::Meter| {
-        // The other parts find what the first of this round has written.
+        // The other parts read what the first part of this round has written.
         bits = black_box(if part == 0 { bits + 1 } else { bits });
         let mut read = bits;
         meter.start();
@@ -85,7 +85,7 @@ pub(super) fn entries() -> Subject<'static> {
     Subject { parts, take_sample: Box::new(take_sample) }
 }
 
-/// Lines of entries that are flushed, one at a time and eight; `None` where single lines cannot be.
+/// Lines of entries, flushed one at a time and eight at a time. `None` if single lines cannot be flushed.
 pub(super) fn flushes() -> Option<Subject<'static>> {
     let platform = Native::not_coherent()?;
     let tables = tables(TABLES);
@@ -112,7 +112,7 @@ pub(super) fn flushes() -> Option<Subject<'static>> {
             }),
         }
         meter.stop();
-        // No more than the last: what is read comes into the caches again.
+        // Only the last entry is checked, because a read brings its line into the caches again.
         check(table.last().is_some_and(|entry| entry.load_bits() == turn as u64), "entries written and flushed")
     };
     let (single, pieces) = (ENTRIES as f64, (TABLES * ENTRIES / PIECE) as f64);
@@ -120,7 +120,7 @@ pub(super) fn flushes() -> Option<Subject<'static>> {
     Some(Subject { parts, take_sample: Box::new(take_sample) })
 }
 
-/// Table pages, lent and given back.
+/// Table pages, allocated and freed.
 pub(super) fn frames(platform: Native<true>) -> Subject<'static> {
     const FRAMES: usize = 64;
     let take_sample = move |_, meter: &mut crate::meter::Meter| {
@@ -134,12 +134,13 @@ pub(super) fn frames(platform: Native<true>) -> Subject<'static> {
     Subject { parts: vec![("lent frame", FRAMES as f64)], take_sample: Box::new(take_sample) }
 }
 
-/// Memory that is copied, from where no cache has it.
+/// Copies memory that is in no cache.
 pub(super) fn copies() -> Subject<'static> {
     const KIB: usize = 1024;
     const PIECE: usize = 128 * KIB;
     const PIECES: usize = 384;
-    // Neither of zeroes: the system would lend pages of those when they are written, in the middle of a sample.
+    // Neither buffer is zero: the system would allocate pages of a zero buffer when they are first written, in the
+    // middle of a sample.
     let (from, mut to) = (vec![1u8; PIECE * PIECES], vec![2u8; PIECE * PIECES]);
     let mut turn = 0;
     let take_sample = move |_, meter: &mut crate::meter::Meter| {
@@ -163,7 +164,8 @@ pub(super) struct Partner {
 }
 
 impl Partner {
-    /// On a CPU of its own; `None` where it cannot be kept there, for two threads that spin on one CPU wait for the scheduler.
+    /// Starts the partner on a separate CPU. `None` if it cannot be pinned there, because two threads that spin on one
+    /// CPU wait for the scheduler.
     pub(super) fn new(cpu: usize) -> Option<Self> {
         let (line, ends) = (Arc::new(Padded(AtomicU64::new(0))), Arc::new(AtomicBool::new(false)));
         let (theirs, over) = (line.clone(), ends.clone());
@@ -173,9 +175,10 @@ impl Partner {
             if said.send(is_pinned).is_err() || !is_pinned {
                 return;
             }
-            // For some milliseconds in all.
+            // For a few milliseconds in all.
             let _alone = Undisturbed::new();
-            // Relaxed, both: nothing else is handed over with the line. No pause: it would be a part of the price.
+            // Both Relaxed: nothing else is transferred with the line. There is no pause, because it would be a part
+            // of the price.
             while !over.load(Ordering::Relaxed) {
                 let seen = theirs.0.load(Ordering::Relaxed);
                 if seen % 2 == 1 {
@@ -188,7 +191,7 @@ impl Partner {
         pinned.recv().unwrap_or(false).then_some(partner)
     }
 
-    /// A line that goes there and comes back.
+    /// A line that is sent to the other CPU and back.
     pub(super) fn transfers(&self) -> Subject<'_> {
         const ROUNDS: u64 = 256;
         let take_sample = move |_, meter: &mut crate::meter::Meter| {
@@ -211,7 +214,7 @@ impl Drop for Partner {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It does not panic.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }

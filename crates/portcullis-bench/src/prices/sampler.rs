@@ -1,4 +1,4 @@
-//! Many short samples of each subject, spread over all of the time that there is.
+//! Takes many short samples of each subject, spread over the whole time.
 
 use crate::BenchError;
 use crate::host::cpus::Undisturbed;
@@ -7,43 +7,43 @@ use std::collections::{BTreeMap, HashSet};
 use std::thread;
 use std::time::Duration;
 
-/// Operations of a sample of most subjects: a ring, once round.
+/// Operations of a sample of most subjects: once round a ring.
 pub(super) const RING: usize = 1024;
 
-/// What takes a sample of the part with that number, on the meter.
+/// Takes a sample of the part with this number, on the meter.
 type TakeSample<'s> = Box<dyn FnMut(usize, &mut Meter) -> Result<(), BenchError> + 's>;
 
-/// Something that is timed, in one part or several.
+/// Something that is timed, in one or several parts.
 pub(super) struct Subject<'s> {
-    /// What its parts are called, and how many operations a sample of each has.
+    /// The names of its parts, and the operations of a sample of each.
     pub(super) parts: Vec<(&'static str, f64)>,
     pub(super) take_sample: TakeSample<'s>,
 }
 
-/// What a clock of the processor says, and what all samples together do.
+/// Takes all samples, and measures the processor's clock.
 pub(super) struct Sampler {
     meter: Meter,
-    /// For a machine on which nothing counts cycles.
+    /// The clock for a machine on which nothing counts cycles.
     assumed_hz: Option<f64>,
     hz: Vec<f64>,
-    /// Samples of each part, by sets.
+    /// Samples of each part, by set.
     cycles: BTreeMap<&'static str, BTreeMap<usize, Vec<f64>>>,
     /// Whether all samples ran at real-time priority.
     pub(super) has_priority: bool,
 }
 
-/// An error unless what was timed has been done.
+/// Returns an error unless the timed work was done.
 pub(super) fn check(is_done: bool, work: &str) -> Result<(), BenchError> {
     if is_done { Ok(()) } else { Err(BenchError::Check(format!("what was timed has not been done: {work}"))) }
 }
 
-/// Whether there are so many numbers, all different.
+/// Whether there are `count` numbers, all different.
 pub(super) fn all_differ(numbers: impl Iterator<Item = u64>, count: usize) -> bool {
     numbers.collect::<HashSet<u64>>().len() == count
 }
 
-/// The sample that a quarter of all do not exceed: what disturbs a sample only ever makes it longer, and a clock that was
-/// measured wrongly does not come in quarters.
+/// The lower quartile of the samples. Disturbances only make a sample longer, and a wrongly measured clock does not
+/// affect a quarter of the samples.
 fn quartile(samples: &[f64]) -> f64 {
     let mut samples = samples.to_vec();
     samples.sort_by(f64::total_cmp);
@@ -51,7 +51,8 @@ fn quartile(samples: &[f64]) -> f64 {
 }
 
 impl Sampler {
-    /// For the calling thread. Without counters and without a chain of additions, cycles are those of a clock of `assumed_hz`.
+    /// A sampler for the calling thread. Without counters and without a chain of additions, cycles are those of a
+    /// clock of `assumed_hz`.
     pub(super) fn new(assumed_hz: Option<f64>) -> Result<Self, BenchError> {
         let meter = Meter::new();
         if meter.cycles_from().is_none() && assumed_hz.is_none() {
@@ -60,7 +61,7 @@ impl Sampler {
         Ok(Self { meter, assumed_hz, hz: Vec::new(), cycles: BTreeMap::new(), has_priority: true })
     }
 
-    /// Takes one sample of each part of each subject of that set, one after the other.
+    /// Takes one sample of each part of each subject of this set.
     pub(super) fn round(&mut self, set: usize, subjects: &mut [Subject<'_>]) -> Result<(), BenchError> {
         for subject in subjects {
             for (number, &(name, operations)) in subject.parts.iter().enumerate() {
@@ -75,20 +76,21 @@ impl Sampler {
                 self.hz.push(cycles / spent.ns * 1e9);
                 self.cycles.entry(name).or_default().entry(set).or_default().push(cycles / operations);
             }
-            // Others want the CPU too, and a system stops real-time threads that leave them nothing.
+            // Other programs need the CPU too, and the system stops real-time threads that leave them none.
             thread::sleep(Duration::from_micros(100));
         }
         Ok(())
     }
 
-    /// Cycles of an operation of the part of that name, in the set where it takes the fewest; no number where there is no sample of it.
+    /// Cycles of an operation of the part `name`, in the set where it takes the fewest. Not a number if there is no
+    /// sample of it.
     pub(super) fn cycles(&self, name: &str) -> f64 {
         self.cycles
             .get(name)
             .map_or(f64::NAN, |sets| sets.values().map(|samples| quartile(samples)).fold(f64::NAN, f64::min))
     }
 
-    /// The clock, in the middle of all samples.
+    /// The median of the clock over all samples.
     pub(super) fn hz(&self) -> f64 {
         let mut hz = self.hz.clone();
         hz.sort_by(f64::total_cmp);

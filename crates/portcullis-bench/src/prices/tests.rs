@@ -2,7 +2,7 @@ use super::{Prices, prices};
 use crate::host::cpus;
 use std::sync::OnceLock;
 
-/// The clock does not matter here; it is for a machine on which nothing counts cycles.
+/// The clock does not matter here. It is for a machine on which nothing counts cycles.
 fn measured() -> &'static Prices {
     static PRICES: OnceLock<Prices> = OnceLock::new();
     PRICES.get_or_init(|| prices(Some(3e9), || {}).expect("prices"))
@@ -32,7 +32,7 @@ fn no_main_step_is_for_nothing() {
     ] {
         assert!(price(step) > 0.0, "{step}: {cycles:?}");
     }
-    // By themselves they may hide behind each other.
+    // Alone, these steps may hide behind each other.
     let chunk: f64 = ["chunk_take", "chunk_write", "chunk_find"].iter().filter_map(|step| cycles.get(step)).sum();
     assert!(chunk > 0.0, "{cycles:?}");
     assert_eq!(price("store_fence"), 0.0);

@@ -1,4 +1,4 @@
-//! What does less than it should is found.
+//! Designs that do less than they should are found.
 
 pub(super) mod planted;
 
@@ -11,25 +11,19 @@ use super::{BenchError, Effort, Workload};
 use planted::{Flaw, Planted};
 use portcullis::Protection;
 use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
 
-/// As little as shows that it works.
+/// The least effort that shows that it works.
 const LITTLE: Effort = Effort { samples: 2, sample_us: 1 };
 
-/// What a close look at a flawed design finds.
+/// The result of a close look at a flawed design.
 fn seen<const FLAW: u8>(workload: Workload) -> Result<(), BenchError> {
     let iommu = Queued::new(&Native::coherent());
     verify::<Planted<FLAW>>(&iommu, Options::NONE, Protection::Strict, workload)
 }
 
-/// What the checks of a timed run of it find.
+/// The result of the checks of a timed run of a flawed design.
 fn timed<const FLAW: u8>() -> Result<(), BenchError> {
-    let case = Case {
-        choice: Choice::from(DesignId::Magazine),
-        protection: Protection::Strict,
-        threads: 1,
-        workload: Workload::Page1,
-    };
+    let case = Case { options: Options::NONE, protection: Protection::Strict, threads: 1, workload: Workload::Page1 };
     let cpus = &cpus::available()[..1];
     let group = ThreadGroup { cpus, effort: LITTLE, period: case.workload.period() };
     let setting = Setting { case, group, platform: Native::coherent(), iommu: &Empty::new(true) };

@@ -1,4 +1,4 @@
-//! A design with one flaw: `magazine` with a wrapper around it.
+//! A design with one flaw: a wrapper around `magazine`.
 
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Magazine;
@@ -9,7 +9,7 @@ use portcullis::{
     CommitError, Iova, IovaRange, NewDomainError, PhysAddr, Platform, RawMapError, Request, Segment, UnmapError,
 };
 
-/// The flaws by number, for they are part of a type.
+/// The flaws are numbers, because they are part of a type.
 pub(crate) struct Flaw;
 
 impl Flaw {
@@ -33,7 +33,7 @@ unsafe impl<P: Platform, I: Iommu + Copy, const FLAW: u8> Design<P, I> for Plant
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let iommu = setup.iommu;
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         Ok(Flawed { inner: unsafe { <Magazine as Design<P, I>>::build(setup) }?, iommu })
     }
 }
@@ -54,11 +54,11 @@ impl<M: Mapper, I: Iommu, const FLAW: u8> Flawed<M, I, FLAW> {
 unsafe impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         if FLAW != Flaw::MAPS_ONE_PAGE_FOR_ALL {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: the caller keeps the contract.
             return unsafe { self.inner.map(request) };
         }
         let other = [Segment { phys: PhysAddr::new(1 << 20), ..request.segments()[0] }];
-        // SAFETY: no device sees it.
+        // SAFETY: no device sees the memory.
         unsafe { self.inner.map(&Request::new(&other, request.access())?) }
     }
 

@@ -1,4 +1,4 @@
-//! Unmaps committed together, as a driver does that polls its ring.
+//! Unmaps committed together, like those of a driver that polls its ring.
 
 use super::{Fifo, Live, Worker, raw};
 use crate::BenchError;
@@ -9,7 +9,7 @@ use portcullis::{Domain, Iommu, Platform, Segment};
 /// Mappings of a batch.
 pub(crate) const BATCH: u64 = 64;
 
-/// The oldest [`BATCH`] mappings under one commit, then as many new ones together.
+/// Unmaps the oldest [`BATCH`] mappings under one commit, then maps as many new buffers together.
 pub(crate) struct Batches<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,
     fifo: Fifo,
@@ -17,7 +17,7 @@ pub(crate) struct Batches<'d, D: Design<P, I>, P: Platform, I: Iommu> {
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
-    /// Over as many mappings as are whole batches.
+    /// Requires that the mappings are whole batches.
     pub(crate) fn new(domain: &'d Domain<D, P, I>, fifo: Fifo) -> Self {
         assert!((fifo.slots.len() as u64).is_multiple_of(BATCH));
         Self { domain, fifo, commits: 0 }

@@ -1,4 +1,5 @@
-//! A receive ring as drivers serve it: what a poll finds done is unmapped under one commit, and the descriptors are filled anew together.
+//! A receive ring, served like a driver: the buffers that a poll finds done are unmapped under one commit, and the
+//! descriptors are refilled together.
 
 use super::typed::Page;
 use super::{Buffers, Live, Worker};
@@ -12,15 +13,15 @@ use std::hint::black_box;
 /// Descriptors that a poll of a ring finds done.
 pub(crate) const BURST: u64 = 16;
 
-/// The ring, through the typed face. A descriptor keeps its buffer.
+/// The ring, through the typed interface. A descriptor keeps its buffer.
 pub(crate) struct Bursts<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,
     ring: Ring<&'d Domain<D, P, I>>,
     batch: Batch<&'d Domain<D, P, I>, Page>,
     descriptors: Box<[Option<Mapping<Page>>]>,
-    /// So many are done at once.
+    /// Descriptors that are done at once.
     burst: usize,
-    /// The oldest.
+    /// The index of the oldest descriptor.
     at: usize,
     first: Buffers,
     access: Access,
@@ -28,7 +29,7 @@ pub(crate) struct Bursts<'d, D: Design<P, I>, P: Platform, I: Iommu> {
 }
 
 impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Bursts<'d, D, P, I> {
-    /// A ring of `live` descriptors, a page each, those of worker `worker`: whole bursts of so many.
+    /// A ring of `live` descriptors of a page each, for worker `worker`. `live` must be a multiple of `burst`.
     pub(crate) fn new(
         domain: &'d Domain<D, P, I>,
         worker: u64,
@@ -38,7 +39,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Bursts<'d, D, P, I> {
     ) -> Result<Self, BenchError> {
         let first = Buffers::new(worker, live as u64, 1);
         let mut buffers = first;
-        // A driver's sizes and directions are known when it runs.
+        // The lengths and directions of a driver are only known at run time.
         let (len, access) = (black_box(PAGE_SIZE), black_box(access));
         let config = RingConfig { access, ..RingConfig::default() };
         let mut ring = domain.ring(config).map_err(|error| BenchError::Check(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Mapped here, unmapped there: two threads with a queue between them.
+//! Mappings that one thread makes and another unmaps, with a queue between them.
 
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
@@ -11,22 +11,22 @@ use std::thread;
 
 /// Addresses that the queue holds.
 const CAPACITY: u64 = 1024;
-/// Addresses handed over at a time. Waiting for them is not timed: it is no work, and on a machine with more to do it would be
-/// none of ours.
+/// Addresses handed over at a time. The wait for them is not timed: it is not work of the layer, and on a busy machine
+/// it would depend on other programs.
 pub(crate) const CHUNK: u64 = 128;
-/// Addresses in the queue between samples, so that neither thread begins by waiting.
+/// Addresses in the queue between samples, so that neither thread begins with a wait.
 const AT_REST: u64 = CAPACITY / 2;
-/// Turns of a wait before another thread gets the CPU, should there be fewer CPUs than threads.
+/// Turns of a wait before the thread yields its CPU, in case there are fewer CPUs than threads.
 const SPINS: u32 = 1 << 14;
 
 /// A bounded queue from one thread to another.
 pub(crate) struct Queue {
     slots: Box<[AtomicU64]>,
-    /// Addresses ever put in.
+    /// Addresses put in, in total.
     put: Padded<AtomicU64>,
-    /// Addresses ever taken out.
+    /// Addresses taken out, in total.
     taken: Padded<AtomicU64>,
-    /// Set when either thread has given up.
+    /// Set when either thread has failed.
     abandoned: Padded<AtomicBool>,
 }
 
@@ -40,7 +40,7 @@ impl Queue {
         &self.slots[(number % CAPACITY) as usize]
     }
 
-    /// Waits until `ready`.
+    /// Waits until `ready` holds.
     fn wait(&self, ready: impl Fn() -> bool) -> Result<(), BenchError> {
         let mut spins = 0u32;
         while !ready() {
@@ -56,7 +56,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells the other thread, after an error, that nobody comes.
+    /// After an error, tells the other thread that this one will not continue.
     fn watched(&self, result: Result<(), BenchError>) -> Result<(), BenchError> {
         if result.is_err() {
             self.abandoned.0.store(true, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Queue {
     }
 }
 
-/// The thread that maps, by `map`.
+/// The thread that maps, with `map`.
 pub(crate) struct Producer<'q, F> {
     queue: &'q Queue,
     map: F,
@@ -77,7 +77,7 @@ pub(crate) struct Producer<'q, F> {
 }
 
 impl<'q, F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Producer<'q, F> {
-    /// With as much in the queue as there is between samples.
+    /// Makes the thread's state, and fills the queue to its level between samples.
     pub(crate) fn new(queue: &'q Queue, worker: u64, map: F) -> Result<Self, BenchError> {
         let mut producer = Self { queue, map, buffers: Buffers::new(worker, CAPACITY * 2, 1) };
         for _ in 0..AT_REST / CHUNK {
@@ -116,7 +116,7 @@ impl<F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Worker for Producer<'_, F> 
         self.queue.watched(done)
     }
 
-    /// What it has put into the queue and nobody has taken out.
+    /// The addresses that it has put into the queue and that were not taken out.
     fn live(&self) -> Vec<Live> {
         let put = self.queue.in_it();
         let mut buffers = self.buffers;
@@ -140,7 +140,7 @@ impl<F: FnMut(PhysAddr) -> Result<Iova, BenchError>> Worker for Producer<'_, F> 
     }
 }
 
-/// The thread that unmaps, by `unmap`.
+/// The thread that unmaps, with `unmap`.
 pub(crate) struct Consumer<'q, F> {
     queue: &'q Queue,
     unmap: F,

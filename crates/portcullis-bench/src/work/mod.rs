@@ -1,4 +1,4 @@
-//! What is timed: the maps and unmaps of one thread, on mappings of its own in a domain that all threads share.
+//! The timed work: the maps and unmaps of one thread, on its own mappings, in a domain that all threads share.
 
 mod batches;
 mod bursts;
@@ -26,17 +26,17 @@ pub(super) trait Worker {
     /// Maps and unmaps `pairs` times, on `meter`.
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError>;
 
-    /// What is mapped now.
+    /// The live mappings.
     fn live(&self) -> Vec<Live>;
 
     /// Commits made so far.
     fn commits(&self) -> u64;
 
-    /// Unmaps all, in single commits.
+    /// Unmaps everything, in single commits.
     fn drain(&mut self) -> Result<(), BenchError>;
 }
 
-/// A mapping that is there.
+/// A live mapping.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
     pub(super) iova: Iova,
@@ -45,7 +45,7 @@ pub(super) struct Live {
     pub(super) access: Access,
 }
 
-/// Buffers one behind the other, used in turn. Nobody touches their memory, so none is there.
+/// Contiguous buffers, used in turn. Their memory is never touched, so there is none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffers {
     first: u64,
@@ -55,16 +55,16 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Where the buffers of worker 0 are taken to lie, and how far apart those of workers are.
+    /// The address of the buffers of worker 0, and the distance between the buffers of workers.
     const FIRST: u64 = 1 << 32;
     const WORKER_BYTES: u64 = 1 << 30;
 
-    /// The memory in which those of so many workers lie.
+    /// The memory in which the buffers of `workers` workers lie.
     pub(super) const fn memory(workers: u64) -> Segment {
         Segment { phys: PhysAddr::new(Self::FIRST), len: workers * Self::WORKER_BYTES }
     }
 
-    /// `count` buffers of `pages` pages each, those of worker `worker`.
+    /// `count` buffers of `pages` pages each, for worker `worker`.
     pub(super) fn new(worker: u64, count: u64, pages: u64) -> Self {
         let (first, len) = (Self::FIRST + worker * Self::WORKER_BYTES, pages * PAGE_SIZE);
         Self { first, len, end: first + count * len, next: first }
@@ -78,7 +78,7 @@ impl Buffers {
     }
 }
 
-/// Mappings that are unmapped in the order in which they were made, each replaced by a new one.
+/// Mappings that are unmapped in the order in which they were made. Each is replaced by a new one.
 pub(super) struct Fifo {
     slots: Box<[Iova]>,
     place: Place,
@@ -86,17 +86,17 @@ pub(super) struct Fifo {
     access: Access,
 }
 
-/// Where a ring has got to.
+/// The position of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// The oldest mapping.
+    /// The index of the oldest mapping.
     at: usize,
     buffers: Buffers,
 }
 
 impl Fifo {
-    /// Maps `live` buffers of `pages` pages, those of worker `worker`. There are twice as many, so that none is mapped twice and an
-    /// address that goes with its buffer goes away too.
+    /// Maps `live` buffers of `pages` pages, for worker `worker`. There are twice as many buffers, so that none is
+    /// mapped twice, and so that an address that belongs to its buffer also changes.
     pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
         domain: &Domain<D, P, I>,
         worker: u64,
@@ -105,13 +105,13 @@ impl Fifo {
         access: Access,
     ) -> Result<Self, BenchError> {
         let mut buffers = Buffers::new(worker, live as u64 * 2, pages);
-        // A driver's sizes and directions are known when it runs.
+        // The lengths and directions of a driver are only known at run time.
         let (len, access) = (black_box(pages * PAGE_SIZE), black_box(access));
         let slots: Result<_, _> = (0..live).map(|_| raw::map(domain, buffers.take(), len, access)).collect();
         Ok(Self { slots: slots?, place: Place { at: 0, buffers }, len, access })
     }
 
-    /// The oldest mappings in their order, at most so many: up to where the ring begins anew.
+    /// The oldest mappings in order, at most `most`, and not beyond the end of the ring.
     #[inline(always)]
     fn oldest(&mut self, most: usize) -> &mut [Iova] {
         let slots = &mut self.slots[self.place.at..];
@@ -119,14 +119,14 @@ impl Fifo {
         &mut slots[..count]
     }
 
-    /// After so many of the oldest were replaced, which has brought the ring's buffers to `buffers`.
+    /// Advances the ring after its `count` oldest mappings were replaced. Its next buffers are `buffers`.
     #[inline(always)]
     fn pass(&mut self, count: usize, buffers: Buffers) {
         let at = self.place.at + count;
         self.place = Place { at: if at == self.slots.len() { 0 } else { at }, buffers };
     }
 
-    /// Replaces the oldest mapping, so many times.
+    /// Replaces the oldest mapping `times` times.
     #[inline(always)]
     fn turn<D: Design<P, I>, P: Platform, I: Iommu>(
         &mut self,
@@ -146,7 +146,7 @@ impl Fifo {
         Ok(())
     }
 
-    /// What is mapped now.
+    /// The live mappings.
     pub(super) fn live(&self) -> Vec<Live> {
         // The buffer of the oldest mapping was taken as many turns ago as there are slots.
         let Place { at, buffers: Buffers { first, end, len, next } } = self.place;
@@ -159,7 +159,7 @@ impl Fifo {
         oldest_first.map(live).collect()
     }
 
-    /// Unmaps all, the oldest first.
+    /// Unmaps everything, the oldest first.
     pub(super) fn drain<D: Design<P, I>, P: Platform, I: Iommu>(
         &mut self,
         domain: &Domain<D, P, I>,
@@ -173,9 +173,9 @@ impl Fifo {
     }
 }
 
-/// Unmaps what `slot` has and maps the next buffer in its place.
+/// Unmaps the mapping of `slot`, and maps the next buffer in its place.
 ///
-/// Loops keep `buffers` in registers: they are not what is measured.
+/// Loops keep `buffers` in registers, because they are not what is measured.
 #[inline(always)]
 fn replace<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,

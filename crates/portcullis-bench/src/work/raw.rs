@@ -1,14 +1,15 @@
-//! The raw face of a domain without devices: the IOMMUs of this crate attach none, so what is mapped is reached by none.
+//! The raw interface of a domain without devices: the IOMMUs of this crate attach none, so no device reaches a
+//! mapping.
 
 pub(crate) mod parts;
 
 use portcullis::design::Design;
 use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, NewDomainError, PhysAddr, Platform, RawMapError, Segment};
 
-/// A domain as `config` says.
+/// Makes a domain with `config`.
 ///
 /// # Errors
-/// Those of [`Domain::unprotected`].
+/// Fails like [`Domain::unprotected`].
 pub(crate) fn domain<D: Design<P, I>, P: Platform, I: Iommu>(
     iommu: I,
     platform: P,
@@ -18,10 +19,10 @@ pub(crate) fn domain<D: Design<P, I>, P: Platform, I: Iommu>(
     unsafe { Domain::unprotected(iommu, platform, config) }
 }
 
-/// [`Domain::map_raw`].
+/// Calls [`Domain::map_raw`].
 ///
 /// # Errors
-/// The same.
+/// Fails like [`Domain::map_raw`].
 #[inline(always)]
 pub(crate) fn map<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
@@ -33,10 +34,10 @@ pub(crate) fn map<D: Design<P, I>, P: Platform, I: Iommu>(
     unsafe { domain.map_raw(phys, len, access) }
 }
 
-/// [`Domain::map_raw_batch`].
+/// Calls [`Domain::map_raw_batch`].
 ///
 /// # Errors
-/// The same.
+/// Fails like [`Domain::map_raw_batch`].
 #[inline(always)]
 pub(crate) fn map_batch<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,

@@ -6,7 +6,7 @@ use crate::meter::Meter;
 use portcullis::design::Design;
 use portcullis::{Domain, Iommu, Platform};
 
-/// One mapping of either ring at a time.
+/// Replaces one mapping of each ring in turn.
 pub(crate) struct Interleaved<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     domain: &'d Domain<D, P, I>,
     receive: Fifo,

@@ -1,4 +1,4 @@
-//! The same through the typed face: buffers are owned, lent while they are mapped, and had back.
+//! The same work through the typed interface: buffers are owned, lent while they are mapped, and returned.
 
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
@@ -9,11 +9,11 @@ use portcullis::{Access, Domain, Iommu, PAGE_SIZE, PhysAddr, Platform, Segment};
 use std::hint::black_box;
 use std::mem;
 
-/// A page of memory that is not there: see [`Buffers`].
+/// A page of memory that does not exist: see [`Buffers`].
 #[derive(Debug)]
 pub(super) struct Page(pub(super) Segment);
 
-// SAFETY: nothing is at its segment but what a device might do, and there is none; the segment never changes.
+// SAFETY: nothing uses the memory of its segment except a device, and there is none. The segment never changes.
 unsafe impl DmaBuffer for Page {
     #[inline(always)]
     fn segments(&self) -> &[Segment] {
@@ -36,13 +36,13 @@ impl From<UnmapFailure<Page>> for BenchError {
     }
 }
 
-/// Mappings that are unmapped in the order in which they were made, each replaced by that of the buffer that came back before it. So
-/// the buffers are used in turn.
+/// Mappings that are unmapped in the order in which they were made. Each is replaced by one of the buffer that was
+/// returned before, so the buffers are used in turn.
 pub(crate) struct TypedFifo {
     slots: Box<[Mapping<Page>]>,
-    /// The buffers that have no mapping: as many as a turn takes.
+    /// The buffers without a mapping: as many as a turn takes.
     spare: Vec<Page>,
-    /// The oldest mapping.
+    /// The index of the oldest mapping.
     at: usize,
     /// Mappings replaced so far.
     replaced: u64,
@@ -51,7 +51,7 @@ pub(crate) struct TypedFifo {
 }
 
 impl TypedFifo {
-    /// Maps `live` single pages, those of worker `worker`, and has so many more to map.
+    /// Maps `live` single pages for worker `worker`, and keeps `spare` more to map.
     pub(crate) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
         domain: &Domain<D, P, I>,
         worker: u64,
@@ -61,7 +61,7 @@ impl TypedFifo {
     ) -> Result<Self, BenchError> {
         let first = Buffers::new(worker, (live + spare) as u64, 1);
         let mut buffers = first;
-        // A driver's sizes and directions are known when it runs.
+        // The lengths and directions of a driver are only known at run time.
         let (len, access) = (black_box(PAGE_SIZE), black_box(access));
         let mut page = || Page(Segment { phys: buffers.take(), len });
         let slots: Result<_, BenchError> = (0..live).map(|_| Ok(domain.map(page(), access)?)).collect();
@@ -69,7 +69,7 @@ impl TypedFifo {
         Ok(Self { slots: slots?, spare, at: 0, replaced: 0, first, access })
     }
 
-    /// The oldest mappings, at most so many: up to where the ring begins anew.
+    /// The oldest mappings, at most `most`, and not beyond the end of the ring.
     #[inline(always)]
     fn oldest(&mut self, most: usize) -> &mut [Mapping<Page>] {
         let (count, at) = (self.slots.len(), self.at);

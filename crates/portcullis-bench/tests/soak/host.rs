@@ -1,4 +1,5 @@
-//! This machine, with its table pages counted and a clock that the work moves on; and an IOMMU that is done at once.
+//! This machine, with counted table pages and a clock that the work advances; and an IOMMU that completes everything
+//! at once.
 
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
@@ -8,7 +9,7 @@ use portcullis_bench::Native;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Whatever is submitted is done.
+/// An IOMMU that completes every submission at once.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     translation: Mutex<Option<Translation>>,
@@ -23,7 +24,7 @@ impl Done {
     }
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: it has no devices, so no device reaches any memory.
 unsafe impl Iommu for Done {
     type Ticket = ();
 
@@ -88,12 +89,12 @@ impl Host {
         }
     }
 
-    /// Table pages lent and not yet back.
+    /// Table pages that are allocated and not yet freed.
     pub(crate) fn frames_lent(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Table pages that have come back.
+    /// Table pages that were freed.
     pub(crate) fn frames_freed(&self) -> usize {
         self.freed.load(Ordering::Relaxed)
     }
@@ -106,12 +107,12 @@ impl Host {
         self.now_us.fetch_max(us, Ordering::Relaxed);
     }
 
-    /// The physical page that page `pfn` leads to. It is mapped, and stays so meanwhile.
+    /// The physical page to which page `pfn` leads. The page must stay mapped during the call.
     pub(crate) fn translate(&self, iommu: &Done, pfn: u64) -> Option<u64> {
         let (mut table, levels) = iommu.root();
         for level in (0..levels).rev() {
             let index = (pfn >> (LEVEL_BITS * level)) as usize % ENTRIES;
-            // SAFETY: what is mapped keeps the tables on the way to it.
+            // SAFETY: a mapping keeps the tables on the path to it.
             let value = unsafe { self.frame(table) }[index].load();
             if !value.is_present() {
                 return None;
@@ -124,8 +125,8 @@ impl Host {
         None
     }
 
-    /// How many tables there are that point to others, and the first pages that leaf tables translate. Nobody maps or unmaps
-    /// meanwhile.
+    /// The number of tables that point to other tables, and the first page that each leaf table translates. No thread
+    /// may map or unmap during the call.
     pub(crate) fn tables(&self, iommu: &Done) -> (usize, Vec<u64>) {
         let (root, levels) = iommu.root();
         let (mut inner, mut leaves) = (0, Vec::new());
@@ -136,7 +137,7 @@ impl Host {
                 continue;
             }
             inner += 1;
-            // SAFETY: in the table, and nobody takes it out.
+            // SAFETY: the table page is in use, and no thread removes it.
             for (index, entry) in unsafe { self.frame(table) }.iter().enumerate() {
                 let value: EntryValue = entry.load();
                 if value.is_present() && !value.is_large() {
@@ -149,7 +150,7 @@ impl Host {
     }
 }
 
-// SAFETY: forwards to a platform that keeps the promises.
+// SAFETY: it forwards to a platform that keeps the promises.
 unsafe impl Platform for Host {
     type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
     type CpuWords = WordLines;
@@ -172,14 +173,14 @@ unsafe impl Platform for Host {
     }
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.native.frame(frame) }
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         self.lent.fetch_sub(1, Ordering::Relaxed);
         self.freed.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.native.free_frame(frame) }
     }
 

@@ -1,9 +1,9 @@
-//! Long use of `portcullis` on this machine: threads that map and unmap without end, and at the end nothing is missing.
+//! Long use of `portcullis` on this machine: threads map and unmap for a long time, and at the end nothing is lost.
 //!
-//! Two threads with random sizes up to 600 pages, rings and scattered buffers, unmaps one by one and in batches; some mappings
-//! are unmapped by the other thread, some stay far longer than the rest. Before each is unmapped, its first and last page must
-//! lead where they were mapped to. 2,000,000 operations, a map or an unmap each, unless `PORTCULLIS_SOAK_OPERATIONS` says
-//! otherwise; `cargo xtask soak` runs 100 million.
+//! Two threads use random sizes up to 600 pages, rings and scattered buffers, and unmap one by one and in batches.
+//! Some mappings are unmapped by the other thread, and some stay far longer than the rest. Before each unmap, the
+//! first and the last page must lead to where they were mapped. There are 2,000,000 operations, each a map or an
+//! unmap, unless `PORTCULLIS_SOAK_OPERATIONS` sets another number. `cargo xtask soak` runs 100 million.
 
 mod host;
 mod worker;
@@ -26,15 +26,16 @@ use worker::{RINGS, Worker};
 
 const OPERATIONS: &str = "PORTCULLIS_SOAK_OPERATIONS";
 const THREADS: u64 = 2;
-/// Addresses of 4 GiB, half of them for chunks: as few as can be filled quickly.
+/// The address space is 4 GiB, half of it for chunks. It is small, so that it can be filled quickly.
 const ADDRESS_BITS: u8 = 32;
-/// Leaf tables above this page are the chunks'.
+/// Leaf tables above this page belong to chunks.
 const CHUNKS_PFN: u64 = 1 << (ADDRESS_BITS - 1 - 12);
 /// Pages of a range that is too long for chunks and magazines.
 const LONG_PAGES: u64 = 1024;
-/// Operations after which tables must have come back while more are made: by then there have been stragglers for long enough.
+/// With this many operations, tables must be freed while others are made: by then stragglers have existed for long
+/// enough.
 const LONG: u64 = 10_000_000;
-/// Logs of tables: that of all, the slow ones', and those for eight lines of cursors.
+/// Logs of tables: the general one, the one for slow streams, and those for eight lines of cursors.
 const LOGS: usize = 10;
 
 type Soaked<'h> = Domain<Portcullis, &'h Host, &'h Done>;
@@ -44,14 +45,14 @@ fn domain<'h>(host: &'h Host, iommu: &'h Done, protection: Protection) -> Soaked
     Domain::with_config(iommu, host, &config).expect("a domain")
 }
 
-/// Asserts what is so at any time.
+/// Asserts limits that always hold.
 fn within_limits(usage: &Usage) {
     assert!(usage.queued_unmaps <= usage.queued_unmaps_max, "{usage:?}");
     assert!(usage.kept_ranges_max.is_none_or(|most| usage.kept_ranges <= most), "{usage:?}");
     assert!(usage.record_bytes as u64 <= 64 * (1 << (ADDRESS_BITS - 12)) / 8, "{usage:?}");
 }
 
-/// Lets time pass until nothing is due any more.
+/// Lets time pass until nothing is due.
 fn settle(host: &Host, domain: &Soaked<'_>) {
     for _ in 0..10_000 {
         let Some(due_us) = domain.due_us() else { return };
@@ -61,7 +62,7 @@ fn settle(host: &Host, domain: &Soaked<'_>) {
     panic!("something is due for ever: {:?} at {}", domain.due_us(), host.now_us());
 }
 
-/// Leaf tables of chunks, and how many of them have something mapped in them. Nobody maps or unmaps meanwhile.
+/// The leaf tables of chunks, and how many of them hold a mapping. No thread may map or unmap during the call.
 fn tables_of_chunks(host: &Host, iommu: &Done) -> (usize, usize) {
     let (_, leaves) = host.tables(iommu);
     let of_chunks: Vec<u64> = leaves.into_iter().filter(|pfn| *pfn >= CHUNKS_PFN).collect();
@@ -69,13 +70,13 @@ fn tables_of_chunks(host: &Host, iommu: &Done) -> (usize, usize) {
     (of_chunks.len(), of_chunks.iter().filter(is_used).count())
 }
 
-/// Leaf tables of chunks that there may be beside those with something in them: each stream may have its current chunk in a table
-/// of its own, each log has an open one, and some are kept.
+/// Leaf tables of chunks that may exist in addition to those with mappings: each stream may have its current chunk in
+/// a separate table, each log has an open table, and some are kept.
 fn spare(host: &Host) -> usize {
     TABLE_RESERVE + (host.cpus() as usize + RINGS as usize) * CPU_WORDS + LOGS
 }
 
-/// Every stream takes a chunk, so that each domain has as many of them at hand, and then time passes.
+/// Makes every stream take a chunk, so that each domain has the same number of them in use, and then lets time pass.
 fn touch_all_streams(host: &Host, domain: &Soaked<'_>) {
     for pages in [1, CHUNKED_PAGES_MAX] {
         for access in [Access::DeviceReads, Access::DeviceWrites, Access::DeviceReadsAndWrites] {
@@ -94,7 +95,7 @@ fn touch_all_streams(host: &Host, domain: &Soaked<'_>) {
     settle(host, domain);
 }
 
-/// What can be mapped at once, after all else is unmapped.
+/// What can be mapped at once, after everything else is unmapped.
 #[derive(Debug)]
 struct Room {
     /// Ranges longer than those of chunks, in the lower half.
@@ -121,7 +122,7 @@ fn fill(domain: &Soaked<'_>) -> Room {
     }
     for access in [Access::DeviceReads, Access::DeviceWrites, Access::DeviceReadsAndWrites] {
         for ring in 0..RINGS {
-            // Not every table is looked at for each request.
+            // Not every table is searched for each request.
             let mut refused = 0;
             while refused < 256 {
                 match map(1, access, Stream(Some(ring))) {
@@ -170,7 +171,7 @@ fn soak(protection: Protection, operations: u64) {
     let usage = domain.usage();
     within_limits(&usage);
     assert_eq!((usage.live_ranges, usage.queued_unmaps), (0, 0), "{usage:?}");
-    // No page is lost: what the host has lent hangs in the table.
+    // No page is lost: all pages allocated from the host are in the table.
     let (inner, leaves) = host.tables(&iommu);
     let all = inner + leaves.len();
     assert_eq!(
@@ -189,7 +190,7 @@ fn soak(protection: Protection, operations: u64) {
     let fresh = self::domain(&fresh_host, &fresh_iommu, protection);
     touch_all_streams(&fresh_host, &fresh);
     let (whole, room) = (fill(&fresh), fill(&domain));
-    // What is left of the current chunks of CPUs is theirs.
+    // The rest of the current chunks of CPUs belongs to the CPUs.
     let of_cpus = u64::from(host.cpus()) * 3 * (CHUNK_PAGES + 512);
     println!("{protection}: there is {room:?}, and in a fresh domain {whole:?}");
     assert_eq!(room.long, whole.long);

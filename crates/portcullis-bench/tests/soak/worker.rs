@@ -13,22 +13,22 @@ use std::sync::Mutex;
 
 /// Rings that some requests name.
 pub(crate) const RINGS: u32 = 4;
-/// Mappings of the longest request.
+/// Pages of the longest request.
 const PAGES_MAX: u64 = 600;
-/// Mappings that a thread has at a time, stragglers aside: many, and then few, for so many operations each.
+/// Mappings that a thread has at a time, without stragglers: many and few in turn, for [`WAVE`] operations each.
 const LIVE: [usize; 2] = [2048, 256];
 const WAVE: u64 = 250_000;
-/// Mappings that stay, at most; one in [`STRAGGLER_IN`] does, and takes the place of one that has stayed.
+/// The most mappings that stay. One in [`STRAGGLER_IN`] does, and takes the place of an older one.
 const STRAGGLERS: usize = 256;
 const STRAGGLER_IN: u32 = 512;
-/// One in so many is unmapped by the other thread, which gets so many at a time.
+/// One in this many is unmapped by the other thread, which gets [`PARCEL`] at a time.
 const REMOTE_IN: u32 = 4;
 const PARCEL: usize = 32;
-/// Mappings that wait for the other thread at most: it may be kept from running, or have ended.
+/// The most mappings that wait for the other thread, which may be preempted or may have ended.
 const MAIL: usize = 8 * PARCEL;
 /// Unmaps of a batch.
 const BATCH: usize = 16;
-/// Operations between looks at the clock, which goes on by as many microseconds; and between looks at the limits.
+/// Operations between ticks of the clock, which advances by as many microseconds; and between checks of the limits.
 const TICK: u64 = 64;
 const LOOK: u64 = 1 << 16;
 
@@ -36,9 +36,9 @@ const LOOK: u64 = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live {
     range: IovaRange,
-    /// The physical page of its first, and of its last.
+    /// The physical pages of its first and of its last page.
     ends: [u64; 2],
-    /// Mapped as one buffer of whole pages.
+    /// Whether it was mapped as one buffer of whole pages.
     raw: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Worker<'a, 'h> {
     live: VecDeque<Live>,
     stragglers: Vec<Live>,
     parcel: Vec<Live>,
-    /// The physical page of the next buffer: one that nobody else has for a long time.
+    /// The physical page of the next buffer. No other buffer uses it for a long time.
     next_pfn: u64,
     done: u64,
     pub(crate) table_pages_max: usize,
@@ -84,7 +84,7 @@ impl<'a, 'h> Worker<'a, 'h> {
         }
     }
 
-    /// So many maps and unmaps.
+    /// Makes `operations` maps and unmaps.
     pub(crate) fn run(&mut self, operations: u64) {
         let (mut tick, mut look) = (0, 0);
         while self.done < operations {
@@ -104,7 +104,7 @@ impl<'a, 'h> Worker<'a, 'h> {
         }
     }
 
-    /// Unmaps all that is left. Both threads have ended.
+    /// Unmaps everything that is left, after both threads have ended.
     pub(crate) fn finish(mut self) {
         let mut left: Vec<Live> = mem::take(&mut self.live).into();
         left.append(&mut self.stragglers);
@@ -158,7 +158,7 @@ impl<'a, 'h> Worker<'a, 'h> {
         LIVE[(self.done / WAVE) as usize % LIVE.len()]
     }
 
-    /// The parcel goes to the other thread, or, where that has too many waiting, no further.
+    /// Sends the parcel to the other thread. If too many mappings wait there, this thread unmaps them itself.
     fn send(&mut self) {
         let mut mail = self.mailboxes[1 - self.thread as usize].lock().expect("not poisoned");
         if mail.len() < MAIL {
@@ -171,7 +171,7 @@ impl<'a, 'h> Worker<'a, 'h> {
         }
     }
 
-    /// The oldest, as a rule.
+    /// Usually the oldest mapping.
     fn pick(&mut self) -> Live {
         let at = if self.random.random_range(0..8) == 0 { self.random.random_range(0..self.live.len()) } else { 0 };
         self.live.remove(at).expect("there are more than a batch")
@@ -203,7 +203,7 @@ impl<'a, 'h> Worker<'a, 'h> {
                 raw: true,
             })
         } else {
-            // Two segments the other way round, where there are two pages.
+            // If there are two pages or more, two segments in reverse order.
             let half = pages.div_ceil(2);
             let first = Segment { phys: PhysAddr::from_pfn(pfn + pages - half), len: half * PAGE_SIZE };
             let second = Segment { phys, len: (pages - half) * PAGE_SIZE };
@@ -222,7 +222,7 @@ impl<'a, 'h> Worker<'a, 'h> {
         };
         match mapped {
             Ok(live) => self.live.push_back(live),
-            // No room, so some has to be made.
+            // There is no room, so some is made.
             Err(RawMapError::Refused(MapError::Exhausted { .. })) => {
                 while let Some(live) = self.live.pop_front() {
                     self.unmap(live);
@@ -233,7 +233,7 @@ impl<'a, 'h> Worker<'a, 'h> {
         self.done += 1;
     }
 
-    /// Nobody has changed the translations of a mapping but its owner.
+    /// Checks that only the owner of a mapping has changed its translations.
     fn look(&self, live: &Live) {
         let ends = [live.range.first_pfn(), live.range.end_pfn() - 1];
         let found = ends.map(|pfn| self.host.translate(self.iommu, pfn));

@@ -1,4 +1,4 @@
-//! `portcullis machine`: from what Linux says and what was measured to a document.
+//! `portcullis machine`: makes a document from what Linux reports and from measurements.
 
 use super::host::{self, Link};
 use super::latency::{self, Latency};
@@ -10,13 +10,13 @@ use portcullis_sim::Machine;
 use std::io::Write;
 use std::path::Path;
 
-/// The name of what is described.
+/// The id of the described machine.
 const ID: &str = "this-host";
-/// Where values come from that this host does not show.
+/// The machine from which values come that this host does not show.
 const BASE: &str = "cascadelake-cx5";
 /// The rates of links that servers have, in Gb/s.
 const LINKS_GBPS: [f64; 2] = [1.0, 400.0];
-/// Of the values beside the cost book, those that no host shows, or not to everyone.
+/// Values beside the cost book that no host shows, or not to every user.
 const NOT_SHOWN: [&str; 12] = [
     "unprotected_cycles_per_byte",
     "bytes_in_flight",
@@ -31,7 +31,7 @@ const NOT_SHOWN: [&str; 12] = [
     "invalidation_ps",
     "wait_ps",
 ];
-/// Those of disks.
+/// The values of disks among them.
 const OF_DISKS: [&str; 3] = ["disk_iops", "disk_bytes_per_second", "unprotected_cycles_per_request"];
 
 pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
@@ -57,13 +57,14 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How many times longer the way between two processors may be when a hypervisor has moved them, or shorter. Assumed.
+/// The factor by which the distance between two processors may grow or shrink if a hypervisor moves them. Assumed.
 const MOVED: f64 = 5.0;
 
-/// What is left of two timings that are several times as long: measured, and yet often another by a fifth or more the next time.
+/// The difference of two timings, each several times as long. It is measured, but often differs by a fifth or more the
+/// next time.
 const A_SMALL_DIFFERENCE: &str = "chunk_unmap";
 
-/// What Linux says.
+/// What Linux reports.
 struct Found {
     processor: Option<String>,
     is_virtual: bool,
@@ -79,12 +80,12 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
     machine.description = found.processor.clone().unwrap_or_else(|| "a processor without a name".to_owned());
     machine.source = source(found, prices);
     machine.cores = found.cores.min(4096);
-    // To ten megahertz, as clocks are named.
+    // Rounded to ten megahertz, as clocks are usually named.
     machine.core_hz = (prices.core_hz / 1e7).round() * 1e7;
     machine.link_gbps = match &found.link {
         Link::Known { gbps, .. } => Some(*gbps),
         Link::Unknown { .. } => machine.link_gbps,
-        // All its traffic is its disks'; without these either, a link is assumed.
+        // Without a link, all traffic is that of the disks. If there are no disks either, a link is assumed.
         Link::None => machine.link_gbps.filter(|_| found.disks.is_empty()),
     };
     let mut unknown: Vec<String> = NOT_SHOWN.map(str::to_owned).to_vec();
@@ -105,14 +106,15 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
     for key in unknown {
         let value = machine.get(&key).unwrap_or_default();
         let [low, high] = machine.assumed.get(&key).copied().unwrap_or([value, value]);
-        // Another machine's value says less about this one than about that.
+        // The range widens, because the value was given for another machine.
         assume(&mut machine, &key, [low.min(value / 2.0), high.max(value * 2.0)]);
     }
     if prices.cycles.contains_key(A_SMALL_DIFFERENCE) {
         let cycles = machine.get(A_SMALL_DIFFERENCE).unwrap_or_default();
         assume(&mut machine, A_SMALL_DIFFERENCE, [cycles / 2.0, cycles * 2.0]);
     }
-    // Measured, and yet another the next time: a hypervisor moves processors near to each other and apart.
+    // The value was measured, but may differ the next time: a hypervisor moves processors closer together and further
+    // apart.
     if found.is_virtual && prices.cycles.contains_key("line_transfer") {
         let cycles = machine.costs.line_transfer as f64;
         assume(&mut machine, "line_transfer", [cycles / MOVED, cycles * MOVED]);
@@ -126,8 +128,8 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
     Ok(machine)
 }
 
-/// In whole cycles, as a cost book has them. What takes less than a quarter of one hides behind the steps around it; what takes more is
-/// not for nothing, though it be less than half.
+/// Rounds to whole cycles, as a cost book has them. A step of less than a quarter of a cycle hides behind the steps
+/// around it. A step of a quarter to half a cycle counts as one cycle, because it is not free.
 fn whole(cycles: f64) -> u64 {
     match cycles.round() as u64 {
         0 if cycles >= 0.25 => 1,
@@ -135,7 +137,8 @@ fn whole(cycles: f64) -> u64 {
     }
 }
 
-/// What the kernel has counted is a command and its wait together: two thirds and one, as is assumed of the machines with a name.
+/// Splits the time that the kernel counted, which is that of a command and its wait together: two thirds and one
+/// third. The machines with a name assume the same split.
 fn take_latency(machine: &mut Machine, latency: Latency) {
     let part = |share: f64| (latency.ns * 1e3 * share) as u64;
     (machine.iommu.invalidation_ps, machine.iommu.wait_ps) = (part(2.0 / 3.0), part(1.0 / 3.0));
@@ -144,8 +147,8 @@ fn take_latency(machine: &mut Machine, latency: Latency) {
     assume(machine, "wait_ps", [low / 6.0, high / 2.0]);
 }
 
-/// Has the value called `key` assumed to lie in `range`: outwards to whole numbers where it is one, and to the value itself at an end that
-/// no machine can have.
+/// Records that the value called `key` is assumed to lie in `range`. The ends of a range of whole numbers are rounded
+/// outwards. An end that no machine can have is replaced by the value itself.
 fn assume(machine: &mut Machine, key: &str, range: [f64; 2]) {
     let Some(value) = machine.get(key) else { return };
     let can_be = |end: &f64| {
@@ -158,7 +161,7 @@ fn assume(machine: &mut Machine, key: &str, range: [f64; 2]) {
     machine.assumed.insert(key.to_owned(), [low.min(value), high.max(value)]);
 }
 
-/// How the values came about.
+/// Where the values come from.
 fn source(found: &Found, prices: &Prices) -> String {
     let cycles = match prices.cycles_from {
         Some(CyclesFrom::Counter) => "counted by the processor",
@@ -168,7 +171,7 @@ fn source(found: &Found, prices: &Prices) -> String {
     let quiet = if prices.has_priority { "" } else { ", without real-time priority" };
     let link = match &found.link {
         Link::Known { name, .. } => format!("link as {name} says"),
-        Link::Unknown { name } => format!("link assumed, for {name} does not say how fast it is"),
+        Link::Unknown { name } => format!("link assumed, because {name} does not report its speed"),
         Link::None => "no network interface with a device".to_owned(),
     };
     let disks = match &found.disks[..] {
@@ -244,7 +247,7 @@ mod tests {
             (unknown(), &[][..], true, false),
             (unknown(), &["vda"][..], true, true),
             (Link::None, &["vda"][..], false, true),
-            // There must be something.
+            // At least one of them must be there.
             (Link::None, &[][..], true, false),
         ] {
             let machine = describe(&found(link, disks), &prices()).ok().expect("a machine");
@@ -255,7 +258,7 @@ mod tests {
         }
     }
 
-    /// The document with everything in it that may be.
+    /// The document with every optional part.
     fn full(ns: f64, range_ns: [f64; 2]) -> Machine {
         let mut found = found(Link::Unknown { name: "eth0".to_owned() }, &["vda"]);
         found.latency = Some(Latency { ns, range_ns });

@@ -1,4 +1,4 @@
-//! What Linux says about this host. All of it can be read without being root.
+//! What Linux reports about this host. All of it can be read without root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 /// A link of this host.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Link {
-    /// The fastest that is up, and its rate.
+    /// The fastest link that is up, and its rate.
     Known { name: String, gbps: f64 },
-    /// There is one, and none says how fast it is: those of virtual machines do not.
+    /// There are links, but none reports its speed: those of virtual machines do not.
     Unknown { name: String },
     /// There is no network interface with a device behind it.
     None,
@@ -28,12 +28,12 @@ fn names(folder: &Path) -> Vec<String> {
 
 /// The link in the folder `/sys/class/net`.
 pub(super) fn link(folder: &Path) -> Link {
-    // What has no device behind it is software: loopbacks, bridges, tunnels.
+    // An interface without a device is software: a loopback, a bridge, a tunnel.
     let physical: Vec<String> =
         names(folder).into_iter().filter(|name| folder.join(name).join("device").exists()).collect();
     let speed = |name: &String| {
         let is_up = line(&folder.join(name).join("operstate")).is_some_and(|state| state == "up");
-        // In Mb/s; -1 where the driver does not know, and no answer where it has none.
+        // In Mb/s. It is -1 if the driver does not know the speed, and cannot be read if the interface has none.
         let mbps: f64 = line(&folder.join(name).join("speed")).filter(|_| is_up)?.parse().ok()?;
         (mbps > 0.0).then(|| Link::Known { name: name.clone(), gbps: mbps / 1000.0 })
     };
@@ -46,14 +46,14 @@ pub(super) fn link(folder: &Path) -> Link {
 pub(super) fn disks(folder: &Path) -> Vec<String> {
     let is_disk = |name: &String| {
         let of: PathBuf = folder.join(name);
-        // NVMe disks with several paths lie among what is virtual.
+        // NVMe disks with several paths have their block device among the virtual ones, without a link to a device.
         let has_device = name.starts_with("nvme") || of.join("device").exists();
         has_device && line(&of.join("removable")).is_none_or(|removable| removable != "1")
     };
     names(folder).into_iter().filter(is_disk).collect()
 }
 
-/// What `/proc/cpuinfo` calls the processor.
+/// The name of the processor in `/proc/cpuinfo`.
 pub(super) fn processor(cpuinfo: &Path) -> Option<String> {
     let text = fs::read_to_string(cpuinfo).ok()?;
     let named = |line: &str| {
@@ -63,13 +63,13 @@ pub(super) fn processor(cpuinfo: &Path) -> Option<String> {
     text.lines().find_map(named).filter(|name| !name.is_empty())
 }
 
-/// Whether a hypervisor decides where the processors of this machine are.
+/// Whether this machine is virtual: then a hypervisor decides where its processors run.
 pub(super) fn is_virtual(cpuinfo: &Path) -> bool {
     let has_flag = |line: &str| line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor");
     fs::read_to_string(cpuinfo).is_ok_and(|text| text.lines().any(has_flag))
 }
 
-/// The clock of CPU 0 in hertz, as its driver says (cpufreq).
+/// The clock of CPU 0 in hertz, as the cpufreq driver reports it.
 pub(super) fn clock_hz(cpufreq: &Path) -> Option<f64> {
     let khz = |file| line(&cpufreq.join(file))?.parse::<f64>().ok().filter(|khz| *khz > 0.0);
     khz("cpuinfo_max_freq").or_else(|| khz("scaling_cur_freq")).map(|khz| khz * 1000.0)

@@ -1,26 +1,29 @@
-//! How long invalidations take in the hardware of this host, as the kernel has counted them.
+//! How long invalidations take in the hardware of this host, as counted by the kernel.
 //!
-//! Linux counts them where it is built with `CONFIG_DMAR_PERF` and told to, and shows them to root in
-//! `/sys/kernel/debug/iommu/intel/dmar_perf_latency`: for each unit a line per kind, with how many took how long, and the least, the
-//! most and the mean in whole microseconds. What it counts is a submission together with the wait behind it.
+//! Linux counts them if it is built with `CONFIG_DMAR_PERF` and the counting is enabled. It shows them to root in
+//! `/sys/kernel/debug/iommu/intel/dmar_perf_latency`. For each unit there is a line per kind of invalidation: a
+//! histogram of latencies, then the minimum, the maximum and the mean in whole microseconds. Each sample is a
+//! submission together with the wait behind it.
 
-/// The bounds of its columns, in nanoseconds. The last has no end; what takes longer has gone wrong.
+/// The bounds of the histogram's columns, in nanoseconds. The last column has no upper end; 100 ms is taken for it,
+/// because anything longer has gone wrong.
 const COLUMNS_NS: [(f64, f64); 7] =
     [(10.0, 1e2), (1e2, 1e3), (1e3, 1e4), (1e4, 1e5), (1e5, 1e6), (1e6, 1e7), (1e7, 1e8)];
-/// Numbers of a line: those of the columns, and three of all.
+/// Numbers of a line: those of the columns, and the minimum, maximum and mean.
 const NUMBERS: usize = COLUMNS_NS.len() + 3;
-/// The line of invalidations of translations.
+/// The kind of the line for invalidations of translations.
 const KIND: &str = "inv_iotlb";
 
 /// How long an invalidation and its wait take together, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Latency {
     pub(super) ns: f64,
-    /// From the shortest that it may be, to the longest.
+    /// The shortest and the longest time that it may be.
     pub(super) range_ns: [f64; 2],
 }
 
-/// Reads what the kernel shows, of all units together; `None` where there is nothing, or nothing that this understands.
+/// Reads the kernel's text and combines all units. Returns `None` if nothing was counted, or if the text is not
+/// understood.
 pub(super) fn parse(text: &str) -> Option<Latency> {
     let (mut counts, mut sum_us) = ([0.0; COLUMNS_NS.len()], 0.0);
     for line in text.lines() {
@@ -41,10 +44,10 @@ pub(super) fn parse(text: &str) -> Option<Latency> {
     }
     let mean_ns = sum_us / all * 1e3;
     if mean_ns >= 1e3 {
-        // The kernel cuts what is less than a microsecond off.
+        // The kernel truncates to whole microseconds.
         return Some(Latency { ns: mean_ns + 500.0, range_ns: [mean_ns, mean_ns + 1e3] });
     }
-    // Less than a microsecond is printed as none: then the column of the one in the middle says more.
+    // Below a microsecond the mean prints as 0. The column of the median says more.
     let mut below = 0.0;
     let middle = counts.iter().position(|count| {
         below += count;
@@ -68,7 +71,7 @@ mod tests {
             "{HEAD}{line}  inv_devtlb           0           0           0           0           0           0           0           0           0           0\n\n"
         );
         assert_eq!(parse(&text), Some(Latency { ns: 6500.0, range_ns: [6000.0, 7000.0] }));
-        // Two units, one of which was never asked.
+        // Two units. The second one never had an invalidation.
         let idle = "   inv_iotlb 0 0 0 0 0 0 0 0 0 0\n";
         assert_eq!(parse(&format!("{text}{HEAD}{idle}")), parse(&text));
     }

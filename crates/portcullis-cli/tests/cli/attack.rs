@@ -1,9 +1,9 @@
-//! `attack`: what got through, for people and for programs, and how it ends.
+//! `attack`: what got through, in the table and in the JSON document, and how the command ends.
 
 use super::{DISK, RECEIVE, bundled, float, json, portcullis, printed, rows, text};
 use serde_json::Value;
 
-/// Small enough to be attacked many times, and large enough to show something.
+/// The work is small enough to be attacked many times, and large enough to show something.
 const RINGS: &str = "rings:count=2,ring=128,tx=0.25,operations=4000";
 const TOO_FEW: &str = "rings:ring=16,operations=64";
 
@@ -11,7 +11,7 @@ fn attacked(arguments: &[&str]) -> Value {
     json(&[&["attack"], arguments, &["--json"]].concat())
 }
 
-/// What every entry has, whether or not there is a value for it.
+/// The keys that every entry has, even if there is no value for them.
 const KEYS: [&str; 18] = [
     "trace",
     "design",
@@ -59,7 +59,7 @@ fn check_entry(entry: &Value) {
     }
 }
 
-/// Every design with each of its protections is there, and what was found is what the design declares.
+/// Checks that every design is there with each of its protections, and that what was found is what it declares.
 fn check_document(document: &Value) {
     assert_eq!((&document["schema"], &document["violations"]), (&"portcullis.attack/1".into(), &Value::Array(vec![])));
     rows(document).iter().for_each(check_entry);
@@ -67,7 +67,7 @@ fn check_document(document: &Value) {
         for protection in design["protections"].as_array().expect("protections") {
             let declared: Vec<&Value> = design["breaches"].as_array().expect("breaches").iter().collect();
             let declared = declared.into_iter().filter(|breach| breach["protection"] == *protection);
-            // What a device can see: not how mistakes of a driver are answered.
+            // Rules that a device can observe. The others say how mistakes of a driver are answered.
             let visible = declared.map(|breach| &breach["rule"]).filter(|rule| **rule == "S1" || **rule == "S2");
             let visible: Vec<&Value> = visible.collect();
             let of_run = |row: &&Value| row["design"] == design["id"] && row["protection"] == *protection;
@@ -84,8 +84,8 @@ fn a_bundled_trace() {
     check_document(&document);
     assert_eq!((&document["input"][0]["maps"], &document["seed"]), (&7370.into(), &4.into()));
     assert!(rows(&document).iter().all(|row| row["trace"] == path.as_str()));
-    // Half-page buffers: the device reads the other half, and that is no breach.
-    // Of rings it reads the buffer and no byte more.
+    // Buffers are half a page: the device reads the other half, and that is no breach. With rings, it reads only the
+    // bytes of the buffer.
     for row in rows(&document) {
         let rings = row["design"] == "riommu";
         assert_eq!(row["residual_accesses"].as_u64() == Some(0), rings, "{row}");
@@ -125,7 +125,7 @@ fn the_options_of_compare() {
 
 #[test]
 fn a_window_is_as_long_as_compare_says() {
-    // Rarely enough that the malicious device does not slow the work down.
+    // Operations are rare enough that the malicious device does not slow the work down.
     let arguments = ["--workload", RINGS, "--designs", "stock", "--protection", "deferred", "--clock", "scale=20"];
     let document = attacked(&arguments);
     let compared = super::compared(&arguments);
@@ -136,7 +136,7 @@ fn a_window_is_as_long_as_compare_says() {
 #[test]
 fn the_same_seed_prints_the_same_bytes() {
     let with = |seed, faces: &[&str]| printed(&[&["attack", "--workload", RINGS, "--seed", seed], faces].concat());
-    // The head names the seed; what comes behind it is found out.
+    // The head names the seed, so only the text after it is compared.
     let found = |printed: &str, face: &str| match printed.split_once(face) {
         Some((_, found)) => found.to_owned(),
         None => panic!("no {face} in {printed}"),
@@ -185,12 +185,13 @@ fn a_run_that_proves_nothing_fails() {
     assert!(text(&output.stdout).contains("PROVES NOTHING"), "{}", text(&output.stdout));
     let output = portcullis(&[&arguments[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let document: Value = serde_json::from_str(text(&output.stdout)).expect("one JSON document all the same");
+    let document: Value =
+        serde_json::from_str(text(&output.stdout)).expect("one JSON document, although the check failed");
     assert!(rows(&document)[0]["probes_cached"].as_u64() < Some(1000));
     assert!(document["conclusions"][0].as_str().is_some_and(|said| said.contains("FAILED")));
 }
 
-/// Where addresses run out, the run ends; what it found until then is there, and shows nothing.
+/// If addresses run out, the run ends early. Its findings up to then are printed, but prove nothing.
 #[test]
 fn a_run_that_ends_early_fails_and_says_why() {
     let arguments = ["attack", &bundled(RECEIVE), "--designs", "stock", "--set", "address_bits=20", "--json"];

@@ -1,5 +1,5 @@
-//! Bad usage and bad input: exit status 2, nothing on standard output, and on standard error what is wrong, where, and what
-//! was expected instead.
+//! Bad usage and bad input: exit status 2, nothing on standard output, and a message on standard error that says what
+//! is wrong, where, and what was expected instead.
 
 use super::{DISK, RECEIVE, bundled, portcullis, text, written};
 
@@ -9,12 +9,12 @@ const GOOD: [&str; 3] = [
     "  fio-1  [000] .....  1.000003: unmap: IOMMU: iova=0x1000 - 0x2000 size=4096 unmapped_size=4096",
 ];
 
-/// The good lines, and `line` as the fourth.
+/// The good lines, with `line` inserted as the fourth.
 fn fourth(line: &str) -> String {
     format!("{}\n{line}\n{}\n", GOOD.join("\n"), GOOD[0].replace("1.000001", "1.000004"))
 }
 
-/// How the program must end with these arguments: all `parts` on standard error.
+/// Checks that the program refuses these arguments, with all `parts` on standard error.
 pub(super) fn refused(arguments: &[&str], parts: &[&str]) {
     let output = portcullis(arguments);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
@@ -28,7 +28,7 @@ pub(super) fn refused(arguments: &[&str], parts: &[&str]) {
     assert_eq!(controls, 0, "{arguments:?}: bytes of the file on the terminal: {stderr:?}");
 }
 
-/// The same, for a trace of these contents. The message names the file.
+/// Checks that the program refuses a trace with these contents. The message names the file.
 fn refused_trace(name: &str, contents: impl AsRef<[u8]>, parts: &[&str]) {
     let path = written(name, contents);
     for arguments in [vec!["compare", &path], vec!["compare", &path, "--json"]] {
@@ -61,7 +61,7 @@ fn an_xz_cut_short_or_damaged() {
 
 #[test]
 fn a_gz_or_zst_cut_short_and_a_window_too_large() {
-    // The beginning of what `gzip` and `zstd` write, and a frame whose window is 2 GiB.
+    // The first bytes that `gzip` and `zstd` write, and a frame whose window is 2 GiB.
     let gzip = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0x75];
     let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0x24, 0xd9, 0x0d, 0x03];
     refused_trace("head.trace.gz", gzip, &["damaged or cut short after line 0"]);
@@ -133,7 +133,7 @@ fn lines_that_no_kernel_writes() {
     refused_trace("story.trace", fourth("and so the story went on"), &[":4: ", "expected `task-pid [cpu]"]);
 }
 
-/// The trace is fine; it is the machine that cannot hold it.
+/// The trace is good, but the machine cannot address its memory.
 #[test]
 fn memory_beyond_what_the_machine_addresses() {
     let far = "  fio-1 [000] ..... 1.000003: map: IOMMU: iova=0x5000 - 0x6000 paddr=0x8000000000000 size=4096";
@@ -210,7 +210,8 @@ fn usage() {
     }
 }
 
-/// Hardware that the driver cannot use, or that leaves it nothing to translate with, is refused or measured, never a crash.
+/// Hardware that the driver cannot use, or that leaves it nothing to translate with, is refused or measured. It never
+/// crashes the program.
 #[test]
 fn hardware_that_lacks_something() {
     for setting in [
@@ -234,7 +235,7 @@ fn hardware_that_lacks_something() {
         assert!(!stderr.contains("panicked at"), "{setting}: {stderr}");
         match output.status.code() {
             Some(0) => assert!(stdout.contains("stock") && stderr.is_empty(), "{setting}: {stderr}"),
-            // No design can do without.
+            // No design works without this feature.
             Some(1) => {
                 assert!(stdout.contains("no result") && stderr.contains("nothing was tested"), "{setting}: {stderr}")
             }

@@ -1,4 +1,4 @@
-//! `bench`: what it prints and how it ends. Not a word about how long anything takes.
+//! `bench`: what it prints and how it ends. No test depends on how long anything takes.
 
 use super::{float, json, portcullis, printed, rows, text};
 
@@ -29,7 +29,7 @@ fn a_document_with_every_key() {
         assert_eq!((&row["workload"], &row["threads"], &row["samples"]), (&"page-1".into(), &1.into(), &2.into()));
         let [min, median, p90] = ["ns_per_pair_min", "ns_per_pair", "ns_per_pair_p90"].map(|key| float(row, key));
         assert!(0.0 < min && min <= median && median <= p90, "{row}");
-        // A machine without counters has none; where it has, there are both.
+        // A machine without counters has no cycles. Otherwise there are both.
         for key in ["cycles_per_pair", "cycles_per_pair_min", "cycles_per_pair_p90"] {
             assert_eq!(row[key].is_number(), !document["cycles_from"].is_null(), "{key}: {row}");
         }

@@ -4,14 +4,14 @@ use super::{RECEIVE, bundled, json, portcullis, printed, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The lines of a run by the names of their columns.
+/// The lines of a run, each as a map from column names to cells.
 fn read(arguments: &[&str]) -> Vec<BTreeMap<String, String>> {
     let printed = printed(&[arguments, &["--csv"]].concat());
     let mut reader = ::csv::Reader::from_reader(printed.as_bytes());
     reader.deserialize().map(|line| line.expect("as many cells as columns")).collect()
 }
 
-/// What a cell has of a value.
+/// The cell for a value.
 fn cell(value: &Value) -> String {
     let words = |words: Vec<String>| words.join(" ");
     match value {
@@ -23,7 +23,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Every key of a row is in its line, with the same value.
+/// Checks that every key of a row is in its line, with the same value.
 fn check(line: &BTreeMap<String, String>, row: &Value) {
     for (key, value) in row.as_object().expect("a row") {
         match value {

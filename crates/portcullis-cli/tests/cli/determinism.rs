@@ -4,7 +4,7 @@ use super::{SEND, bundled, printed};
 
 #[test]
 fn a_trace_twice() {
-    // All designs as JSON, and some as they are printed and by another clock.
+    // All designs as JSON; then some designs as JSON on another clock, and as a table.
     let few = ["--designs", "none,stock,identity,magazine,portcullis"];
     let other = [&["--json", "--clock", "trace", "--batch", "64"], &few[..]].concat();
     for arguments in [vec!["--json"], other, few.to_vec()] {

@@ -1,4 +1,4 @@
-//! `figures`: what is published beside what comes of running it.
+//! `figures`: published numbers beside the reproduced ones.
 
 use super::bad_input::refused;
 use super::{json, printed};

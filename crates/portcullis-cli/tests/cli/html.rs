@@ -1,5 +1,5 @@
-//! `--html`: a page that stands by itself, whose every number is in the JSON document of the same run. One reader of pages serves the
-//! tests of all commands, and so the file is longer than others.
+//! `--html`: a page that needs no other file, and whose every number is in the JSON document of the same run. The
+//! tests of all commands share one parser of pages, so this file is longer than others.
 
 use super::{DISK, RECEIVE, SEND, bundled, float, portcullis, printed, rows, text, written};
 use portcullis_report::page;
@@ -7,7 +7,7 @@ use portcullis_sim::number::{count, gbps, low_percent, number, percent, thousand
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// A page as a reader takes it: elements and the words between them.
+/// A page, parsed into elements and the words between them.
 #[derive(Debug)]
 enum Piece<'p> {
     Tag(&'p str),
@@ -31,7 +31,7 @@ fn pieces(page: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// Every element ends, in the order in which they nest.
+/// Checks that every element is closed, in the order of nesting.
 fn check_nesting(page: &str) {
     let mut open = Vec::new();
     for piece in pieces(page) {
@@ -46,7 +46,7 @@ fn check_nesting(page: &str) {
     assert_eq!(open, Vec::<&str>::new());
 }
 
-/// Nothing is fetched, nothing runs.
+/// Checks that the page fetches nothing and runs nothing.
 fn check_self_contained(page: &str) {
     let without_names = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
     for foreign in ["http:", "https:", "//", "src=", "@import", "url(", "<script", "<img", "<iframe", "onload"] {
@@ -60,17 +60,17 @@ fn check_self_contained(page: &str) {
     }
 }
 
-/// Every number of a document, and every string and key.
+/// Collects every number of a document, and every string and key.
 fn contents(document: &Value, numbers: &mut BTreeSet<u64>, strings: &mut String) {
     match document {
         Value::Number(number) => {
             numbers.insert(number.as_f64().expect("a float has it").to_bits());
         }
-        // Plain, and as a shell takes it between quotes.
+        // As it is, and as it is quoted for a shell.
         Value::String(string) => strings.push_str(&format!("{string}\n{}\n", string.replace('\'', r"'\''"))),
         Value::Array(values) => values.iter().for_each(|value| contents(value, numbers, strings)),
         Value::Object(values) => values.iter().for_each(|(key, value)| {
-            // With its value, as it stands in `eiovar:k=64`.
+            // The key with its value, as in `eiovar:k=64`.
             strings.push_str(&format!("{key}={value}\n"));
             contents(value, numbers, strings);
         }),
@@ -78,8 +78,9 @@ fn contents(document: &Value, numbers: &mut BTreeSet<u64>, strings: &mut String)
     }
 }
 
-/// Numbers stand in `data` elements, with a value that is in the document and shown as a terminal shows it. Digits anywhere
-/// else are those of strings in the document; scales of pictures aside. Returns how many numbers there are.
+/// Checks the numbers of a page. They stand in `data` elements, whose value is in the document and which show it as a
+/// terminal does. Digits elsewhere belong to strings of the document, except for the scales of pictures. Returns how
+/// many numbers there are.
 fn check_numbers(page: &str, document: &Value) -> usize {
     let (mut numbers, mut strings) = (BTreeSet::new(), String::new());
     contents(document, &mut numbers, &mut strings);
@@ -130,7 +131,7 @@ pub(super) fn check(page: &str, document: &Value) -> usize {
     check_numbers(page, document)
 }
 
-/// A page and the document of the same run, whether or not its checks failed.
+/// The page and the document of one run, whether or not its checks failed.
 fn run(command: &str, name: &str, arguments: &[&str]) -> (String, Value) {
     let path = written(name, "");
     let output = portcullis(&[&[command], arguments, &["--json", "--html", &path]].concat());
@@ -145,7 +146,7 @@ pub(super) fn compared(name: &str, arguments: &[&str]) -> (String, Value) {
     run("compare", name, arguments)
 }
 
-/// The pictures of a page, each for a wide page and for a phone.
+/// The pictures of a page. Each has one form for a wide page and one for a phone.
 pub(super) fn pictures(page: &str) -> Vec<[&str; 2]> {
     let svgs: Vec<&str> =
         page.split("<svg ").skip(1).map(|svg| svg.split("</svg>").next().unwrap_or_default()).collect();
@@ -159,10 +160,10 @@ pub(super) fn times(page: &str, what: &str) -> usize {
 #[test]
 fn every_number_of_a_figures_page_is_in_the_document() {
     let (page, document) = run("figures", "figures.html", &["ceiling", "--check"]);
-    assert!(check(&page, &document) > 36, "the table is there, and what is held against what");
+    assert!(check(&page, &document) > 36, "the table, and what is compared with what");
     let finding = document["figures"][0]["findings"][0].as_str().unwrap();
     for part in
-        ["No such hardware", "class=\"answer\"", &finding[..20], "What is held against what", "How to reproduce"]
+        ["No such hardware", "class=\"answer\"", &finding[..20], "What is compared with what", "How to reproduce"]
     {
         assert!(page.contains(part), "{part}");
     }
@@ -174,7 +175,8 @@ fn every_number_of_the_page_is_in_the_document() {
     let path = bundled(RECEIVE);
     let (page, document) = compared("receive.html", &[&path]);
     assert!(check(&page, &document) > 15 * rows(&document).len(), "the tables are there");
-    // The question, the answer, the picture, the table, the misses, the window over time, what was assumed, how to do it again.
+    // The question, the answer, the picture, the table, the misses, the window over time, the assumptions, and how to
+    // reproduce it.
     let advice = document["advice"][0].as_str().unwrap();
     let parts = [
         "<h1>What does protecting",
@@ -207,7 +209,7 @@ fn every_design_and_protection_is_a_point_with_its_name() {
     for (cost, unprotected) in
         [(alone, 1), (together, 0)].into_iter().flat_map(|(both, one)| both.map(|cost| (cost, one)))
     {
-        // A disc has a rim.
+        // A disc is two circles, because it has a rim.
         assert_eq!(times(cost, "<circle"), 2 * of("strict"));
         assert_eq!(times(cost, "<polygon") - of("deferred"), unprotected, "none and static lie on each other");
         assert_eq!(times(cost, "none, static"), unprotected);
@@ -230,7 +232,7 @@ fn every_design_and_protection_is_a_point_with_its_name() {
     }
 }
 
-/// Where the only bound is the queue of the hardware, a bound of 0 beside a window would contradict it.
+/// If only the hardware's queue bounds the window, the page must not show a bound of 0 beside it.
 #[test]
 fn a_window_that_only_the_hardware_bounds_says_so() {
     let (page, document) = compared("hardware.html", &[&bundled(RECEIVE), "--designs", "none,freebsd,macos"]);
@@ -342,7 +344,7 @@ fn what_is_printed_stays_the_same() {
     assert_eq!(document(&["--html", &path]), document(&[]));
 }
 
-/// A document as `attack` writes it.
+/// A document in the form that `attack` writes.
 fn attacked(findings: &Value) -> Value {
     let compared = super::compared(&[&bundled(RECEIVE), "--designs", "none"]);
     json!({
@@ -366,7 +368,7 @@ fn finding(design: &str, protection: &str, declared: bool, stale: u64, window_us
     })
 }
 
-/// A run in which nothing was found.
+/// An entry in which nothing was found.
 fn nothing(design: &str, protection: &str) -> Value {
     let mut nothing = finding(design, protection, false, 0, Value::Null);
     for key in ["rule", "declared", "stale_bytes_us"] {
@@ -398,7 +400,7 @@ fn an_attack_that_found_nothing_undeclared() {
         "<td><data value=\"10000\">10,000</data></td>",
         "<dt>S2 strict</dt>",
         "slow the work down",
-        // What a desk's screen has room for, and what a phone says of the rest.
+        // The table heads for a wide screen, and the hint that more columns follow on a phone.
         "of those<br>cached",
         ".scroll:has(thead)::before{content:",
         "portcullis attack 'my trace.xz'",
@@ -418,14 +420,14 @@ fn an_attack_that_found_nothing_undeclared() {
     }
 }
 
-/// The page of what the command itself finds, and the document.
+/// Runs the command, checks its page, and returns the page and the document.
 fn attack(name: &str, arguments: &[&str]) -> (String, Value) {
     let (page, document) = run("attack", name, arguments);
     check(&page, &document);
     (page, document)
 }
 
-/// Designs without results of some kind are among them.
+/// Some of these designs lack some kinds of results.
 #[test]
 fn an_attack_writes_its_page() {
     let (page, document) = attack("attack.html", &[&bundled(RECEIVE), "--designs", "none,stock,solaris"]);
@@ -475,7 +477,7 @@ fn an_attack_that_proves_nothing_says_so_on_its_page() {
     assert!(pictures(&page).is_empty(), "there is nothing to draw");
 }
 
-/// Only what an attack has shown is drawn as never reached.
+/// A design is drawn as never reached only if the attack has shown that.
 #[test]
 fn what_proves_nothing_is_not_drawn() {
     let drawn = |key: &str, value: Value| {
@@ -484,7 +486,7 @@ fn what_proves_nothing_is_not_drawn() {
         let document = attacked(&json!([nothing("stock", "strict"), other]));
         let page = page(&document).expect("a page");
         check(&page, &document);
-        let said = page.contains("What proves nothing is not drawn.");
+        let said = page.contains("Attacks that prove nothing are not drawn.");
         (pictures(&page)[0].map(|picture| times(picture, "magazine strict")), said)
     };
     assert_eq!(drawn("probes_cached", json!(1000)), ([1, 1], false));
@@ -500,7 +502,7 @@ fn an_attack_that_found_what_a_design_does_not_admit() {
     document["violations"] = json!(["broken strict: 3 stale accesses (S2)"]);
     let page = page(&document).expect("a page");
     check(&page, &document);
-    assert!(page.contains("Something got through that its design does not admit to."));
+    assert!(page.contains("Something got through that its design does not declare."));
     assert!(!page.contains("Under strict protection nothing got through."));
     assert!(
         page.contains("<strong>let through what it promises to stop</strong>: <data value=\"3\">3</data> accesses")
@@ -512,7 +514,7 @@ fn an_attack_that_found_what_a_design_does_not_admit() {
     }
 }
 
-/// The answer has a sentence for each kind, however many designs there are.
+/// The answer has a sentence for each kind of finding, regardless of the number of designs.
 #[test]
 fn what_is_beyond_its_bound_has_a_name_of_its_own() {
     let findings = json!([

@@ -1,11 +1,11 @@
-//! What a page has side by side: runs with the same batches, and rates in the same unit.
+//! A page shows side by side only runs with the same batches, and rates in the same unit.
 
 use super::html::{check, compared, pictures, times};
 use super::{DISK, RECEIVE, bundled, float};
 use portcullis_sim::number::thousands;
 use serde_json::Value;
 
-/// What is side by side unmaps alike: in each picture and in each table.
+/// In each picture and in each table, all runs unmap in the same batches.
 #[test]
 fn no_picture_and_no_table_mixes_batches() {
     let designs = "none,solaris,identity,portcullis";
@@ -31,7 +31,7 @@ fn no_picture_and_no_table_mixes_batches() {
         assert_eq!(times(table, "<th class=\"word\" scope=\"row\">none</th>"), usize::from(batch == 1));
         assert_eq!(times(table, "<td>none</td>"), 1, "the bound of `solaris`");
     }
-    // Where a dot is tells what it costs: the same name is further to the left where it is cheaper, on the same scale.
+    // The position of a dot shows its cost: on the same scale, the same name is further to the left if it is cheaper.
     let names = |picture: &str| ["identity", "solaris, no bound", "portcullis"].map(|name| times(picture, name));
     let [alone, together] = [0, 1].map(|index| pictures(&page)[index]);
     for form in [0, 1] {
@@ -46,7 +46,7 @@ fn no_picture_and_no_table_mixes_batches() {
     }
 }
 
-/// The tile is that of the very run that the advice speaks of: batches are a part of its name.
+/// The tile shows the very run of which the advice speaks: the batch is a part of its name.
 #[test]
 fn what_is_best_is_best_in_its_batches() {
     let (page, document) = compared("best.html", &[&bundled(RECEIVE)]);

@@ -1,4 +1,4 @@
-//! `--html FILE`: what a page may replace, and what is there when it could not be written.
+//! `--html FILE`: which files a page may replace, and what is left if it cannot be written.
 
 use super::bad_input::refused;
 use super::{printed, text};
@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// A run that takes no time.
+/// A very short run.
 pub(super) const SMALL: [&str; 5] = ["compare", "--workload", "rings:ring=16,operations=64", "--designs", "none,stock"];
 
-/// A folder of its own for a test.
+/// A separate folder for one test.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
@@ -33,7 +33,7 @@ impl Folder {
         fs::read_to_string(self.0.join(name)).expect("a file of text")
     }
 
-    /// What is in it, by name.
+    /// The sorted names of the files in it.
     pub(super) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).expect("a folder");
         let mut names: Vec<String> =
@@ -62,7 +62,7 @@ fn an_earlier_page_is_replaced() {
     assert!(folder.read("page.html") == first);
 }
 
-/// Its permissions stay, and so does the link by which it is called.
+/// The file's permissions stay, and so does the link that leads to it.
 #[test]
 #[cfg(unix)]
 fn only_the_contents_are_replaced() {
@@ -89,13 +89,13 @@ fn a_target_that_cannot_be_written_is_refused() {
             refused(&[&command[..], &["--html", &path]].concat(), &[&path, "the page cannot be written"]);
         }
     }
-    // Nor is there a new file where nothing comes of the run.
+    // If the run fails, no new file is left either.
     refused(&["compare", "no/such.trace", "--html", &folder.path("page.html")], &["no/such.trace"]);
     assert_eq!(folder.names(), ["no-folder"]);
 }
 
-/// Runs the program where no file may be longer than a page has to be. What a write then gets is an error like that of a full
-/// disk, after `before`; else it is a signal that ends the process.
+/// Runs the program under a file size limit that a page exceeds. If `before` makes the shell ignore the signal, the
+/// write fails with an error like that of a full disk. Otherwise the signal ends the process.
 #[cfg(target_os = "linux")]
 pub(super) fn out_of_space(before: &str, arguments: &[&str]) -> Output {
     let script = format!("{before} ulimit -c 0; ulimit -f 1; exec \"$0\" \"$@\"");
@@ -106,7 +106,7 @@ pub(super) fn out_of_space(before: &str, arguments: &[&str]) -> Output {
     shell.expect("a shell")
 }
 
-/// Both are said; the status is that of the check.
+/// Both failures are reported. The exit status is that of the check.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_hides_no_failed_check() {

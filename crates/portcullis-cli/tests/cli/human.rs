@@ -1,10 +1,10 @@
-//! What is meant for people: tables, advice and lists.
+//! Output for people: tables, advice and lists.
 
 use super::{DISK, RECEIVE, bundled, json, printed, program, text};
 use portcullis_sim::number::number;
 use serde_json::Value;
 
-/// The one line that begins with these words.
+/// The only line that begins with these words.
 fn line<'t>(text: &'t str, words: &[&str]) -> &'t str {
     let begins = |line: &&str| line.split_whitespace().take(words.len()).eq(words.iter().copied());
     let found: Vec<&str> = text.lines().filter(begins).collect();
@@ -21,7 +21,8 @@ fn without_arguments_the_bundled_trace_is_compared() {
     }
     let machine = line(&text, &["machine", "cascadelake-cx5"]);
     assert!(machine.contains("model clock") && machine.contains("not your CPU"), "{machine}");
-    // Up to the first blank line after it: one row per design and protection, and nothing else.
+    // The table ends at the first blank line after the head. It has one row per design and protection, and nothing
+    // else.
     let table = text.split("\n\n").nth(1).expect("a table");
     let heads: Vec<[&str; 2]> = table
         .lines()
@@ -45,11 +46,11 @@ fn without_arguments_the_bundled_trace_is_compared() {
         assert!(table.contains(column), "{column} in\n{table}");
     }
     assert!(line(table, &["none", "none"]).contains("100 %"));
-    // What leaves a buffer exposed for ever says so.
+    // A design that leaves a buffer exposed for ever shows it.
     assert!(line(table, &["none", "none"]).contains('∞') && line(table, &["static", "none"]).contains('∞'));
 }
 
-/// The last paragraph but the footnote, on one line.
+/// The paragraph before the footnote, joined to one line.
 fn advice(text: &str) -> String {
     let mut paragraphs = text.trim_end().rsplit("\n\n");
     let footnote = paragraphs.next();
@@ -94,7 +95,7 @@ fn the_advice_rests_on_the_numbers() {
     assert!(searching.contains("is the search for a free address"), "{searching}");
 }
 
-/// Designs that batch by themselves never stand next to others that do not.
+/// Designs that batch by themselves never share a table with others that do not.
 #[test]
 fn tables_are_at_equal_batches() {
     let document = super::compared(&[&bundled(RECEIVE)]);
@@ -165,7 +166,7 @@ fn no_line_is_wider_than_the_terminal() {
         for columns in [60, 80, 130, 200] {
             let output = program(command).env("COLUMNS", columns.to_string()).output().expect("the program starts");
             let text = text(&output.stdout);
-            // The path of a trace stays whole.
+            // The path of a trace is never broken.
             for line in text.lines().filter(|line| !line.contains("/../")) {
                 assert!(line.chars().count() <= columns, "{columns}: {line}");
                 assert_eq!(line.trim_end(), line, "{columns}");
@@ -205,7 +206,7 @@ fn lists_tell_what_there_is() {
         let id = string(design, "id");
         let paragraph = text.split("\n\n").find(|paragraph| paragraph.lines().next() == Some(&id));
         let paragraph = paragraph.unwrap_or_else(|| panic!("no paragraph for {id} in\n{text}"));
-        // It is wrapped.
+        // The paragraph is wrapped.
         let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
         for fact in ["source", "allocator", "invalidation", "tables"].map(|key| string(design, key)) {
             assert!(paragraph.contains(&fact), "{id}: {fact}");

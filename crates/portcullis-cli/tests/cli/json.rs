@@ -1,4 +1,4 @@
-//! `compare --json`: every key by its name, and what the numbers must obey whatever the design.
+//! `compare --json`: every key by its name, and the relations that its numbers obey for every design.
 
 use super::{DISK, RECEIVE, SEND, bundled, compared, float, json, row, rows, written};
 use serde_json::{Value, json as value};
@@ -6,7 +6,7 @@ use serde_json::{Value, json as value};
 const INPUT_COUNTS: [&str; 8] =
     ["maps", "pages", "unmaps", "unmatched_maps", "unmatched_unmaps", "lost_events", "cpus", "span_us"];
 
-/// Whole numbers, always there.
+/// Whole numbers, always present.
 const COUNTS: [&str; 10] = [
     "operations",
     "pages",
@@ -19,7 +19,7 @@ const COUNTS: [&str; 10] = [
     "faults",
     "unexplained_accesses",
 ];
-/// Numbers, always there.
+/// Numbers, always present.
 const NUMBERS: [&str; 15] = [
     "span_us",
     "cycles_per_page",
@@ -37,7 +37,7 @@ const NUMBERS: [&str; 15] = [
     "estimate_operations_per_second",
     "estimate_cpu_percent",
 ];
-/// Numbers of designs that give out addresses of their own; `null` where addresses are physical and nothing is taken back.
+/// Numbers of designs that allocate addresses. They are `null` if addresses are physical and nothing is invalidated.
 const TRANSLATED: [&str; 8] = [
     "stale_window_piece_us",
     "iova_alloc_cycles_mean",
@@ -49,18 +49,19 @@ const TRANSLATED: [&str; 8] = [
     "residual_bytes_us",
 ];
 
-/// Numbers where unmaps are collected.
+/// Numbers that are present if unmaps are batched.
 const BATCHED: [&str; 4] = ["batch_buffers_mean", "batch_buffers_max", "batch_wait_us_mean", "batch_wait_us_max"];
-/// Numbers where it is not known how full buffers were.
+/// Numbers that are present if the fill of buffers is not known.
 const RANGES: [&str; 2] = ["estimate_gbps_min", "estimate_vs_none_min"];
 
-/// The longest that Linux leaves an unmap in its flush queue, and how late its timer may be seen to end it. The timer goes
-/// by whole microseconds; then a flush takes 0.6, and whoever holds the lock of the queue or of the allocator at that moment
-/// masks interrupts for as long as a flush of its own or a search of a few hundred steps: microseconds.
+/// The longest time that Linux leaves an unmap in its flush queue, and how much later its timer may be seen to end it.
+/// The timer has a resolution of one microsecond, and a flush takes 0.6. If another CPU holds the lock of the queue or
+/// of the allocator at that moment, it masks interrupts for the time of a flush or of a search of a few hundred steps,
+/// which is microseconds.
 const QUEUE_US: f64 = 10_000.0;
 const LATE_US: f64 = 20.0;
 
-/// Maps, pages and unmaps of the three, as `traces/README.md` has them.
+/// The numbers of maps, pages and unmaps of the three traces, from `traces/README.md`.
 const BUNDLED: [(&str, [u64; 3]); 3] =
     [(RECEIVE, [7370, 9820, 7370]), (SEND, [4673, 10682, 4673]), (DISK, [8000, 8000, 8000])];
 
@@ -74,12 +75,12 @@ fn check_row(row: &Value) {
     }
     let physical = row["protection"] == "none";
     for key in TRANSLATED {
-        // Where every address is that of the memory, none was looked for.
+        // If every address is the physical one, no search takes place.
         let of_a_search = key.starts_with("iova_") || key.starts_with("search_");
         let absent = physical || (of_a_search && row["design"] == "identity");
         assert!(row[key].is_number() || (absent && row[key].is_null()), "{key}: {row}");
         assert!(!physical || row[key].is_null(), "{key}: {row}");
-        assert!(keys().any(|name| name == key), "a key without a value is there all the same: {key}");
+        assert!(keys().any(|name| name == key), "a key is there even without a value: {key}");
     }
     for (keys, there) in
         [(&BATCHED[..], row["batch"] != 1), (&RANGES[..], row["payload_bytes_min"] != row["payload_bytes_max"])]
@@ -90,7 +91,7 @@ fn check_row(row: &Value) {
         assert!(["cycles_per_page", "cpu_percent"].iter().all(|key| recorded[*key].is_number()), "{row}");
         assert!(["stale_window_us_max", "batch_wait_us_mean"].iter().all(|key| recorded.contains_key(*key)), "{row}");
     }
-    // Where nothing is ever invalidated nothing is waited for.
+    // A design that never invalidates never waits.
     let shared = &row["commits_per_wait"];
     assert!(shared.as_f64().map_or(shared.is_null(), |commits| commits == 1.0), "commits_per_wait: {row}");
     assert!(!physical || shared.is_null(), "commits_per_wait: {row}");
@@ -108,18 +109,18 @@ fn check_row(row: &Value) {
         assert!(row[key].is_string(), "{key}: {row}");
     }
     assert!(row["options"].is_object() && row["batch"].is_u64());
-    // Rings lead to bytes and not to pages, so that nothing has to be done about parts of these.
+    // Rings address bytes, not pages, so parts of pages need no treatment.
     let rings = row["design"] == "riommu";
     assert_eq!(row.get("sub_page"), Some(&if physical || rings { Value::Null } else { "expose".into() }), "{row}");
     assert_eq!(row["no_such_hardware"], rings, "{row}");
-    let riotlb = row.get("riotlb").expect("a key without a value is there all the same");
+    let riotlb = row.get("riotlb").expect("a key is there even without a value");
     for key in ["switches", "out_of_order", "after_invalidation", "mapped_later"] {
         assert!(if rings { riotlb[key].is_u64() } else { riotlb.is_null() }, "{key}: {row}");
     }
     assert!(row["error"].is_null(), "{row}");
 }
 
-/// What the machine's link carries of a run's work, or its disks, in Gb/s.
+/// The rate in Gb/s that the machine's link, or its disks, can carry of a run's work.
 fn device_gbps(row: &Value, machine: &Value) -> f64 {
     if row["traffic"] == "network" {
         return float(machine, "link_gbps");
@@ -129,7 +130,7 @@ fn device_gbps(row: &Value, machine: &Value) -> f64 {
     by_requests.min(8.0 * float(machine, "disk_bytes_per_second")) / 1e9
 }
 
-/// What holds for every run on `machine`.
+/// Checks what holds for every run on `machine`.
 fn check_numbers(row: &Value, machine: &Value) {
     let of = |key: &str| float(row, key);
     let near = |one: f64, other: f64| (one - other).abs() < 1e-6 * other.max(1.0);
@@ -139,7 +140,7 @@ fn check_numbers(row: &Value, machine: &Value) {
     assert!(near(of("estimate_vs_none"), lower / of("unprotected_gbps")), "{row}");
     let bits = 8.0 * of("payload_bytes_max") / of("operations");
     assert!(near(of("estimate_operations_per_second"), lower * 1e9 / bits), "{row}");
-    // At the most that there can be, protection takes so much of one core.
+    // At the highest rate, protection takes this share of one core.
     let pages_per_second = of("estimate_operations_per_second") * of("pages") / of("operations");
     let cores = of("cycles_per_page") * pages_per_second / float(machine, "core_hz");
     assert!(near(of("estimate_cpu_percent"), 100.0 * cores), "{row}");
@@ -150,10 +151,11 @@ fn check_numbers(row: &Value, machine: &Value) {
     assert!(of("wait_cycles_per_page") <= of("cycles_per_page"), "{row}");
     let walked =
         ["iotlb", "ptcache_l1", "ptcache_l2", "ptcache_l3"].map(|cache| of(&format!("{cache}_misses_per_page")));
-    // A ring and an entry of it, or a table for each level that no cache has.
+    // A walk of rings reads a ring and one of its entries. Otherwise it reads a table for each level that no cache
+    // has.
     let reads = if row["design"] == "riommu" { 2.0 * walked[0] } else { walked.iter().sum::<f64>() };
     assert!((of("memory_reads_per_page") - reads).abs() < 1e-9, "{row}");
-    // A large leaf is found without a leaf table, so L3 stands by itself.
+    // A large leaf is found without a leaf table, so the misses of L3 are compared separately.
     assert!(walked[1] <= walked[2] && walked[2].max(walked[3]) <= walked[0], "nearer the root, rarer: {row}");
     assert!(of("table_pages_end") <= of("table_pages_max"), "{row}");
     let device = if row["traffic"] == "network" { "link" } else { "disk" };
@@ -185,7 +187,7 @@ fn check_numbers(row: &Value, machine: &Value) {
             assert!(of("stale_accesses") > 0.0, "{row}");
             let (mean, max) = (of("stale_window_us_mean"), of("stale_window_us_max"));
             assert!(mean > 0.0 && mean <= max, "{row}");
-            // The one that says of itself that nothing bounds it.
+            // `solaris` declares that nothing bounds its window.
             assert!(max <= QUEUE_US + LATE_US || row["design"] == "solaris", "{row}");
         }
         _ => assert_eq!((of("cycles_per_page"), of("invalidations_per_page")), (0.0, 0.0), "{row}"),
@@ -234,7 +236,7 @@ fn every_key_is_there_and_the_counts_are_those_of_the_bundled_traces() {
             assert_eq!(row["pages"], pages, "every design sees the same pages: {row}");
             assert_eq!(row["operations"], rows(&document)[0]["operations"], "{row}");
         }
-        // Nothing is declared here that the program does not list.
+        // The document covers exactly the designs that the program lists.
         let designs = json(&["list", "designs", "--json"]);
         let designs = designs["designs"].as_array().unwrap();
         let expected = designs.iter().map(|design| design["protections"].as_array().unwrap().len()).sum::<usize>();
@@ -268,7 +270,7 @@ fn protection_costs_something_and_deferring_it_less() {
     );
     assert!(float(row(&document, "stock", "strict"), "invalidations_per_page") > 0.5);
     assert!(float(row(&document, "stock", "deferred"), "invalidations_per_page") < 0.05);
-    // Half-page buffers: the page is mapped for the other half when the first goes.
+    // Buffers are half a page: when the first half is unmapped, the page stays mapped for the other.
     assert!(float(row(&document, "stock", "strict"), "residual_bytes_us") > 0.0);
 }
 
@@ -286,7 +288,7 @@ fn several_traces_are_replayed_one_by_one() {
     check_totals(&both, &alone);
 }
 
-/// Every total is that of its two rows.
+/// Checks that every total sums up its two rows.
 fn check_totals(both: &Value, alone: &[Value]) {
     let totals = both["all"].as_array().expect("totals");
     assert_eq!(totals.len(), rows(both).len() / 2 + both["equal_batch"].as_array().map_or(0, Vec::len) / 2);
@@ -387,7 +389,8 @@ fn the_clock_can_be_chosen() {
             check_numbers(row, &document["assumed"]);
         }
     }
-    // Under its own clock the trace takes two seconds or so: hardly an unmap waits for a full queue, nearly all for the timer.
+    // Under its own clock the trace takes about two seconds: hardly any unmap waits for a full queue, and nearly all
+    // wait for the timer.
     let waits = |clock| {
         let document = compared(&[&path, "--clock", clock, "--designs", "stock"]);
         float(row(&document, "stock", "deferred"), "stale_window_us_mean")

@@ -1,16 +1,17 @@
-//! `machine` and `--machine FILE`: what the document says, and which documents are refused. Not a word about how long anything takes.
+//! `machine` and `--machine FILE`: the contents of the document, and which documents are refused. No test depends on
+//! how long anything takes.
 
 use super::{DISK, bundled, compared, json, portcullis, printed, text, written};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
-/// What the program says of this host, measured once.
+/// The program's description of this host, measured once.
 fn document() -> &'static Value {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     DOCUMENT.get_or_init(|| json(&["machine"]))
 }
 
-/// The document as a file, after an edit.
+/// Writes the document to a file, after an edit.
 fn edited(name: &str, edit: impl FnOnce(&mut Value)) -> String {
     let mut edited = document().clone();
     edit(&mut edited);
@@ -54,7 +55,7 @@ fn what_is_assumed_is_there_and_what_was_measured_is_not_assumed() {
     ] {
         assert!(!keys(assumed).contains(&key), "{key}");
     }
-    // No program can see these.
+    // No program can measure these.
     for key in ["register_write", "handoff_per_waiter", "iotlb_entries", "memory_read_ps", "wait_ps"] {
         assert!(keys(assumed).contains(&key), "{key}");
     }
@@ -103,7 +104,7 @@ fn a_prefetcher_of_the_file_stays_unless_another_is_asked_for_or_none() {
     assert_eq!(prefetcher(&["--prefetch", "none"]), Value::Null);
 }
 
-/// Status 2, with all of these.
+/// Checks that the program refuses the file: status 2, with all of these parts in the message.
 fn refused(file: &str, expected: &[&str]) {
     let output = portcullis(&["compare", &bundled(DISK), "--machine", file]);
     let said = text(&output.stderr);
@@ -135,7 +136,7 @@ fn wrong_documents_are_refused_with_file_key_and_reason() {
     refused(&with("core_hz", json!(3.3)), &["`core_hz`", "from 100 MHz to 100 GHz"]);
     refused(
         &with("assumed", json!({"weather": [0, 1]})),
-        &["`weather`", "a number of the machine, for `assumed` has a range of it"],
+        &["`weather`", "a number of the machine, because `assumed` has a range for it"],
     );
     refused(&with("assumed", json!({"lock": [1e6, 2e6]})), &["`lock`", "within its range in `assumed`"]);
     refused(&with("assumed", json!({"lock": [1]})), &["`assumed.lock", "invalid length 1"]);

@@ -1,4 +1,5 @@
-//! The program from outside: what it prints, and how it ends. A file for each subject, and so more of them than in other folders.
+//! Runs the program and checks what it prints and how it ends. Each subject has a file, so there are more files than
+//! in other folders.
 
 mod attack;
 mod bad_input;
@@ -31,19 +32,19 @@ const RECEIVE: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
 const SEND: &str = "q-e1000e-tx.lazy.2cpu.trace.xz";
 const DISK: &str = "q-nvme-randread4k.strict.2cpu.trace.xz";
 
-/// A file of the folder `traces`.
+/// The path of a file in the folder `traces`.
 fn bundled(file: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(file).display().to_string()
 }
 
-/// A file that a test writes.
+/// Writes a file for a test, and returns its path.
 fn written(name: &str, contents: impl AsRef<[u8]>) -> String {
     let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, contents).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     path.display().to_string()
 }
 
-/// The program, with lines as long as without a terminal, wherever the tests run.
+/// The program with the default line length of a pipe, regardless of the environment of the tests.
 fn program(arguments: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     program.args(arguments).env_remove("COLUMNS");
@@ -58,7 +59,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
-/// What a run without complaint prints. It prints nothing else: standard error is for progress, which a pipe has none of.
+/// What a successful run prints. Standard error stays empty: progress is not shown on a pipe.
 fn printed(arguments: &[&str]) -> String {
     let output = portcullis(arguments);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{arguments:?}");
@@ -78,7 +79,7 @@ fn rows(document: &Value) -> &[Value] {
     document["results"].as_array().expect("a list of results")
 }
 
-/// The result of a design and protection, the first of them.
+/// The first result of a design and protection.
 fn row<'d>(document: &'d Value, design: &str, protection: &str) -> &'d Value {
     let found = rows(document).iter().find(|row| row["design"] == design && row["protection"] == protection);
     found.unwrap_or_else(|| panic!("no row for {design} {protection}"))

@@ -1,11 +1,11 @@
-//! An address space too narrow for the work: that row says so, the others are complete.
+//! An address space too narrow for the work: the row says so, and the other rows are complete.
 
 use super::nothing_tested::untested;
 use super::{RECEIVE, bundled, compared, float, portcullis, row, rows, text, written};
 use serde_json::Value;
 
-/// Buffers of 2 MiB and a page, which the tree of `stock` rounds up to 4 MiB: 255 fit below 1 GiB beside page 0. All of them
-/// lie in the first GiB of memory.
+/// Buffers of 2 MiB and one page. The tree of `stock` rounds each up to 4 MiB, so that 255 fit below 1 GiB beside
+/// page 0. All buffers lie in the first GiB of memory.
 const BUFFERS: u64 = 260;
 const BYTES: u64 = (2 << 20) + 4096;
 const NARROW: &str = "address_bits=30";
@@ -24,7 +24,7 @@ fn wide_capture(name: &str) -> String {
     written(name, capture)
 }
 
-/// The row has the keys of any other, and no numbers.
+/// Checks that the row has the keys of any other row, but no numbers.
 fn check_nothing_was_measured(row: &Value) {
     for key in
         ["operations", "pages", "cycles_per_page", "stale_accesses", "faults", "estimate_gbps", "estimate_vs_none"]
@@ -71,7 +71,8 @@ fn a_wider_space_has_room() {
     for width in ["address_bits=31", "address_bits=39"] {
         let document = compared(&[&path, "--set", width]);
         for row in rows(&document) {
-            // Two bits of the address say the rights, the kernel's allocator has nothing that low, or half is for small requests.
+            // `identity` uses two address bits for the rights, `kmalloc` has no memory that low, and `portcullis`
+            // keeps half of the space for small requests.
             let narrow = ["identity", "kmalloc", "portcullis"];
             let narrower = width == "address_bits=31" && narrow.iter().any(|id| row["design"] == *id);
             assert!(narrower || row["error"].is_null(), "{width}: {row}");
@@ -79,14 +80,15 @@ fn a_wider_space_has_room() {
     }
 }
 
-/// 256 pages, and memory that lies beyond them: no design has anything to show, and the program goes on to say so.
+/// The space has 256 pages, and the memory lies beyond them. No design has a result, but the program still finishes
+/// and says so.
 #[test]
 fn a_space_too_narrow_for_any_design_is_no_crash() {
     let path = bundled(RECEIVE);
-    // Rings have addresses of their own.
+    // `riommu` is left out, because its rings have separate addresses.
     let arguments =
         ["compare", &path, "--set", "address_bits=20", "--designs", "none,static,stock,magazine,portcullis"];
-    let document = untested(&arguments, "nothing was tested, for every run failed");
+    let document = untested(&arguments, "nothing was tested because every run failed");
     assert!(rows(&document).len() >= 4);
     rows(&document).iter().for_each(check_nothing_was_measured);
     let output = portcullis(&arguments);

@@ -1,4 +1,4 @@
-//! `--prefetch`, `--set` and `--sweep`: what a row says of its hardware, and that hardware which does not exist is called so.
+//! `--prefetch`, `--set` and `--sweep`: a row names its hardware, and hardware that does not exist is marked.
 
 use super::bad_input::refused;
 use super::{compared, float, json, printed, rows, written};
@@ -30,7 +30,7 @@ fn a_row_says_what_prefetches_and_what_came_of_it() {
         let [useful, late, useless, unmapped] =
             ["useful", "late", "useless", "unmapped"].map(|key| counts[key].as_u64().expect(key));
         let issued = counts["issued"].as_u64().expect("issued");
-        // Those of the warm-up may end in what is measured, and those of the end are in the buffer.
+        // Prefetches of the warm-up may end in the measured part, and those at the end are still in the buffer.
         let ended = useful + late + useless + unmapped;
         assert!(issued > 0 && issued.abs_diff(ended) <= 16 + 6, "{row}");
     }
@@ -86,7 +86,7 @@ fn what_cannot_be_is_refused_by_name() {
     let sweeps = [
         ("iotlb=1,2", "a machine has no value `iotlb`"),
         ("walkers", "expected KEY=A,B,C"),
-        ("walkers=1,2,1", "expected each value of `walkers` once, and `1` is there twice"),
+        ("walkers=1,2,1", "expected each value of `walkers` once, but `1` appears twice"),
         ("walkers=1,0", "`walkers` must be from 1 to 1024"),
         ("prefetcher=none,stride", "there is no prefetcher `stride`"),
     ];

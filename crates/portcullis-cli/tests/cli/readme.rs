@@ -1,5 +1,5 @@
-//! The tables of documents that come from runs and from the lab show what the program finds. `cargo xtask readme` writes them: it runs this
-//! test with `PORTCULLIS_README` set.
+//! The tables of documents that come from runs and from the lab show what the program finds. `cargo xtask readme`
+//! writes them: it runs this test with `PORTCULLIS_README` set.
 
 use super::{float, json, printed};
 use portcullis_sim::number::{number, percent_range};

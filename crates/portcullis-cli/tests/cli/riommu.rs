@@ -1,4 +1,4 @@
-//! `riommu` from outside: hardware that does not exist, compared and never recommended.
+//! `riommu` on the command line: hardware that does not exist is compared, but never recommended.
 
 use super::{RECEIVE, SEND, bundled, compared, float, json, portcullis, printed, row, rows, text};
 
@@ -10,7 +10,7 @@ fn it_is_marked_and_never_chosen() {
     let designs = ["compare", &path, "--designs", "magazine,riommu"];
     let said = printed(&designs);
     assert!(said.lines().any(|line| line.starts_with("riommu") && line.contains(" strict * ")), "{said}");
-    // The lines of the advice may end anywhere.
+    // Line breaks may fall anywhere in the advice.
     let flat = said.replace('\n', " ");
     assert!(flat.contains("*  no such hardware") && flat.contains("recommend nothing"), "{said}");
     assert!(flat.contains("Strict protection with Linux as it is (`magazine`"), "{said}");
@@ -21,7 +21,7 @@ fn it_is_marked_and_never_chosen() {
     assert!(float(rings, "estimate_gbps") > float(other, "estimate_gbps"), "it would win: {document}");
     assert_eq!(document["best"][0]["strict"]["design"], "magazine");
     assert_eq!((rings["batch"].as_u64(), float(rings, "residual_bytes_us")), (Some(64), 0.0));
-    // Alone there is nothing to choose.
+    // With a single design there is nothing to choose.
     let alone = printed(&["compare", &path, "--designs", "riommu"]);
     assert!(!alone.contains("Choose "), "{alone}");
     let listed = printed(&["list", "designs"]);

@@ -1,4 +1,4 @@
-//! `--sub-page`: what becomes of pages of which buffers have a part, and what it costs.
+//! `--sub-page`: how pages are treated that buffers cover only in part, and what that costs.
 
 use super::nothing_tested::untested;
 use super::{RECEIVE, bundled, compared, float, json, printed, row, rows};
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 const DESIGNS: [&str; 2] = ["--designs", "none,stock,magazine,identity,fast-and-safe,portcullis"];
 
-/// Two halves of a page are two buffers of the trace, and each unmap leaves the page mapped for the other: unless devices have pages
-/// of the domain's own.
+/// Two buffers of the trace share a page, and each unmap leaves the page mapped for the other. Bouncing avoids this,
+/// because the device then has separate pages of the domain.
 #[test]
 fn bouncing_closes_the_rest_of_pages_and_has_its_price() {
     let trace = bundled(RECEIVE);
@@ -25,7 +25,7 @@ fn bouncing_closes_the_rest_of_pages_and_has_its_price() {
         }
         assert_eq!((&before["sub_page"], &after["sub_page"]), (&"expose".into(), &"bounce".into()));
         assert!(float(before, "residual_bytes_us") > 0.0 && float(after, "residual_bytes_us") == 0.0, "{after}");
-        // Of 1,522 bytes and more in a page, each is copied to the device and back, or there and not back.
+        // The buffers have 1,522 bytes and more in a page. Each is copied to the device and back, or only one of both.
         let [before, after] = [before, after].map(|row| float(row, "cycles_per_page"));
         assert!(after > before + 400.0, "{design} {protection}: {before} and {after}");
     }
@@ -51,7 +51,7 @@ fn a_malicious_device_reaches_no_rest_of_a_bounced_page() {
 fn what_is_refused_is_told_with_its_place() {
     let trace = bundled(RECEIVE);
     let arguments = ["compare", &trace, "--sub-page", "refuse", "--designs", "portcullis"];
-    let document = untested(&arguments, "nothing was tested, for every run failed");
+    let document = untested(&arguments, "nothing was tested because every run failed");
     for row in rows(&document) {
         let error = row["error"].as_str().expect("each run ends early");
         assert!(error.contains("has a part of a page only"), "{error}");

@@ -17,12 +17,13 @@ mod rig;
 pub mod sequence;
 mod wiring;
 
+pub use checks::of_design;
 pub use dma::{DMA_BYTES, Faults, Seen, read_refused, write_refused};
 pub use model::ModelRig;
 pub use qemu::QemuRig;
 pub use report::{Line, Report};
 pub use rig::{A, B, BUFFER_BYTES, C, DATA_BASE, DEVICES, FETCHED, Hardware, MEMORY_END, Rig, TABLES_BASE, pattern};
-pub use wiring::{Straight, Wiring};
+pub use wiring::{Straight, Wired, WiredUnit, Wiring};
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

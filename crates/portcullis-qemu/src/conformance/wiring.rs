@@ -66,9 +66,9 @@ impl QueueTap {
     }
 }
 
-/// A rig with its wiring.
+/// A rig, and the wires to it: the host of a design that is checked.
 #[derive(Clone)]
-pub(super) struct Wired {
+pub struct Wired {
     pub(super) rig: Arc<dyn Rig>,
     pub(super) wiring: Arc<dyn Wiring>,
     pub(super) tap: Arc<QueueTap>,
@@ -139,7 +139,7 @@ unsafe impl Mmio for Wired {
 }
 
 /// A lock of [`Wired`].
-pub(super) struct RigLock<T>(Mutex<T>);
+pub struct RigLock<T>(Mutex<T>);
 
 impl<T: Send> Lock<T> for RigLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
@@ -211,9 +211,9 @@ unsafe impl Platform for Wired {
     }
 }
 
-/// The driver as domains see it.
+/// The driver, as domains see it: the IOMMU of a design that is checked.
 #[derive(Clone)]
-pub(super) struct WiredUnit {
+pub struct WiredUnit {
     pub(super) unit: Arc<Unit<Wired, Wired>>,
     pub(super) wiring: Arc<dyn Wiring>,
 }

@@ -7,7 +7,7 @@ use crate::ink::Ink;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-/// The picture, or nothing without findings that show something.
+/// The picture, or `None` if no finding shows anything.
 pub(crate) fn attack(findings: &[Finding], form: Form) -> Result<Option<String>, DrawError> {
     let sound = findings.iter().filter(|finding| !finding.shows_nothing());
     let found: Vec<(&Finding, Reach)> = sound.filter_map(|finding| Some((finding, reach(finding)?))).collect();
@@ -19,7 +19,7 @@ pub(crate) fn attack(findings: &[Finding], form: Form) -> Result<Option<String>,
     let always =
         if found.iter().any(|(_, reach)| *reach == Reach::Always) { f64::from(form.pick(80, 60)) } else { 0.0 };
     let windows = found.iter().any(|(_, reach)| matches!(reach, Reach::For(_)));
-    // Without windows the band of what is never reached takes the room.
+    // Without windows, the band of "never" takes all room.
     let never = if windows { f64::from(form.pick(110, 64)) } else { across - always };
     let bands = Bands { never, between: across - always - never, always };
     let scale = Scale::new(&found.iter().map(|(_, reach)| *reach).collect::<Vec<_>>(), bands);
@@ -29,7 +29,7 @@ pub(crate) fn attack(findings: &[Finding], form: Form) -> Result<Option<String>,
     svg((form.width(), height), label, |area| draw(area, (&found, findings), &scale, margins, form)).map(Some)
 }
 
-/// What the device reached. Without a window, what translated did so for good.
+/// What the device reached. If there is no window, whatever translated did so permanently.
 fn reach(finding: &Finding) -> Option<Reach> {
     match (Reach::new(finding.protection, finding.stale_window_us_max), finding.stale_accesses > 0.0) {
         (None, true) => Some(Reach::Always),
@@ -38,7 +38,7 @@ fn reach(finding: &Finding) -> Option<Reach> {
     }
 }
 
-/// Height of a finding. On a phone its name stands above.
+/// The height of a finding. On a phone its name stands above it.
 const fn row(form: Form) -> u32 {
     form.pick(26, 40)
 }
@@ -85,7 +85,7 @@ fn draw(
     Ok(())
 }
 
-/// What was seen would have gone on for longer in a longer run: there is no end on the scale.
+/// An arrow for a window that a longer run would have lengthened: it has no end on the scale.
 fn arrow(area: &Area<'_>, (from, to): (i32, i32), y: i32, protection: Protection) -> Result<(), DrawError> {
     let style = Ink::of(protection).rgb().stroke_width(1);
     area.draw(&PathElement::new([(from, y), (to, y)], style))?;

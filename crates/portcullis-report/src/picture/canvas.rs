@@ -1,4 +1,4 @@
-//! What all pictures share: the two sizes, axes, text, and the marks of the protections.
+//! The parts that pictures share: the two sizes, axes, text, and the marks of the protections.
 
 use crate::document::Protection;
 use crate::ink::{Ink, themed};
@@ -16,12 +16,12 @@ use std::ops::Range;
 
 /// Why a picture could not be drawn.
 pub(crate) type DrawError = DrawingAreaErrorKind<std::io::Error>;
-/// What is drawn on.
+/// The area of a picture.
 pub(super) type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
 /// A picture with two axes.
 pub(super) type Chart<'s> = ChartContext<'s, SVGBackend<'s>, Cartesian2d<Axis, Axis>>;
 
-/// A picture is drawn twice, since its words must stay legible: for a wide page and for a phone.
+/// Every picture is drawn for a wide page and for a phone, because its text must stay legible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Form {
     Wide,
@@ -31,17 +31,17 @@ pub(crate) enum Form {
 impl Form {
     pub(crate) const ALL: [Self; 2] = [Self::Wide, Self::Narrow];
 
-    /// Width of the picture, in pixels of the page that it is meant for.
+    /// The width of the picture, in pixels of the page for which it is meant.
     pub(super) const fn width(self) -> u32 {
         self.pick(960, 360)
     }
 
-    /// Height of words, in pixels.
+    /// The height of text, in pixels.
     pub(super) const fn words(self) -> u32 {
         self.pick(14, 12)
     }
 
-    /// Either of two values.
+    /// Returns the value for this form.
     pub(super) const fn pick(self, wide: u32, narrow: u32) -> u32 {
         match self {
             Self::Wide => wide,
@@ -50,14 +50,14 @@ impl Form {
     }
 }
 
-/// An axis: what it spans, and its ticks with their names.
+/// An axis: its range, and its ticks with their names.
 pub(super) struct Axis {
     pub(super) range: Range<f64>,
     pub(super) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// From zero to a little beyond `max`, with at most `most` round ticks or so.
+    /// An axis from zero to a little beyond `max`, with about `most` round ticks at most.
     pub(super) fn linear(max: f64, most: u32) -> Self {
         let max = if max > 0.0 { max } else { 1.0 };
         let (step, end) = (round_up(max / f64::from(most)), 1.05 * max);
@@ -72,7 +72,7 @@ pub(super) fn round_up(value: f64) -> f64 {
     [1.0, 2.0, 5.0].map(|factor| factor * power).into_iter().find(|round| *round >= value).unwrap_or(10.0 * power)
 }
 
-/// A round number, with no more digits than it has.
+/// A round number without trailing zeros.
 pub(super) fn tick(at: f64) -> String {
     if at >= 1000.0 {
         return count(at.round() as u64);
@@ -81,7 +81,7 @@ pub(super) fn tick(at: f64) -> String {
     digits.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The unit for times up to so many microseconds, and how many of them it is.
+/// The unit for times up to `max_us`, and its length in microseconds.
 pub(super) fn unit(max_us: f64) -> (&'static str, f64) {
     match max_us {
         ..1e3 => ("µs", 1.0),
@@ -114,18 +114,18 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// Length of the mark at a tick.
+/// The length of the mark at a tick.
 const TICK: i32 = 5;
 
 impl Axis {
-    /// Room to the right of the picture that the name of the last tick needs.
+    /// The room that the name of the last tick needs to the right of the picture.
     pub(super) fn overhang(&self, form: Form) -> u32 {
         let last = self.ticks.last().map_or(0, |(_, name)| width(name, form.words() - 1, false));
         last as u32 / 2 + 4
     }
 }
 
-/// The room beside the axes, in pixels.
+/// The room around the axes, in pixels.
 #[derive(Clone, Copy)]
 pub(super) struct Margins {
     pub(super) left: u32,
@@ -134,7 +134,7 @@ pub(super) struct Margins {
     pub(super) bottom: u32,
 }
 
-/// A picture as text, in the colours of the page. `label` says what it shows to those who cannot see it.
+/// A picture as text, in the colours of the page. `label` describes it for readers who cannot see it.
 pub(super) fn svg(
     (width, height): (u32, u32),
     label: &str,
@@ -149,7 +149,7 @@ pub(super) fn svg(
     Ok(themed(&text).replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1))
 }
 
-/// Draws the axes and a fine line at each tick.
+/// Draws the axes, and a thin line at each tick.
 pub(super) fn axes<'s>(
     area: &Area<'s>,
     margins: Margins,
@@ -175,15 +175,15 @@ pub(super) fn axes<'s>(
     Ok(chart)
 }
 
-/// The style of words of that height, in pixels.
+/// The style of text of height `px`, in pixels.
 pub(super) fn words(ink: Ink, px: u32, bold: bool) -> TextStyle<'static> {
-    /// What the SVG backend divides sizes by.
+    /// The SVG backend divides font sizes by this.
     const PLOTTERS_EM: f64 = 1.24;
     let style = if bold { FontStyle::Bold } else { FontStyle::Normal };
     (FontFamily::SansSerif, f64::from(px) * PLOTTERS_EM, style).into_font().color(&ink.rgb()).into_text_style(&(0, 0))
 }
 
-/// Writes a line that begins at, is centred on or ends at that pixel.
+/// Writes a line of text that begins at, is centred on, or ends at a pixel, depending on `from`.
 pub(super) fn write(
     area: &Area<'_>,
     text: &str,
@@ -194,7 +194,7 @@ pub(super) fn write(
     area.draw(&Text::new(text.to_owned(), at, style.pos(Pos::new(from, VPos::Center))))
 }
 
-/// How wide a line will be at most, in pixels. The letters of sans-serif fonts are half as wide as high on average.
+/// The greatest expected width of a line, in pixels. Letters of sans-serif fonts are on average half as wide as high.
 pub(super) fn width(text: &str, px: u32, bold: bool) -> i32 {
     let em = if bold { 0.62 } else { 0.57 };
     (text.chars().count() as f64 * f64::from(px) * em).ceil() as i32
@@ -205,11 +205,11 @@ pub(super) fn fill(area: &Area<'_>, corners: [(i32, i32); 2], ink: Ink) -> Resul
     area.draw(&Rectangle::new(corners, ink.rgb().filled()))
 }
 
-/// The mark of a protection, told from the others by its shape as well: a disc for strict, a triangle for deferred, a
-/// diamond for none.
+/// Draws the mark of a protection. The shape differs too: a disc for strict, a triangle for deferred, a diamond for
+/// none.
 pub(super) fn mark(area: &Area<'_>, at: (i32, i32), radius: i32, protection: Protection) -> Result<(), DrawError> {
     let colour = Ink::of(protection).rgb().filled();
-    // A rim of the page's colour keeps neighbours apart.
+    // A rim in the page's colour separates neighbouring marks.
     let rim = Ink::Page.rgb().stroke_width(1);
     let diamond =
         |radius| vec![(at.0 - radius, at.1), (at.0, at.1 - radius), (at.0 + radius, at.1), (at.0, at.1 + radius)];
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_phrase_is_narrower_than_the_room_kept_for_it() {
-        // What DejaVu Sans, a wide font, takes at 14 pixels.
+        // The width of this text in DejaVu Sans, a wide font, at 14 pixels.
         assert!(width("freebsd:fixed strict", 14, false) >= 140);
     }
 }

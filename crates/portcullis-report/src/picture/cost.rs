@@ -1,4 +1,4 @@
-//! Cost against exposure: every design and protection a point.
+//! Cost against exposure: a point for every design and protection.
 
 use super::canvas::{Area, Axis, DrawError, Form, Margins, axes, fill, mark, svg, tick, width, words, write};
 use super::labels::{BESIDE, Point, Rect, place};
@@ -14,11 +14,11 @@ struct Dot {
     protection: Protection,
     cycles: f64,
     reach: Reach,
-    /// Whether the advice speaks of it.
+    /// Whether the advice names it.
     best: bool,
 }
 
-/// The scale of cost: even, or by powers of ten where the dearest costs so much that the cheap would lie on each other.
+/// The scale of cost. It is linear, or logarithmic if the dearest run costs so much that the cheap ones would overlap.
 enum Cost {
     Even {
         max: f64,
@@ -30,9 +30,9 @@ enum Cost {
     },
 }
 
-/// How many times dearer than the cheapest the dearest is, on an even scale.
+/// On a linear scale, the dearest run costs at most this many times as much as the cheapest.
 const EVEN_UP_TO: f64 = 25.0;
-/// Where on a scale by powers of ten they begin, as a share of it: what costs nothing is at 0.
+/// Where the powers of ten begin on a logarithmic scale, as a share of the scale. Runs that cost nothing are at 0.
 const POWERS_FROM: f64 = 0.1;
 
 impl Cost {
@@ -66,17 +66,18 @@ impl Cost {
                 Axis { range: 0.0..1.0, ticks: ticks.collect() }
             }
         };
-        // What lies at an end stands a little off the edge.
+        // Marks at an end stand a little off the edge.
         let edge = 0.025 * axis.range.end;
         Axis { range: -edge..axis.range.end + edge, ..axis }
     }
 }
 
-/// Height of the line at the edge of a band that says what it means.
+/// The height of the line of text at the edge of a band.
 const CAPTION: u32 = 20;
 
-/// The picture of `runs`, which all have the same batch, or nothing where none ended. The scale of cost is for `all` that has a picture
-/// of this kind, so that these can be compared. `is_best` says which runs the advice speaks of.
+/// The picture of `runs`, which all have the same batch, or `None` if none of them ended. The scale of cost covers
+/// `all` runs that have a picture of this kind, so that the pictures can be compared. `is_best` says which runs the
+/// advice names.
 pub(crate) fn cost(
     runs: &[&Run],
     all: &[&Run],
@@ -111,7 +112,7 @@ fn name(run: &Run) -> String {
     format!("{}{bound}", run.design.label())
 }
 
-/// Bands with room for the names of their dots.
+/// The scale, whose bands have room for the names of their dots.
 fn scale(dots: &[Dot], form: Form) -> Scale {
     let room = |least: u32, wide: u32, narrow: u32, inside: fn(Reach) -> bool| {
         let names = dots.iter().filter(|dot| inside(dot.reach)).count() as u32;
@@ -155,7 +156,7 @@ fn draw(
         Reach::For(_) => bounds(scale.between()),
         Reach::Always => Rect { top, ..scale.always().map_or(never, bounds) },
     };
-    // Short names of dots that lie on each other are written as one; the best come first, so that theirs stand nearest.
+    // Short names of overlapping dots are written as one. The best come first, so that their names are nearest.
     let together = |one: &str, other: &str| width(one, form.words(), false) + width(other, form.words(), false) < 110;
     let mut points: Vec<Point> = Vec::new();
     let mut kinds = Vec::new();
@@ -187,7 +188,7 @@ fn draw(
     }
     for ((point, place), (protection, best)) in points.iter().zip(&places).zip(&kinds) {
         let style = words(if *best { Ink::of(*protection) } else { Ink::Text }, form.words(), point.bold);
-        // Estimates of widths err; what matters is that the side towards the point is where it belongs.
+        // Estimates of widths are inexact. Only the side towards the point must be placed exactly.
         let middle = (place.rect.top + place.rect.bottom) / 2;
         let (from, at) = if place.rect.left >= point.at.0 {
             (HPos::Left, place.rect.left + BESIDE)

@@ -1,11 +1,11 @@
-//! Numbers over a parameter, a curve for each row of a table.
+//! Numbers over a parameter, with a curve for each row of a table.
 
 use super::canvas::{Axis, DrawError, Form, Margins, axes, svg};
 use crate::document::Grid;
 use crate::ink::Ink;
 use plotters::prelude::*;
 
-/// The picture, or nothing where the columns are no numbers, or the rows more than there are colours.
+/// The picture. `None` if the columns are not numbers, or if there are more rows than colours.
 pub(crate) fn curves(grid: &Grid, form: Form) -> Result<Option<String>, DrawError> {
     let are_numbers = grid.columns.iter().all(|column| column.parse::<f64>().is_ok());
     if !are_numbers || grid.rows.len() > Ink::CURVES.len() {
@@ -16,7 +16,7 @@ pub(crate) fn curves(grid: &Grid, form: Form) -> Result<Option<String>, DrawErro
     let size = (form.width(), form.pick(320, 280));
     let label = format!("{}: {}, by {}, a curve for each row of the table.", grid.title, grid.quantity, grid.across);
     svg(size, &label, |area| {
-        // The columns at equal distances: what is swept is mostly doubled.
+        // The columns are at equal distances, because most sweeps double the value.
         let ticks = grid.columns.iter().enumerate().map(|(at, column)| (at as f64, column.clone()));
         let x = Axis { range: -0.2..grid.columns.len() as f64 - 0.8, ticks: ticks.collect() };
         let margins = Margins { left: form.pick(54, 44), right: form.pick(24, 14), top: 12, bottom: 26 };

@@ -1,4 +1,4 @@
-//! Where the names of points go: near their points, and off each other.
+//! Places the names of points near their points, without overlap.
 
 use super::canvas::width;
 
@@ -25,7 +25,7 @@ impl Rect {
         self.left >= outer.left && self.top >= outer.top && self.right <= outer.right && self.bottom <= outer.bottom
     }
 
-    /// How far the square around a mark is, in pixels of whichever direction is longer.
+    /// The distance to the square around a mark, in pixels of the longer direction.
     const fn apart(self, mark: Self) -> i32 {
         let (across, down) =
             (max(self.left - mark.right, mark.left - self.right), max(self.top - mark.bottom, mark.top - self.bottom));
@@ -42,41 +42,42 @@ const fn max(one: i32, other: i32) -> i32 {
     if one > other { one } else { other }
 }
 
-/// A point that wants its name written.
+/// A point whose name is to be placed.
 pub(super) struct Point {
     pub(super) at: (i32, i32),
     pub(super) name: String,
     pub(super) bold: bool,
-    /// Where the name may go.
+    /// The area in which the name may lie.
     pub(super) within: Rect,
 }
 
-/// Where a name goes.
+/// The place of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) rect: Rect,
-    /// From the point to the name, where they are not side by side.
+    /// A line from the point to the name, if they are not side by side.
     pub(super) leader: Option<[(i32, i32); 2]>,
 }
 
-/// Gap between a mark and its name, and free room at both ends of a name.
+/// The gap between a mark and its name, and the free room at both ends of a name.
 const GAP: i32 = 1;
 pub(super) const BESIDE: i32 = 3;
-/// How far a name may be moved, in lines up or down and in steps to the side.
+/// How far a name may be moved: lines up or down, steps to the side, and the width of a step.
 const LINES: i32 = 16;
 const STEPS: i32 = 12;
 const STEP: i32 = 14;
-/// A name so near needs no leader.
+/// A name within this distance needs no leader.
 const NEAR: i32 = 10;
 
-/// What counts against a place, in the measure of [`candidates`]: an edge crossed, a name or a mark covered, a leader across
-/// a name or a mark, a leader at all.
+/// The penalties of a place, on the scale of [`candidates`]: crossing an edge, covering a name or a mark, a leader
+/// across a name or a mark, and any leader.
 const OUTSIDE: i32 = 5000;
 const COVERED: i32 = 1000;
 const CROSSED: i32 = 60;
 const LED: i32 = 30;
 
-/// Places names of `px` pixels beside marks of `radius`, in the order of the points, each as near as is free.
+/// Places names of height `px` beside marks of `radius`, in the order of the points. Each name takes the best free
+/// place.
 pub(super) fn place(points: &[Point], px: u32, radius: i32) -> Vec<Place> {
     let marks: Vec<Rect> = points.iter().map(|point| Rect::around(point.at, radius)).collect();
     let mut taken: Vec<Place> = Vec::with_capacity(points.len());
@@ -84,7 +85,7 @@ pub(super) fn place(points: &[Point], px: u32, radius: i32) -> Vec<Place> {
         let own = Rect::around(point.at, radius);
         let others = || marks.iter().filter(|mark| **mark != own);
         let led = |mut place: Place| {
-            // A name that could be another mark's as well is led to, too.
+            // A name that could also belong to another mark gets a leader too.
             let (distance, doubtful) = (place.rect.apart(own), |mark: &Rect| place.rect.apart(*mark) <= NEAR);
             if distance > NEAR || others().any(|mark| doubtful(mark) && place.rect.apart(*mark) <= distance) {
                 place.leader = Some([point.at, place.rect.nearest(point.at)]);
@@ -109,18 +110,18 @@ pub(super) fn place(points: &[Point], px: u32, radius: i32) -> Vec<Place> {
     taken
 }
 
-/// Whether a leader runs across a rectangle.
+/// Whether a leader crosses a rectangle.
 fn crosses(leader: Option<[(i32, i32); 2]>, rect: Rect) -> bool {
     leader.is_some_and(|leader| along(leader).any(|at| Rect::around(at, 1).overlaps(rect)))
 }
 
-/// Points on a line, some pixels apart.
+/// Points on a line, a few pixels apart.
 fn along([(x0, y0), (x1, y1)]: [(i32, i32); 2]) -> impl Iterator<Item = (i32, i32)> {
     let pieces = ((x1 - x0).abs().max((y1 - y0).abs()) / 3).max(1);
     (0..=pieces).map(move |piece| (x0 + (x1 - x0) * piece / pieces, y0 + (y1 - y0) * piece / pieces))
 }
 
-/// Places for the name of a point, each with its distance.
+/// Candidate places for the name of a point, each with its distance.
 fn candidates(point: &Point, px: u32, radius: i32) -> Vec<(i32, Rect)> {
     let (width, height) = (width(&point.name, px, point.bold) + 2 * BESIDE, px as i32 + 2);
     let (x, y) = point.at;
@@ -129,12 +130,12 @@ fn candidates(point: &Point, px: u32, radius: i32) -> Vec<(i32, Rect)> {
         let top = y - height / 2 + line * height;
         for step in 0..=STEPS {
             let (right_of, left_of) = (x + radius + GAP + step * STEP, x - radius - GAP - width - step * STEP);
-            // Above and below there is also the place over the point itself.
+            // Above and below, there is also the place centred on the point.
             let centred = (step == 0 && line != 0).then_some(x - width / 2);
             for left in [Some(right_of), Some(left_of), centred].into_iter().flatten() {
                 let rect = Rect { left, top, right: left + width, bottom: top + height };
                 let (near_x, near_y) = rect.nearest(point.at);
-                // To the right is where a name is looked for first, then to the left, then above.
+                // A name is preferably to the right, then to the left, then above.
                 let habit = i32::from(left != right_of) + i32::from(line > 0);
                 candidates.push((4 * (near_x - x).abs() + 5 * (near_y - y).abs() + habit, rect));
             }

@@ -1,4 +1,4 @@
-//! Misses by level: what a device access costs in reads of memory, a bar for each run.
+//! Misses by level: what a device access costs in reads of memory, with a bar for each run.
 
 use super::canvas::{Area, Axis, DrawError, Form, Margins, axes, fill, mark, svg, width, words, write};
 use crate::document::Run;
@@ -8,7 +8,7 @@ use plotters::style::text_anchor::HPos;
 /// A level of the translation: its name, its colour, and its misses per page in a run.
 pub(crate) type Level = (&'static str, Ink, fn(&Run) -> Option<f64>);
 
-/// From the one that is asked first to the one nearest the root.
+/// The levels, from the one that is looked up first to the one nearest the root.
 pub(crate) const LEVELS: [Level; 4] = [
     ("IOTLB", Ink::Iotlb, |run| run.iotlb_misses_per_page),
     ("PTcache-L3", Ink::CacheL3, |run| run.ptcache_l3_misses_per_page),
@@ -16,7 +16,7 @@ pub(crate) const LEVELS: [Level; 4] = [
     ("PTcache-L1", Ink::CacheL1, |run| run.ptcache_l1_misses_per_page),
 ];
 
-/// The picture, or nothing where no device access was translated.
+/// The picture, or `None` if no device access was translated.
 pub(crate) fn misses(runs: &[&Run], form: Form) -> Result<Option<String>, DrawError> {
     let runs: Vec<&Run> =
         runs.iter().copied().filter(|run| run.memory_reads_per_page.is_some_and(|reads| reads > 0.0)).collect();
@@ -31,7 +31,7 @@ pub(crate) fn misses(runs: &[&Run], form: Form) -> Result<Option<String>, DrawEr
     svg((form.width(), height), label, |area| draw(area, &runs, margins, form)).map(Some)
 }
 
-/// Height of a bar with what belongs to it. On a phone the name stands above.
+/// The height of a bar with its name. On a phone the name stands above the bar.
 const fn row(form: Form) -> u32 {
     form.pick(24, 34)
 }

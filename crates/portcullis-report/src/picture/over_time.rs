@@ -1,4 +1,4 @@
-//! The stale window over time: how old the oldest buffer is that a device still reaches, a strip for each run.
+//! The stale window over time: the age of the oldest buffer that a device still reaches, with a strip for each run.
 
 use super::canvas::{Area, Axis, DrawError, Form, Margins, axes, mark, round_up, svg, tick, unit, width, words, write};
 use crate::document::Run;
@@ -6,17 +6,17 @@ use crate::ink::Ink;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-/// Ages in the pieces of a run, all in microseconds.
+/// The ages in the pieces of a run, all in microseconds.
 struct Strip<'r> {
     run: &'r Run,
     ages_us: &'r [f64],
     piece_us: f64,
-    /// When the run, or its last window, was over.
+    /// When the run or its last window ended, whichever is later.
     end_us: f64,
 }
 
 impl<'r> Strip<'r> {
-    /// The strip of a run that left something stale.
+    /// The strip of a run, if it left something stale.
     fn new(run: &'r Run) -> Option<Self> {
         let ages_us = run.stale_window_us_over_time.as_deref().filter(|ages_us| !ages_us.is_empty())?;
         let piece_us = run.stale_window_piece_us?;
@@ -25,7 +25,7 @@ impl<'r> Strip<'r> {
     }
 }
 
-/// The picture, or nothing where no run left anything stale.
+/// The picture, or `None` if no run left anything stale.
 pub(crate) fn over_time(runs: &[&Run], form: Form) -> Result<Option<String>, DrawError> {
     let strips: Vec<Strip<'_>> = runs.iter().copied().filter_map(Strip::new).collect();
     if strips.is_empty() {
@@ -40,7 +40,7 @@ pub(crate) fn over_time(runs: &[&Run], form: Form) -> Result<Option<String>, Dra
     svg((form.width(), height), label, |area| draw(area, &strips, margins, form)).map(Some)
 }
 
-/// Height of a strip, and how much of it stays free above. On a phone that is where its name stands.
+/// The height of a strip, and how much of it stays free at the top. On a phone its name stands there.
 const fn row(form: Form) -> u32 {
     form.pick(64, 78)
 }
@@ -55,10 +55,10 @@ fn draw(area: &Area<'_>, strips: &[Strip<'_>], margins: Margins, form: Form) -> 
     let ticks = x.ticks.into_iter().filter(|(at, _)| at * us <= end_us);
     let x = Axis { range: 0.0..end_us, ticks: ticks.map(|(at, tick)| (at * us, format!("{tick} {name}"))).collect() };
 
-    // Each strip has a line for nothing and one for a round age above the oldest of all.
+    // Each strip has a line for zero, and one for a round age above the oldest age.
     let oldest_us = strips.iter().flat_map(|strip| strip.ages_us).copied().fold(0.0, f64::max);
     let (name, us) = unit(oldest_us);
-    // A timer is always a bit late; the head of the strip has room for that.
+    // A timer always fires a little late. The head of the strip has room for that.
     let most = round_up(0.95 * oldest_us / us);
     let (row_px, room) = (f64::from(row(form)), f64::from(row(form) - head(form)));
     let foot = |index: usize| row_px * (strips.len() - 1 - index) as f64;
@@ -70,7 +70,7 @@ fn draw(area: &Area<'_>, strips: &[Strip<'_>], margins: Margins, form: Form) -> 
     let mut chart = axes(area, margins, x, y, form)?;
     let style = words(Ink::Text, form.words(), false);
     for (index, strip) in strips.iter().enumerate() {
-        // A stair: an age holds for the whole of its piece.
+        // A stair, because an age holds for its whole piece.
         let stair = strip.ages_us.iter().enumerate().flat_map(|(piece, age_us)| {
             let (from_us, to_us) = (piece as f64 * strip.piece_us, (piece as f64 + 1.0) * strip.piece_us);
             [from_us, to_us].map(|at_us| (at_us, height(index, *age_us)))

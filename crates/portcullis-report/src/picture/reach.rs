@@ -1,11 +1,11 @@
-//! The scale of exposure: how long a device reached a buffer after its unmap. Never and always have bands of their own; what
-//! lies between is logarithmic.
+//! The scale of exposure: how long a device reached a buffer after its unmap. "Never" and "always" have separate
+//! bands. The part between them is logarithmic.
 
 use super::canvas::Axis;
 use crate::document::Protection;
 use std::ops::Range;
 
-/// How long a device still reached a buffer at most.
+/// The longest time for which a device still reached a buffer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Reach {
     Never,
@@ -15,7 +15,7 @@ pub(super) enum Reach {
 }
 
 impl Reach {
-    /// What a document says: no window has an end where nothing is taken back.
+    /// The reach that a document gives. Without protection no window ends.
     pub(super) fn new(protection: Protection, window_us_max: Option<f64>) -> Option<Self> {
         match (protection, window_us_max) {
             (Protection::None, None) => Some(Self::Always),
@@ -34,27 +34,28 @@ pub(super) struct Bands {
     pub(super) always: f64,
 }
 
-/// Room between the logarithmic part and its neighbours.
+/// The room between the logarithmic part and its neighbours.
 const EDGE: f64 = 14.0;
-/// How far beyond a power of ten a window may go into that room, as a power of ten. A timer of 10 ms is always a bit late.
+/// How far beyond a power of ten a window may extend into that room, as a power of ten. A timer of 10 ms always fires a
+/// little late.
 const OVER: f64 = 0.1;
 
 /// The scale, in pixels from its beginning.
 pub(super) struct Scale {
     bands: Bands,
-    /// Powers of ten of a microsecond, at both ends of the logarithmic part.
+    /// The exponents at both ends of the logarithmic part, as powers of ten of a microsecond.
     exponents: (i32, i32),
 }
 
 impl Scale {
-    /// A scale for all of `reaches`. Bands that none of them is in have no room.
+    /// A scale for all of `reaches`. Bands without any reach get no room.
     pub(super) fn new(reaches: &[Reach], bands: Bands) -> Self {
         let room = |wanted: bool, px: f64| if wanted { px } else { 0.0 };
         let windows =
             || reaches.iter().filter_map(|reach| if let Reach::For(us) = reach { Some(us.log10()) } else { None });
         let high = (windows().fold(f64::NEG_INFINITY, f64::max) - OVER).ceil();
         let low = windows().fold(f64::INFINITY, f64::min).floor();
-        // Two powers of ten at least, so that windows alike look alike.
+        // The scale covers at least two powers of ten, so that similar windows look similar.
         let exponents = if high.is_finite() { (low.min(high - 2.0) as i32, high as i32) } else { (0, 0) };
         let bands = Bands {
             never: bands.never,
@@ -64,12 +65,12 @@ impl Scale {
         Self { bands, exponents }
     }
 
-    /// Where the band of what is never reached ends.
+    /// The band of "never".
     pub(super) fn never(&self) -> Range<f64> {
         0.0..self.bands.never
     }
 
-    /// The band of what is always reached, if there is one.
+    /// The band of "always", if there is one.
     pub(super) fn always(&self) -> Option<Range<f64>> {
         let start = self.bands.never + self.bands.between;
         (self.bands.always > 0.0).then_some(start..start + self.bands.always)
@@ -80,7 +81,7 @@ impl Scale {
         self.bands.never..self.bands.never + self.bands.between
     }
 
-    /// Where a reach is. Never and always are in the middle of their bands.
+    /// The position of a reach. Never and always are in the middle of their bands.
     pub(super) fn at(&self, reach: Reach) -> f64 {
         let (low, high) = (f64::from(self.exponents.0), f64::from(self.exponents.1));
         match reach {
@@ -93,7 +94,7 @@ impl Scale {
         }
     }
 
-    /// Length of the whole.
+    /// The length of the whole scale.
     pub(super) fn length(&self) -> f64 {
         self.bands.never + self.bands.between + self.bands.always
     }
@@ -114,7 +115,7 @@ impl Scale {
     }
 }
 
-/// Ten to that power of microseconds.
+/// The name of ten to the power of `exponent` microseconds.
 fn duration(exponent: i32) -> String {
     let (unit, smallest) = match exponent {
         ..-3 => ("ps", -6),

@@ -1,4 +1,5 @@
-//! What to choose and why, from the numbers of one comparison. The rules stand in `ranking`, and in `docs/advice.md` for users.
+//! Advises what to choose and why, from the numbers of one comparison. The rules are in `ranking`, and in
+//! `docs/advice.md` for users.
 
 mod ranking;
 mod sensitivity;
@@ -21,16 +22,16 @@ pub struct Advice {
     pub text: String,
     /// The best run of each protection.
     pub best: Best,
-    /// Which assumptions it hangs on; `None` where that was not tried.
+    /// The assumptions on which the advice depends; `None` if they were not tried.
     pub sensitivity: Option<Sensitivity>,
 }
 
 /// The best run of each protection for one piece of work, by the rules of the advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Best {
-    /// Among the strict ones.
+    /// The best strict run.
     pub strict: Option<Choice>,
-    /// Among the deferred ones.
+    /// The best deferred run.
     pub deferred: Option<Choice>,
 }
 
@@ -39,7 +40,7 @@ pub struct Best {
 pub struct Choice {
     /// The design.
     pub design: &'static str,
-    /// Its parameters, where they differ from the defaults.
+    /// Its parameters, if they differ from the defaults.
     pub options: Options,
     /// The largest batch of unmaps.
     pub batch: usize,
@@ -65,7 +66,8 @@ fn linux(rows: &[CompareRow], protection: Protection) -> Option<Candidate<'_>> {
     rows.iter().find(is_it).filter(|row| row.violation().is_none()).and_then(Candidate::of)
 }
 
-/// Advice on each of the plan's pieces of work, in their order. What it hangs on is tried; `progress` is told of each constant.
+/// Advice on each of the plan's pieces of work, in order. Also tries the assumptions on which the advice depends, and
+/// tells `progress` of each constant.
 pub fn advise(plan: &ComparePlan, comparison: &Comparison, mut progress: impl FnMut(&str)) -> Vec<Advice> {
     let of_item = |item| {
         let all = comparison.results.iter().chain(&comparison.equal_batch);

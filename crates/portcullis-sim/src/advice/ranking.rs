@@ -1,32 +1,34 @@
-//! Which run is best, and which are as good.
+//! Which run is best, and which runs are as good.
 //!
-//! The rules: a run is judged by its share of the unprotected rate; where buffers may be nearly empty, by the lower end. Shares within
-//! [`TIE`] of the best are a tie, and the simplest wins it: what Linux can do today, before another kernel, before drivers that unmap in
-//! batches as well. What needs hardware that does not exist is never ranked, nor what has failed a check.
+//! The rules: a run is judged by its share of the unprotected rate. If buffers may be nearly empty, the lower end of
+//! the range counts. Shares within [`TIE`] of the best are a tie, and the simplest run wins it. What Linux can do
+//! today is simpler than another kernel, and another kernel is simpler than one with drivers that unmap in batches.
+//! Runs on hardware that does not exist, and runs that failed a check, are never ranked.
 
 use crate::compare::CompareRow;
 use crate::outcome::RunOutcome;
 use portcullis::Protection;
 
-/// Shares of the unprotected rate that differ by no more than this are equal: the model's prices are no better.
+/// Shares of the unprotected rate that differ by at most this count as equal, because the model's prices are no more
+/// exact.
 pub(crate) const TIE: f64 = 0.02;
 
-/// Whether a share of the unprotected rate is as good as all of it.
+/// Whether a share of the unprotected rate counts as the full rate.
 pub(super) fn is_free(share: f64) -> bool {
     share >= 1.0 - TIE
 }
 
-/// The design that Linux has today.
+/// The id of the design that Linux has today.
 pub(super) const LINUX: &str = "magazine";
 
-/// A run that ended.
+/// A run that has a result.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'r> {
     pub(super) row: &'r CompareRow,
     pub(super) outcome: &'r RunOutcome,
 }
 
-/// What has to change for a run's design to be used.
+/// What has to change before a run's design can be used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Effort {
     /// An option of today's Linux.
@@ -50,26 +52,27 @@ impl<'r> Candidate<'r> {
         }
     }
 
-    /// Its share of the unprotected rate, at worst.
+    /// Its share of the unprotected rate; the lower end if it is a range.
     pub(super) fn share(&self) -> f64 {
         self.outcome.estimate_vs_none_min.unwrap_or(self.outcome.estimate_vs_none)
     }
 
-    /// Whether it costs so little that it makes no difference.
+    /// Whether its protection costs next to nothing.
     pub(super) fn is_free(&self) -> bool {
         is_free(self.share())
     }
 }
 
-/// The best runs: those within [`TIE`] of the best share, the simplest first, and of those as simple the cheapest.
+/// The best runs: those within [`TIE`] of the best share, simplest first. Among equally simple runs, the cheapest
+/// comes first.
 pub(super) struct Ranking<'r> {
     pub(super) tied: Vec<Candidate<'r>>,
-    /// All that were ranked, the simplest first.
+    /// All ranked runs, simplest first.
     pub(super) all: Vec<Candidate<'r>>,
 }
 
 impl<'r> Ranking<'r> {
-    /// Of the runs under `protection`; with batches of at most `batch`, if that is given.
+    /// Ranks the runs under `protection`. If `batch` is given, ranks only runs with this batch.
     pub(super) fn of(rows: &'r [CompareRow], protection: Protection, batch: Option<usize>) -> Self {
         let may_win = |row: &&CompareRow| {
             let is_asked_for = row.protection == protection && batch.is_none_or(|batch| row.batch == batch);
@@ -85,12 +88,12 @@ impl<'r> Ranking<'r> {
         Self { tied, all }
     }
 
-    /// Whether no run is better than another.
+    /// Whether all runs tie.
     pub(super) fn is_all_tied(&self) -> bool {
         self.tied.len() == self.all.len()
     }
 
-    /// The simplest of the best.
+    /// The simplest of the best runs.
     pub(super) fn best(&self) -> Option<Candidate<'r>> {
         self.tied.first().copied()
     }

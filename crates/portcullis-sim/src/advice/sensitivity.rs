@@ -1,8 +1,9 @@
-//! Which assumed constants the advice hangs on: each is tried at both ends of its range, by itself.
+//! Which assumed constants the advice depends on. Each is tried alone, at both ends of its range.
 //!
-//! What a step costs is counted, not run again: a run's cycles are linear in it. Where that says that the advice would be another, the
-//! runs are made, and they decide. What changes how hardware behaves, or how long cores wait, is run; where all such constants together,
-//! at the ends that are worst or best for all, move no share, none of them by itself does.
+//! For a cost of a step, no run is repeated at first: the cycles of a run are linear in it, and are recomputed. If the
+//! advice would then change, the runs are repeated, and they decide. For a constant that changes how hardware behaves
+//! or how long cores wait, the runs are repeated. Such constants are also tried all together, at the ends that are
+//! worst and best: if no share moves then, none of them is tried alone.
 
 use super::linux;
 use super::ranking::{Candidate, Effort, Ranking, TIE, is_free};
@@ -17,36 +18,37 @@ use portcullis::designs::{Choice, DesignId};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What came of trying every assumed constant.
+/// The result of trying every assumed constant.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sensitivity {
-    /// How many there are.
+    /// How many assumed constants there are.
     pub constants: usize,
-    /// Those with which the advice would be another.
+    /// Constants that would change the advice.
     pub changes: Vec<Tried>,
-    /// Those that could not be tried: a run failed, or there is no such machine.
+    /// Constants that could not be tried, because a run failed or such a machine cannot exist.
     pub untried: Vec<String>,
-    /// What strict protection with Linux as it is costs over all of that, as shares of the unprotected rate: least and most.
+    /// The least and the most that strict protection with Linux as it is costs over all trials, as shares of the
+    /// unprotected rate.
     pub cost_today: Option<[f64; 2]>,
 }
 
-/// An assumed constant at an end of its range, and what would come of it.
+/// An assumed constant at an end of its range, and how the advice would change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tried {
-    /// Its name.
+    /// The name of the constant.
     pub key: String,
-    /// What is assumed.
+    /// The assumed value.
     pub value: f64,
-    /// What was tried.
+    /// The value tried.
     pub at: f64,
-    /// What was set with it, where one alone would not show.
+    /// The constant set together with it, and its value, if one alone would not show.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with: Option<(String, f64)>,
-    /// What would then be so.
+    /// How the advice would change.
     pub then: String,
 }
 
-/// What only says how much of a resource the work needs: nothing in a run depends on it.
+/// Constants that only say how much of a resource the work needs. No run depends on them.
 const OF_THE_ESTIMATE: [&str; 5] = [
     "unprotected_cycles_per_byte",
     "unprotected_cycles_per_request",
@@ -54,22 +56,22 @@ const OF_THE_ESTIMATE: [&str; 5] = [
     "disk_iops",
     "disk_bytes_per_second",
 ];
-/// What makes translations longer when it is smaller.
+/// Constants that make translations slower if they are smaller.
 const CACHES: [&str; 5] =
     ["iotlb_entries", "ptcache_l1_entries", "ptcache_l2_entries", "ptcache_l3_entries", "walkers"];
-/// What makes them longer when it is larger.
+/// Constants that make translations slower if they are larger.
 const LATENCIES: [&str; 2] = ["memory_read_ps", "hit_ps"];
-/// A faster disk has more of both: one alone leaves the other as the limit.
+/// A faster disk has more of both. If only one is raised, the other remains the limit.
 const TOGETHER: [&str; 2] = ["disk_iops", "disk_bytes_per_second"];
-/// Costs that are not charged by step: of waiting for each other, and of making entries visible.
+/// Costs that are not charged by step: those of waiting for other cores, and of making entries visible.
 const COSTS_OF_WAITING: [&str; 7] =
     ["lock", "line_transfer", "handoff_per_waiter", "poll", "line_flush", "line_flush_next", "store_fence"];
-/// How many of the best of each batch are tried, one that would be named among them.
+/// How many of the best runs of each batch are tried, including one that would be named.
 const TRIED_PER_BATCH: usize = 2;
-/// Shares that move by less than this have not moved.
+/// Shares that change by less than this count as unchanged.
 const UNMOVED: f64 = 0.002;
 
-/// A strict run that the advice may speak of.
+/// A strict run that the advice may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     choice: Choice,
@@ -79,7 +81,7 @@ struct Run {
     is_today: bool,
 }
 
-/// The share of the unprotected rate of each run, at worst.
+/// The share of the unprotected rate of each run, at the lower end of its range.
 type Shares = Vec<f64>;
 
 struct Trial<'p> {
@@ -89,13 +91,13 @@ struct Trial<'p> {
     runs: Vec<Run>,
     measured: Vec<Measured>,
     base: Shares,
-    /// Groups of constants that move nothing, even all together.
+    /// Groups of constants that change no share, even all together.
     idle: Vec<&'static str>,
 }
 
 impl Sensitivity {
-    /// What the advice on item `index`, run at `pace`, hangs on. `None` where nothing is assumed, where values are swept or hardware is hypothetical,
-    /// and where there is no strict run.
+    /// The constants on which the advice on item `index`, run at `pace`, depends. `None` if nothing is assumed, if
+    /// values are swept, if there is a prefetcher (which no hardware has), or if there is no strict run.
     pub(super) fn of(
         plan: &ComparePlan,
         index: usize,
@@ -133,7 +135,7 @@ impl Sensitivity {
         Some(Self { constants: item.machine.assumed.len(), changes, untried, cost_today })
     }
 
-    /// In words.
+    /// The result as a sentence.
     pub(super) fn sentence(&self) -> String {
         let tried = match self.untried.len() {
             0 => format!("Each of the {} assumed constants was tried at both ends of its range", self.constants),
@@ -154,9 +156,9 @@ impl Sensitivity {
             _ => String::new(),
         };
         if self.changes.is_empty() {
-            return format!("{tried}: with none would other designs be better{cost}.");
+            return format!("{tried}: none of them would make another design better{cost}.");
         }
-        // What comes of several is said once.
+        // Several constants with the same effect share one clause.
         let mut thens: Vec<(&str, Vec<String>)> = Vec::new();
         for change in &self.changes {
             let also =
@@ -177,7 +179,7 @@ fn plain(value: f64) -> String {
     if value >= 1000.0 { count(value.round() as u64) } else { number(value) }
 }
 
-/// Today's Linux, and the best of each batch.
+/// The run of today's Linux, and the best runs of each batch.
 fn candidates(rows: &[CompareRow]) -> Vec<Run> {
     let run = |candidate: &Candidate<'_>, is_today| {
         let row = candidate.row;
@@ -214,7 +216,7 @@ impl<'p> Trial<'p> {
         Some(trial)
     }
 
-    /// Whether no share moves where all of these are at their worst, nor where all are at their best.
+    /// Whether no share changes if all of these are at their worst, nor if all are at their best.
     fn moves_nothing(&self, falling: &[&str], rising: &[&str]) -> bool {
         let is_unmoved = |worst: bool| {
             let mut machine = self.item.machine.clone();
@@ -231,7 +233,7 @@ impl<'p> Trial<'p> {
         is_unmoved(true) == Some(true) && is_unmoved(false) == Some(true)
     }
 
-    /// Makes the runs on `machine`. `None` where one of them fails: then nothing is known.
+    /// Repeats the runs on `machine`. `None` if one of them fails, because the answer is then unknown.
     fn measure(&self, machine: &Machine, with_steps: bool) -> Option<Vec<Measured>> {
         let item = Item { machine: machine.clone(), ..self.item.clone() };
         let run = |run: &Run| {
@@ -250,8 +252,8 @@ impl<'p> Trial<'p> {
         measured.iter().map(share).collect()
     }
 
-    /// The shares with `key` at an end of its range, and what would then be so, if that is not what is so now. `None` where it cannot be
-    /// tried.
+    /// The shares with `key` at an end of its range, and how the advice then changes, if it does. `None` if this end
+    /// cannot be tried.
     fn attempt(&self, key: &str, end: usize) -> Option<(Shares, Option<Tried>)> {
         let mut machine = self.item.machine.clone();
         let (value, at) = (machine.get(key)?, machine.assumed.get(key)?[end]);
@@ -272,13 +274,13 @@ impl<'p> Trial<'p> {
         } else {
             self.shares(&machine, &self.measure(&machine, false)?)
         };
-        // Of two that go together the first is named.
+        // Of two constants set together, only the first is reported.
         let then = self.change(&shares).filter(|_| TOGETHER[1] != key || with.is_none());
         let tried = then.map(|then| Tried { key: key.to_owned(), value, at, with, then });
         Some((shares, tried))
     }
 
-    /// What was measured, with the prices of `machine`.
+    /// The measured runs, recomputed with the costs of `machine`.
     fn repriced(&self, machine: &Machine) -> Vec<Measured> {
         let (old, new) = (&self.item.machine.costs, &machine.costs);
         let reprice = |measured: &Measured| {
@@ -294,13 +296,14 @@ impl<'p> Trial<'p> {
         self.measured.iter().map(reprice).collect()
     }
 
-    /// How the answer differs: whether today's Linux costs anything, and what would be named as better at each batch.
+    /// How the advice changes: whether today's Linux costs anything, and which design would be named as better at each
+    /// batch.
     fn change(&self, now: &Shares) -> Option<String> {
         change(&self.runs, &self.base, now)
     }
 }
 
-/// Sets a value to the end of its range, as far as there can be such a machine. Most values are whole numbers.
+/// Sets a value to the end of its range, if such a machine can exist. Most values are whole numbers.
 fn set(machine: &mut Machine, key: &str, at: f64) -> Option<()> {
     machine
         .set(key, &format!("{at:.0}"))
@@ -310,7 +313,7 @@ fn set(machine: &mut Machine, key: &str, at: f64) -> Option<()> {
     machine.check().ok()
 }
 
-/// How the answer from `now` differs from that from `base`.
+/// How the advice from `now` differs from that from `base`.
 fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
     let today = runs.iter().position(|run| run.is_today);
     if let Some(today) = today
@@ -321,7 +324,7 @@ fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
             false => format!("strict protection would cost {} with Linux as it is", percent(1.0 - now[today])),
         });
     }
-    // Where it costs nothing, no other design is spoken of.
+    // If today's Linux costs nothing, the advice names no other design.
     if today.is_some_and(|today| is_free(base[today])) {
         return None;
     }
@@ -343,7 +346,8 @@ fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
     })
 }
 
-/// The runs of `batch` that are better than today's, if there is one, by more than a tie, and tie with the best: the simplest first.
+/// The runs of `batch` that tie with the best, simplest first. If today's Linux was run, they must be better than it
+/// by more than a tie.
 fn best(runs: &[Run], batch: usize, shares: &Shares) -> Vec<usize> {
     let floor = runs.iter().position(|run| run.is_today).map_or(f64::NEG_INFINITY, |today| shares[today] + TIE);
     let of_batch = || (0..runs.len()).filter(|index| runs[*index].batch == batch && shares[*index] > floor);

@@ -1,4 +1,4 @@
-//! The rules, on rows made up for each.
+//! Tests the rules on constructed rows.
 
 use super::ranking::Ranking;
 use super::text;
@@ -37,7 +37,7 @@ fn the_simplest_wins_a_tie() {
     assert_eq!(best(&rows, None), ("magazine", 1));
     rows.pop();
     assert_eq!(best(&rows, None), ("identity", 1), "no drivers to change");
-    // Of those that are as simple, the cheapest.
+    // Among equally simple runs, the cheapest wins.
     rows.push(row("eiovar", 1, 0.999, 199.0));
     assert_eq!(best(&rows, None), ("eiovar", 1));
     assert_eq!(Ranking::of(&rows, Protection::Strict, None).tied.len(), 3);
@@ -67,12 +67,12 @@ fn neither_hardware_that_does_not_exist_wins_nor_what_failed_a_check() {
     assert_eq!(best(&rows, None), ("magazine", 1));
 }
 
-/// The paragraph for `rows`.
+/// The advice for `rows`.
 fn said(rows: &[CompareRow]) -> String {
     text::of(rows, &Machine::by_id("cascadelake-cx5").expect("a machine"), None)
 }
 
-/// With what it takes at the recorded speed.
+/// The row with its cost at the recorded speed.
 fn recorded(mut row: CompareRow, cycles_per_page: f64) -> CompareRow {
     let Measurement::Done(outcome) = &mut row.outcome else { unreachable!("it was done") };
     let recorded =
@@ -115,12 +115,12 @@ fn what_lowers_the_cost_is_named_at_equal_batches() {
     );
     assert!(text.contains("in batches of up to 64, and a kernel that is changed to `portcullis`"), "{text}");
     assert!(text.contains("where `magazine` in the same batches would cost 40 %"), "{text}");
-    // A tie lowers nothing.
+    // A run within a tie does not lower the cost.
     assert!(!text.contains("`identity`"), "{text}");
     assert!(said(&single).contains("No other design here makes strict cheaper"), "{}", said(&single));
 }
 
-/// With what its batches cost.
+/// The row with the cost of its batches.
 fn waiting(mut row: CompareRow, buffers: f64) -> CompareRow {
     let Measurement::Done(outcome) = &mut row.outcome else { unreachable!("it was done") };
     (outcome.batch_buffers_mean, outcome.batch_buffers_max) = (Some(buffers), Some(64));
@@ -136,7 +136,7 @@ fn batches_are_named_with_their_price_and_todays_design_may_batch_as_well() {
         text.contains("changed to `portcullis` (1 % instead; the price of batches: one holds 9.00 buffers"),
         "{text}"
     );
-    // Batches that gain no more than a tie are not worth their drivers.
+    // Batches that gain no more than a tie do not justify new drivers.
     let text = said(&[&single[..], &[waiting(row("portcullis", 64, 0.96, 50.0), 9.0)]].concat());
     assert!(text.contains("`identity`") && !text.contains("`portcullis`"), "{text}");
     let text = said(&[single[0].clone(), waiting(row("magazine", 64, 0.9, 300.0), 8.0)]);

@@ -1,4 +1,4 @@
-//! The advice in words.
+//! The advice as text.
 
 use super::linux;
 use super::ranking::{Candidate, Effort, LINUX, Ranking, TIE};
@@ -32,7 +32,7 @@ pub(super) fn of(rows: &[CompareRow], machine: &Machine, sensitivity: Option<&Se
     sentences.join(" ")
 }
 
-/// Today's Linux comes first: it can be had without another kernel.
+/// Today's Linux comes first, because it needs no other kernel.
 fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candidate<'_>>) -> Vec<String> {
     let mut sentences = Vec::new();
     if strict.is_free() {
@@ -72,7 +72,7 @@ fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candi
     sentences
 }
 
-/// What to choose among designs that are all no option of Linux.
+/// What to choose if today's Linux is not among the runs.
 fn without_linux(rows: &[CompareRow]) -> Vec<String> {
     let (strict, deferred) =
         (Ranking::of(rows, Protection::Strict, None), Ranking::of(rows, Protection::Deferred, None));
@@ -107,7 +107,7 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
     sentences
 }
 
-/// Where the batches that were asked for leave out Linux as it is.
+/// Says that `--batch` leaves out Linux as it is, if it does.
 fn batched_linux(rows: &[CompareRow]) -> Option<String> {
     let is_batched = |row: &&CompareRow| row.label() == LINUX && row.batch > 1;
     rows.iter().find(is_batched)?;
@@ -117,7 +117,7 @@ fn batched_linux(rows: &[CompareRow]) -> Option<String> {
     )
 }
 
-/// What is best where drivers do not batch, next to a choice whose drivers do.
+/// The best run without batches, if the chosen run needs batches.
 fn without_batches(rows: &[CompareRow], chosen: &Candidate<'_>) -> Option<String> {
     let best = Ranking::of(rows, Protection::Strict, Some(1)).best().filter(|_| chosen.row.batch > 1)?;
     Some(format!("Without batches {} is the best, at {} of unprotected.", name(&best), share(best.outcome)))
@@ -143,7 +143,7 @@ fn choose(ranking: &Ranking<'_>, best: Candidate<'_>, because: &str) -> String {
     format!("Choose {}, because {because}. It is {estimate}.{tied}", name(&best))
 }
 
-/// Where today's Linux is as good as all.
+/// Says that no design is better than today's Linux.
 fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
     let ranking = Ranking::of(rows, Protection::Strict, Some(1));
     let others = ranking.all.len().checked_sub(1).filter(|others| *others > 0)?;
@@ -160,7 +160,8 @@ fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
     })
 }
 
-/// What lowers the price of strict protection at batches of `batch`, by more than a tie above the share `floor`, and its own share.
+/// What lowers the cost of strict protection at batches of `batch` by more than a tie above the share `floor`. Returns
+/// its share too.
 fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize, floor: f64) -> Option<(f64, String)> {
     let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
     let better: Vec<&Candidate<'_>> = ranking.tied.iter().filter(|one| one.share() > floor + TIE).collect();
@@ -188,7 +189,7 @@ fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize, floor: f64) -
     Some((best.share(), text))
 }
 
-/// A deferred design that costs no more than today's and is bounded more narrowly.
+/// A deferred design with a shorter bound than today's that costs no more.
 fn shorter_window(rows: &[CompareRow], today: &Candidate<'_>) -> Option<String> {
     let bound = |candidate: &Candidate<'_>| candidate.outcome.bound_us.filter(|bound_us| *bound_us > 0);
     let limit = bound(today)?;
@@ -211,7 +212,7 @@ fn shorter_window(rows: &[CompareRow], today: &Candidate<'_>) -> Option<String> 
     })
 }
 
-/// What drivers pay for batches with: buffers that come back later.
+/// The price that drivers pay for batches: buffers return later.
 fn price_of_batches(outcome: &RunOutcome) -> Option<String> {
     let (buffers, wait) = (outcome.batch_buffers_mean?, outcome.batch_wait_us_mean?);
     let recorded = outcome.recorded.and_then(|recorded| recorded.batch_wait_us_mean);
@@ -226,7 +227,7 @@ fn price_of_batches(outcome: &RunOutcome) -> Option<String> {
     ))
 }
 
-/// Where the model clock and the recorded speed disagree about which design is cheapest.
+/// Says if the cheapest design at the recorded speed differs from that under the model clock.
 fn at_the_recorded_speed(rows: &[CompareRow]) -> Option<String> {
     let all = Ranking::of(rows, Protection::Strict, Some(1)).all;
     let cheapest = |cycles: &dyn Fn(&Candidate<'_>) -> Option<f64>| {
@@ -248,7 +249,7 @@ fn at_the_recorded_speed(rows: &[CompareRow]) -> Option<String> {
     })
 }
 
-/// Hardware that does not exist is no ground for advice.
+/// Numbers of hardware that does not exist justify no advice.
 fn without_such_hardware(rows: &[CompareRow], prefetcher: &str) -> Vec<String> {
     let mut sentences = vec![format!(
         "There is no such hardware as an IOTLB with the prefetcher `{prefetcher}`: these numbers say what it would do, and \
@@ -266,7 +267,7 @@ fn without_such_hardware(rows: &[CompareRow], prefetcher: &str) -> Vec<String> {
     sentences
 }
 
-/// Designs for hardware that does not exist are compared, and never chosen.
+/// Designs for hardware that does not exist are compared, but never chosen.
 fn rings(rows: &[CompareRow]) -> Option<String> {
     let row = rows.iter().find(|row| row.no_such_hardware)?;
     Some(format!(
@@ -275,7 +276,7 @@ fn rings(rows: &[CompareRow]) -> Option<String> {
     ))
 }
 
-/// Where it is not known how full buffers were.
+/// Says that rates are ranges, if the fill of buffers is not known.
 fn payload(rows: &[CompareRow]) -> Option<String> {
     let outcome = rows.iter().find_map(CompareRow::outcome)?;
     let (least, most) = (outcome.payload_bytes_min, outcome.payload_bytes_max);
@@ -286,9 +287,9 @@ fn payload(rows: &[CompareRow]) -> Option<String> {
     })
 }
 
-/// Runs whose pauses are shorter than the link would make them.
+/// Names runs that moved more than the link can carry.
 fn beyond_the_link(rows: &[CompareRow]) -> Option<String> {
-    // What the pauses are set by is met within a fraction of this.
+    // The pauses are chosen to reach the rate within a fraction of this.
     const WITHIN: f64 = 1.01;
     let beyond = |row: &CompareRow| {
         let outcome = row.outcome()?;
@@ -306,7 +307,7 @@ fn beyond_the_link(rows: &[CompareRow]) -> Option<String> {
     ))
 }
 
-/// A warning where the search for addresses is what costs.
+/// A warning if the search for addresses is a large part of the cost.
 fn search(rows: &[CompareRow], machine: &Machine) -> Option<String> {
     let share = |candidate: &Candidate<'_>| {
         let outcome = candidate.outcome;
@@ -325,7 +326,7 @@ fn search(rows: &[CompareRow], machine: &Machine) -> Option<String> {
     ))
 }
 
-/// With its batches, which are a part of what makes it cheap.
+/// The name of a run, with its batches, because they are a part of what makes it cheap.
 fn name(candidate: &Candidate<'_>) -> String {
     let row = candidate.row;
     let batches = if row.batch == 1 { String::new() } else { format!(" in batches of {}", row.batch) };
@@ -345,7 +346,7 @@ fn limit(outcome: &RunOutcome) -> String {
     }
 }
 
-/// What protection takes of the CPUs, at full speed and as recorded.
+/// The CPU time that protection takes, at full speed and as recorded.
 fn cpu_time(outcome: &RunOutcome) -> String {
     let at_full_speed = format!("{} % of one core at full speed", number(outcome.estimate_cpu_percent));
     match outcome.recorded {
@@ -366,12 +367,12 @@ fn rate(outcome: &RunOutcome) -> String {
     }
 }
 
-/// The share of the unprotected rate; a range where it is one.
+/// The share of the unprotected rate, or a range of shares.
 fn share(outcome: &RunOutcome) -> String {
     range(outcome.estimate_vs_none_min.unwrap_or(outcome.estimate_vs_none), outcome.estimate_vs_none)
 }
 
-/// What a run costs, as a share of the unprotected rate: never "-0 %".
+/// The cost of a run as a share of the unprotected rate. It is never shown as "-0 %".
 fn loss(candidate: &Candidate<'_>) -> String {
     let outcome = candidate.outcome;
     let of = |share: f64| (1.0 - share).max(0.0);
@@ -397,7 +398,7 @@ fn exposure(outcome: &RunOutcome) -> String {
     }
 }
 
-/// What the design promises of a window that was seen, and what is not up to the design.
+/// What the design promises about the window that was seen, and what it cannot promise.
 fn bound(outcome: &RunOutcome) -> String {
     let grace = number(outcome.grace_us.unwrap_or_default());
     match outcome.bound_us {

@@ -1,35 +1,35 @@
-//! What each step of the protection layer costs a CPU, in cycles of its core.
+//! What each step of the protection layer costs a CPU, in core cycles.
 
 use portcullis::platform::Step;
 use serde::{Deserialize, Serialize};
 
-/// The cost book of a machine. All values in core cycles.
+/// The cost book of a machine. All values are in core cycles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostBook {
-    /// A map beside the steps below: entry, checks, exit.
+    /// A map, apart from the steps below: entry, checks, exit.
     pub map: u64,
-    /// An unmap beside the steps below.
+    /// An unmap, apart from the steps below.
     pub unmap: u64,
-    /// One node further in the search of a tree, or one segment further in that of a list.
+    /// Visiting one more node in the search of a tree, or one more segment in that of a list.
     pub tree_search: u64,
     /// Descending a tree to a node.
     pub tree_find: u64,
-    /// Putting a node into a tree, with making it.
+    /// Inserting a node into a tree, including its allocation.
     pub tree_insert: u64,
-    /// Finding a node and taking it out of a tree.
+    /// Finding a node and removing it from a tree.
     pub tree_erase: u64,
     /// Taking an address off a list or out of a magazine.
     pub list_pop: u64,
     /// Putting an address on a list or into a magazine.
     pub list_push: u64,
-    /// Exchanging one magazine for another, beside the lock of the depot.
+    /// Exchanging one magazine for another, apart from the lock of the depot.
     pub depot_exchange: u64,
     /// Looking a range up in a hash table.
     pub hash_find: u64,
     /// Cutting a part off a segment of addresses.
     pub segment_split: u64,
-    /// Making one of two neighbouring segments.
+    /// Merging two neighbouring segments into one.
     pub segment_join: u64,
     /// Finding a window, taking pages from it and marking them.
     pub window_take: u64,
@@ -37,19 +37,20 @@ pub struct CostBook {
     pub window_claim: u64,
     /// Finding a window and giving pages back to it.
     pub window_return: u64,
-    /// A map that has its place in a chunk, beside the steps below: a shorter way than `map`, and instead of it.
+    /// A map that takes a place in a chunk, apart from the steps below. Its path is shorter, and it is charged instead
+    /// of `map`.
     pub chunk_map: u64,
-    /// An unmap that has its mapping in a chunk, beside the steps below; instead of `unmap`.
+    /// An unmap whose mapping lies in a chunk, apart from the steps below. It is charged instead of `unmap`.
     pub chunk_unmap: u64,
     /// Moving the cursor of a chunk.
     pub chunk_take: u64,
-    /// Writing translations of a chunk, whose entries are at hand.
+    /// Writing translations of a chunk, whose entries are already located.
     pub chunk_write: u64,
     /// Finding the table of a chunk by an address.
     pub chunk_find: u64,
-    /// Clearing translations of a chunk, whose entries are at hand.
+    /// Clearing translations of a chunk, whose entries are already located.
     pub chunk_clear: u64,
-    /// Writing or clearing in a chunk: each further neighbour.
+    /// Each further entry written or cleared in a chunk.
     pub chunk_entry: u64,
     /// Spending pages of a chunk.
     pub chunk_return: u64,
@@ -59,37 +60,37 @@ pub struct CostBook {
     pub ring_write: u64,
     /// Finding a ring by an address.
     pub ring_find: u64,
-    /// Claiming the mapping of an entry, making that invalid, and the barrier behind it.
+    /// Claiming the mapping of an entry, invalidating the entry, and the barrier behind it.
     pub ring_clear: u64,
     /// Making an entry free.
     pub ring_return: u64,
-    /// Each further entry in one of those.
+    /// Each further entry in one of the ring steps.
     pub ring_entry: u64,
     /// Reading one level of a translation table.
     pub table_read: u64,
-    /// Reading each further neighbour.
+    /// Reading each further neighbouring entry.
     pub table_scan: u64,
-    /// Writing translations: once per run of neighbours.
+    /// Writing translations: once per run of neighbouring entries.
     pub table_write: u64,
     /// Claiming a mapping by the mark in its first entry.
     pub table_claim: u64,
-    /// Clearing translations: once per run of neighbours.
+    /// Clearing translations: once per run of neighbouring entries.
     pub table_clear: u64,
-    /// Writing or clearing: each further neighbour.
+    /// Writing or clearing each further neighbouring entry.
     pub table_entry: u64,
-    /// Writing or clearing by compare-exchange, and counting: what each entry takes beside that.
+    /// What each entry takes in addition if it is written or cleared by compare-exchange, and counted.
     pub table_exchange: u64,
-    /// Taking a table page from the host or giving it back.
+    /// Allocating a table page from the host, or freeing it.
     pub table_page: u64,
-    /// Flushing one cache line and waiting for it, where the walker does not snoop.
+    /// Flushing one cache line and waiting for it, if the walker does not snoop.
     pub line_flush: u64,
-    /// Each further line of one flush: the wait is for all of them together.
+    /// Each further line of one flush. There is one wait for all lines.
     pub line_flush_next: u64,
-    /// A store fence, where it does.
+    /// A store fence, if the walker snoops.
     pub store_fence: u64,
     /// Putting an unmap into a flush queue.
     pub flush_queue_push: u64,
-    /// Joining one to a run that waits on its CPU.
+    /// Joining an unmap to a run of unmaps that waits on its CPU.
     pub flush_queue_join: u64,
     /// Writing one descriptor.
     pub queue_descriptor: u64,
@@ -97,43 +98,43 @@ pub struct CostBook {
     pub register_write: u64,
     /// Reading a register of the IOMMU.
     pub register_read: u64,
-    /// Taking and releasing a lock that nobody else wants.
+    /// Taking and releasing an uncontended lock.
     pub lock: u64,
-    /// Moving a cache line between cores: part of taking a lock last held elsewhere, and of each hand-off.
+    /// Moving a cache line between cores. Part of taking a lock last held on another core, and of each hand-off.
     pub line_transfer: u64,
-    /// What each core still in the queue adds to a hand-off.
+    /// What each core that still waits adds to a hand-off.
     pub handoff_per_waiter: u64,
     /// One turn of a spin on the hardware.
     pub poll: u64,
-    /// Copying 1,024 bytes of memory. Setting them to zero takes no longer, and is counted as much.
+    /// Copying 1,024 bytes of memory. Clearing them takes no longer, and is charged the same.
     pub copy_kib: u64,
 }
 
 impl CostBook {
-    /// A book in which software is free. The turns of a spin are not: time must pass in them.
+    /// A book in which software costs nothing. A turn of a spin keeps its cost, because time must pass while a core spins.
     #[must_use]
     pub fn free(&self) -> Self {
         Self { poll: self.poll, ..Self::default() }
     }
 
-    /// Going over `entries` neighbours, the first of which takes `first`.
+    /// The cost of `entries` neighbouring entries, if the first costs `first`.
     #[inline(always)]
     fn neighbours(&self, first: u64, entries: usize) -> u64 {
         first + self.table_entry * (entries as u64 - 1)
     }
 
-    /// Going over `entries` of a chunk, the first of which takes `first`.
+    /// The cost of `entries` entries of a chunk, if the first costs `first`.
     #[inline(always)]
     fn of_chunk(&self, first: u64, entries: usize) -> u64 {
         first + self.chunk_entry * (entries as u64).saturating_sub(1)
     }
 
-    /// Going over `entries` of a ring, the first of which takes `first`.
+    /// The cost of `entries` entries of a ring, if the first costs `first`.
     fn of_ring(&self, first: u64, entries: usize) -> u64 {
         first + self.ring_entry * (entries as u64).saturating_sub(1)
     }
 
-    /// What `step` costs.
+    /// The cost of `step`.
     #[inline(always)]
     pub fn of(&self, step: Step) -> u64 {
         match step {
@@ -182,7 +183,7 @@ impl CostBook {
             Step::RegisterWrite => self.register_write,
             Step::RegisterRead => self.register_read,
             Step::Copy { bytes } | Step::Clear { bytes } => (self.copy_kib * bytes).div_ceil(1024),
-            // A phase costs nothing; a step that a later design adds is priced when that design is.
+            // Entering a phase costs nothing. A step that a later design adds is free until it gets a price here.
             _ => 0,
         }
     }

@@ -1,4 +1,4 @@
-//! Ticket locks in virtual time: first come, first served, and a hand-off that costs more with more waiters.
+//! Ticket locks in virtual time. They are fair, and a hand-off costs more with more waiters.
 
 use super::{Core, Engine, OneThread};
 use portcullis::platform::{Lock, LockClass};
@@ -7,17 +7,17 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
-/// Who holds a lock and who queues for it.
+/// The holder of a lock, and the queue of waiters.
 pub(super) struct Turnstile {
     class: LockClass,
     holder: Option<Core>,
-    /// Where the lock's cache line and the data behind it were last used.
+    /// The core that last used the lock's cache line and the data behind it.
     last: Option<Core>,
     queue: VecDeque<Core>,
 }
 
 impl Turnstile {
-    /// Nobody holds it or waits for it any more: the run is over.
+    /// Empties the lock, because the run is over.
     pub(super) fn abandon(&mut self) {
         self.holder = None;
         self.queue.clear();
@@ -28,7 +28,7 @@ impl Turnstile {
 pub struct LabLock<T> {
     engine: OneThread<Rc<Engine>>,
     id: usize,
-    /// Never borrowed twice: the turnstile lets one core in.
+    /// Never borrowed twice, because the turnstile admits one core at a time.
     value: OneThread<RefCell<T>>,
 }
 
@@ -45,7 +45,7 @@ impl<T> LabLock<T> {
 impl<T: Send> Lock<T> for LabLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         self.engine.acquire(self.id);
-        // A panic leaves it borrowed, so that no core comes in after one.
+        // A panic leaves the value borrowed, so that no other core can use it afterwards.
         let mut value = ManuallyDrop::new(self.value.borrow_mut());
         let result = critical(&mut value);
         drop(ManuallyDrop::into_inner(value));
@@ -76,7 +76,7 @@ impl Engine {
         lock.queue.push_back(core);
         drop(locks);
         let start_ps = state.now_ps.get();
-        // Whoever releases the lock sets this core's clock and puts it among the ready.
+        // The core that releases the lock sets this core's clock and makes it ready.
         self.suspend(state);
         if state.charging.get() {
             let spun = self.frequency.cycles(state.now_ps.get() - start_ps);
@@ -87,14 +87,14 @@ impl Engine {
     fn release(&self, id: usize) {
         let Some(core) = self.current() else { return };
         let state = &self.cores[core];
-        // Cores that ask for the lock before this moment must be in the queue.
+        // Cores that request the lock before this moment must be in the queue.
         self.sync();
         let mut locks = self.locks.borrow_mut();
         let lock = &mut locks[id];
         lock.holder = lock.queue.pop_front();
         if let Some(next) = lock.holder {
             lock.last = Some(next);
-            // Every waiter reads the line that the hand-off has written, one after the other.
+            // After the hand-off writes the line, every waiter reads it, one after the other.
             let cycles = self.costs.line_transfer + self.costs.handoff_per_waiter * lock.queue.len() as u64;
             let at_ps = state.now_ps.get() + self.frequency.picoseconds(cycles);
             self.cores[next].now_ps.set(at_ps);

@@ -1,9 +1,10 @@
 //! Virtual cores in virtual time.
 //!
-//! Each core is a fiber, and so is each *actor*: what acts beside the CPUs, such as devices and clients. One OS thread runs them all. A core has a clock of its own, and everything that it does adds to it.
-//! Before it touches anything shared it calls [`Engine::sync`], which lets every core with an earlier clock go first; so
-//! shared state changes in the order of virtual time, whatever the order in which fibers happen to run. Ties go to the lower
-//! core number, so that a run is the same every time.
+//! Each core is a fiber, and so is each *actor*: a device or a client beside the CPUs. One OS thread runs them all. A
+//! core has its own clock, and everything that it does advances this clock. Before a core touches anything shared, it
+//! calls [`Engine::sync`], which first lets every core with an earlier clock run. Shared state therefore changes in the
+//! order of virtual time, regardless of the order in which fibers run. Ties go to the lower core number, so that every
+//! run is the same.
 
 mod cost;
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
@@ -36,7 +37,7 @@ use waiting::Waiters;
 /// Number of a virtual core. Actors are numbered behind the CPUs.
 pub type Core = usize;
 
-/// Core cycles on one side, picoseconds on the other.
+/// Converts between core cycles and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Frequency {
     /// Picoseconds of a cycle, times 2^[`FRACTION_BITS`].
@@ -54,25 +55,25 @@ impl Frequency {
         Self { cycle: (1e12 / hz * unit) as u64, picosecond: (hz / 1e12 * unit) as u64 }
     }
 
-    /// How long that many cycles take, in picoseconds.
+    /// The time that `cycles` take, in picoseconds.
     pub fn picoseconds(self, cycles: u64) -> u64 {
         ((u128::from(cycles) * u128::from(self.cycle) + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS) as u64
     }
 
-    /// How many cycles pass in that time, rounded up.
+    /// The cycles that pass in this time, rounded up.
     pub fn cycles(self, picoseconds: u64) -> u64 {
         (u128::from(picoseconds) * u128::from(self.picosecond)).div_ceil(1 << FRACTION_BITS) as u64
     }
 }
 
-/// Something that cores wait for, by a number that the workload chooses.
+/// Something that cores wait for, identified by a number that the workload chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
 
-/// What a core or an actor does from the beginning of a run to its end.
+/// What a core or an actor runs.
 pub type Body = Box<dyn FnOnce()>;
 
-/// A core that wants to go on at a time. Ordered by time, then core.
+/// A core that can continue at a time. Ordered by time, then by core.
 type Turn = Reverse<(u64, Core)>;
 
 /// How often each step of the protection layer was charged.
@@ -83,27 +84,27 @@ struct CoreState {
     /// An actor's time passes while it sleeps and waits. Nothing is ever charged to it, and it takes no interrupts.
     is_actor: bool,
     now_ps: Cell<u64>,
-    /// When its turn is, while it is among the ready. Its other entries there are out of date.
+    /// The time of its turn, while it is ready. Its other entries among the ready cores are stale.
     turn_ps: Cell<Option<u64>>,
-    /// Since when it rests, where an interrupt may cut that short.
+    /// When its present rest began, if an interrupt may shorten it.
     resting_since_ps: Cell<Option<u64>>,
-    /// What it waits for.
+    /// The event that it waits for.
     waits_for: Cell<Option<Event>>,
-    /// How many locks it holds: interrupts are masked meanwhile.
+    /// How many locks it holds. Interrupts are masked while it holds any.
     masked: Cell<u32>,
     in_interrupt: Cell<bool>,
-    /// When its timer fires.
+    /// When its timer fires, if it is armed.
     timer_ps: Cell<Option<u64>>,
-    /// Interrupts of devices that it has not taken yet.
+    /// Device interrupts that were raised and not taken.
     interrupts: RefCell<Pending>,
     /// Cycles of work that is not protection.
     busy_cycles: Cell<u64>,
-    /// Whether what it does now is protection, and charged as such.
+    /// Whether its work is now charged as protection.
     charging: Cell<bool>,
-    /// Whether it is inside a single unmap that has not taken the mapping down yet.
+    /// Whether it is inside a single unmap that has not cleared its mapping yet.
     taking_down: Cell<bool>,
     account: RefCell<Account>,
-    /// How often each step was charged, where that is counted.
+    /// How often each step was charged, if that is counted.
     steps: RefCell<StepCounts>,
     suspender: RefCell<Option<Suspender>>,
 }
@@ -114,10 +115,11 @@ pub struct Engine {
     cores: Vec<CoreState>,
     cpus: usize,
     ready: RefCell<BinaryHeap<Turn>>,
+    /// Cores that wait for an event, see [`Engine::wait_until`].
     waiters: RefCell<Waiters>,
     current: Cell<Option<Core>>,
-    /// Before this moment the running core has nobody to wait for and no interrupt to take: the earlier of the first turn
-    /// among the ready and its own timer. Zero where that must be looked up.
+    /// Before this moment the running core need not wait for another core, and has no interrupt to take. It is the
+    /// earlier of the first turn among the ready cores and the core's own timer. Zero if it must be computed.
     horizon_ps: Cell<u64>,
     /// The clock while no core runs: before and after a run.
     outside_ps: Cell<u64>,
@@ -132,14 +134,14 @@ pub struct Engine {
     on_taken_down: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
-/// A run that cannot go on: its cores wait for each other.
+/// A deadlocked run: its cores wait for each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stuck {
-    /// How many of them wait.
+    /// How many cores wait.
     pub cores: usize,
 }
 
-/// Leaves the engine with no core running, however a run ends.
+/// Leaves the engine with no core running, even if a run ends by a panic.
 struct Stop<'e>(&'e Engine);
 
 impl Drop for Stop<'_> {
@@ -212,19 +214,19 @@ impl Engine {
         }
     }
 
-    /// With so many actors beside the CPUs.
+    /// Adds idle actors, which are numbered after the CPUs.
     #[must_use]
     pub fn with_actors(mut self, actors: usize) -> Self {
         self.cores.extend((0..actors).map(|_| CoreState::new(true)));
         self
     }
 
-    /// Names the hardware whose completions spinning cores wait for.
+    /// Sets the hardware for whose completions spinning cores wait.
     pub(crate) fn connect(&self, hardware: Arc<Vtd>) {
         assert!(self.hardware.set(hardware).is_ok(), "the hardware is connected once");
     }
 
-    /// What runs on a core whose timer has fired.
+    /// Sets the handler that runs on a core whose timer fires.
     pub(crate) fn on_timer(&self, handler: Option<Rc<dyn Fn()>>) {
         *self.on_timer.borrow_mut() = handler;
     }
@@ -234,12 +236,12 @@ impl Engine {
         self.cpus
     }
 
-    /// The core or actor that runs, if any does.
+    /// The running core or actor, if there is one.
     pub fn current(&self) -> Option<Core> {
         self.current.get()
     }
 
-    /// The clock of the core that runs, in picoseconds.
+    /// The clock of the running core in picoseconds, or the outside clock if no core runs.
     pub fn now_ps(&self) -> u64 {
         match self.current.get() {
             Some(core) => self.cores[core].now_ps.get(),
@@ -247,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// What has been charged to every core together.
+    /// What has been charged to all cores together.
     pub fn account(&self) -> Account {
         let mut total = Account::default();
         for core in &self.cores {
@@ -256,22 +258,22 @@ impl Engine {
         total
     }
 
-    /// From now on counts how often each step is charged.
+    /// Starts counting how often each step is charged.
     pub(crate) fn count_steps(&self) {
         self.counts_steps.set(true);
     }
 
-    /// What is counted begins now.
+    /// Resets the counts of steps.
     pub(crate) fn forget_steps(&self) {
         self.cores.iter().for_each(|core| core.steps.borrow_mut().clear());
     }
 
-    /// What has been counted, by core.
+    /// The counts of steps, by core.
     pub(crate) fn steps_by_core(&self) -> Vec<StepCounts> {
         self.cores[..self.cpus].iter().map(|core| core.steps.borrow().clone()).collect()
     }
 
-    /// The cycles that have been charged to each core.
+    /// The cycles charged to each core.
     pub(crate) fn cycles_by_core(&self) -> Vec<u64> {
         self.cores[..self.cpus].iter().map(|core| core.account.borrow().cycles()).collect()
     }
@@ -281,26 +283,26 @@ impl Engine {
         self.cores[..self.cpus].iter().map(|core| core.busy_cycles.get()).collect()
     }
 
-    /// Forgets the longest search so far: what is measured begins now.
+    /// Resets the longest search, because the measured part begins now.
     pub(crate) fn forget_longest_search(&self) {
         self.cores.iter().for_each(|core| core.account.borrow_mut().forget_longest_search());
     }
 
-    /// Runs one body per core, all from the same moment, until all have ended, and returns how long the longest took, in
-    /// picoseconds.
+    /// Runs one body per core until all have ended. All start at the same moment. Returns how long the longest body
+    /// took, in picoseconds.
     ///
     /// # Panics
-    /// If cores remain that wait for each other: a workload that cannot go on.
+    /// Panics if the remaining cores wait for each other: the workload is deadlocked.
     pub fn run(self: &Rc<Self>, bodies: Vec<Body>) -> u64 {
         self.run_beside(bodies, Vec::new())
             .unwrap_or_else(|stuck| panic!("{} virtual cores wait for each other and none can go on", stuck.cores))
     }
 
-    /// Runs one body per core beside one body per actor, all from the same moment. When all cores have ended, actors are stopped
-    /// where they are. Returns how long the longest core took, in picoseconds.
+    /// Runs one body per core and one per actor, all from the same moment, until the bodies of all cores have ended. The
+    /// actors are then stopped wherever they are. Returns how long the longest core took, in picoseconds.
     ///
     /// # Errors
-    /// [`Stuck`] where cores remain, and neither they nor the actors can go on.
+    /// [`Stuck`] if neither the remaining cores nor the actors can continue.
     ///
     /// # Panics
     /// If there are more bodies than cores or actors.
@@ -317,7 +319,7 @@ impl Engine {
             fibers[core] = Some(fiber);
             self.set_turn(start_ps, core);
         }
-        // Dropped before the fibers: while they are unwound after a panic, no core runs, and engine calls do nothing.
+        // Dropped before the fibers: while a panic unwinds them, no core runs, and calls to the engine do nothing.
         let stop = Stop(self);
         let mut end_ps = start_ps;
         while running > 0 {
@@ -345,7 +347,7 @@ impl Engine {
         self.current.get().map(|core| &self.cores[core])
     }
 
-    /// Lets every core with an earlier clock go first.
+    /// First lets every core with an earlier clock run.
     #[inline]
     pub fn sync(&self) {
         let Some(core) = self.current.get() else { return };
@@ -394,7 +396,7 @@ impl Engine {
         self.ready.borrow_mut().push(Reverse((at_ps, core)));
     }
 
-    /// Puts a core among the ready.
+    /// Makes a core ready at a time.
     fn make_ready(&self, at_ps: u64, core: Core) {
         self.set_turn(at_ps, core);
         self.horizon_ps.set(self.horizon_ps.get().min(at_ps));
@@ -406,7 +408,7 @@ impl Engine {
         *state.suspender.borrow_mut() = Some(suspender);
     }
 
-    /// Runs `work`, whose cost is charged as protection.
+    /// Runs `work` and charges its cost as protection.
     pub fn charged<R>(&self, work: impl FnOnce() -> R) -> R {
         let Some(state) = self.state() else { return work() };
         let before = state.charging.replace(true);
@@ -427,8 +429,8 @@ impl Engine {
         }
     }
 
-    /// A step of the protection layer: charges it, then waits for its place in virtual time.
-    // Inlined, so that the kind of step, a constant where it is announced, costs no branch.
+    /// Charges a step of the protection layer, then waits for its place in virtual time.
+    // Inlined, so that the kind of step, a constant at the call, costs no branch.
     #[inline(always)]
     pub(crate) fn step(&self, step: Step) {
         let Some(state) = self.state() else { return };
@@ -449,7 +451,7 @@ impl Engine {
             // A read stalls the core until the hardware answers.
             state.account.borrow_mut().of_which_hardware_wait(cycles);
         }
-        // What only the holder of a lock can see needs no place in time of its own.
+        // A step whose effect only the holder of a lock can see needs no separate place in virtual time.
         let private = matches!(
             step,
             Step::Map
@@ -470,7 +472,8 @@ impl Engine {
         }
     }
 
-    /// Makes `entries` visible to the walker: what it costs. As many lines are counted as hold so many entries.
+    /// Charges the cost of making `entries` visible to the walker. It counts as many cache lines as these entries
+    /// fill.
     pub(crate) fn barrier(&self, entries: usize) {
         const ENTRIES_PER_LINE: usize = 8;
         let cycles = if self.coherent {
@@ -483,7 +486,8 @@ impl Engine {
         self.sync();
     }
 
-    /// A turn of a spin on the hardware: sleeps until something happens there, or an interrupt comes, and charges the time.
+    /// One turn of a spin on the hardware: sleeps until the hardware has an event or an interrupt comes, and charges
+    /// the time.
     pub(crate) fn pause(&self, _wait: Wait) {
         // Beside actors most of what happens in the hardware is walks for devices, and no CPU spins for those.
         let has_actors = self.cores.len() > self.cpus;
@@ -505,7 +509,7 @@ impl Engine {
             state.account.borrow_mut().hardware_wait(self.frequency.cycles(state.now_ps.get() - start_ps));
         }
         self.sync();
-        // Polling reads memory, not the unit: it must have written its statuses by now.
+        // Polling reads memory, not the unit, so the unit must have written its statuses by now.
         if let Some(hardware) = self.hardware.get() {
             hardware.advance(state.now_ps.get());
         }

@@ -1,6 +1,7 @@
-//! A value that may be moved between threads but used on one: the engine, where traits ask for `Sync`.
+//! A value that may be moved between threads but is used on one only. The engine needs it because traits require
+//! `Sync`.
 //!
-//! As the `send_wrapper` crate, but the check is two loads: it stands on the way of every step of a simulation.
+//! Like the `send_wrapper` crate, but the check is two loads, because every step of a simulation makes it.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -8,7 +9,7 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of the running thread. Numbers are never used twice.
+/// The number of the running thread. Numbers are never reused.
 fn thread_number() -> NonZeroU64 {
     thread_local! {
         static NUMBER: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
@@ -22,15 +23,16 @@ fn thread_number() -> NonZeroU64 {
     })
 }
 
-/// A value usable only on the thread that made it; elsewhere, use panics, and so does dropping it.
+/// A value that is usable only on the thread that made it. On another thread, use panics, and so does dropping it.
 pub(crate) struct OneThread<T> {
     owner: NonZeroU64,
     value: ManuallyDrop<T>,
 }
 
-// SAFETY: every way to the value, dropping it included, first checks that the running thread is the one that made it.
+// SAFETY: every access to the value, including dropping it, first checks that the running thread is the one that made
+// it.
 unsafe impl<T> Send for OneThread<T> {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl<T> Sync for OneThread<T> {}
 
 impl<T> OneThread<T> {
@@ -63,7 +65,7 @@ impl<T: Clone> Clone for OneThread<T> {
 impl<T> Drop for OneThread<T> {
     fn drop(&mut self) {
         self.check();
-        // SAFETY: dropped here only, and once.
+        // SAFETY: the value is dropped only here, and only once.
         unsafe { ManuallyDrop::drop(&mut self.value) };
     }
 }

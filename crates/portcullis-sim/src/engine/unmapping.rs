@@ -1,17 +1,17 @@
-//! The moment within a single unmap when the mapping is taken down and its buffer is not yet back.
+//! The moment within a single unmap when the mapping is cleared and its buffer is not yet handed back.
 
 use super::{CoreState, Engine};
 use portcullis::platform::Phase;
 use std::rc::Rc;
 
 impl Engine {
-    /// What runs on a core at that moment of an [unmap](Engine::unmapping), uncharged.
+    /// Sets the handler that runs on a core at that moment of an [unmap](Engine::unmapping), uncharged.
     pub(crate) fn on_taken_down(&self, handler: Option<Rc<dyn Fn()>>) {
         *self.on_taken_down.borrow_mut() = handler;
     }
 
-    /// Runs a single unmap, whose cost is charged as protection. Returns whether the moment came: it does not where the pages stay
-    /// mapped for others.
+    /// Runs a single unmap, and charges its cost as protection. Also returns whether the moment came. It does not come
+    /// if the pages stay mapped for other mappings.
     pub(crate) fn unmapping<R>(&self, unmap: impl FnOnce() -> R) -> (R, bool) {
         let Some(state) = self.state() else { return (unmap(), false) };
         // An interrupt may unmap in the midst of an unmap.
@@ -20,8 +20,8 @@ impl Engine {
         (result, !state.taking_down.replace(outer))
     }
 
-    /// The running core enters `phase`. An unmap that turns to the hardware, or gives the address back without it, has taken the
-    /// mapping down. What an interrupt does meanwhile is not of this unmap.
+    /// Called when the running core enters `phase`. An unmap that turns to the hardware, or frees the address without
+    /// it, has cleared the mapping. Phases that an interrupt enters meanwhile do not belong to this unmap.
     #[inline]
     pub(super) fn taken_down_at(&self, phase: Phase, state: &CoreState) {
         let turns = matches!(phase, Phase::Invalidate | Phase::IovaFree);
@@ -52,8 +52,8 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    /// An engine of one core, and how often the moment came. The handler takes a step in a phase of its own, and neither is to be
-    /// seen in the account.
+    /// An engine of one core, and a counter of moments. The handler takes a step in another phase. Neither must show
+    /// in the account.
     fn engine() -> (Rc<Engine>, Rc<Cell<u32>>) {
         let machine = Machine::by_id("r210-cx3").expect("a machine");
         let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), true));
@@ -85,7 +85,7 @@ mod tests {
             let seen = moments.clone();
             on_core(&engine, move |engine| {
                 let ((), came) = engine.unmapping(|| {
-                    // How often it has come by the end of each of these.
+                    // How many moments have come by the end of each of these phases.
                     for (phase, times) in [(Phase::Table, 0), (first, 1), (Phase::Invalidate, 1), (Phase::IovaFree, 1)]
                     {
                         enter(engine, phase);

@@ -1,8 +1,9 @@
-//! "IOMMU: Strategies for Mitigating the IOTLB Bottleneck" (Amit, Ben-Yehuda and Yassour, WIOSCA 2010): what a small IOTLB and a
-//! driver's hints would bring, of an e1000 that sends.
+//! "IOMMU: Strategies for Mitigating the IOTLB Bottleneck" (Amit, Ben-Yehuda and Yassour, WIOSCA 2010): what
+//! prefetching and a driver's hints would gain with a small IOTLB, for an e1000 that sends.
 //!
-//! Miss rates depend on how a machine counts accesses, so all are held as ratios to the naive one. Linux deferred its
-//! invalidations then, over the allocator of `stock`; what is replayed is a later kernel's e1000e.
+//! Miss rates depend on how a machine counts accesses, so all rates are compared as ratios to the naive one. At that
+//! time Linux deferred its invalidations, over the allocator of `stock`. The replayed trace is of a later kernel's
+//! e1000e.
 
 use super::runs::{Bench, Run};
 use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
@@ -20,18 +21,18 @@ pub(super) const FIGURE: Figure = Figure {
 };
 
 const TRACE: &str = "e1000e-tx.strict.4cpu";
-/// What the naive IOTLB missed, in percent of accesses.
+/// The published miss rate of the naive IOTLB, in percent of accesses.
 const PUBLISHED_NAIVE: f64 = 30.68;
 const ENTRIES: u32 = 32;
 const WAYS: u32 = 2;
 
-/// An IOTLB with what is beside it.
+/// An IOTLB and its prefetcher.
 struct Configuration {
     name: &'static str,
     entries: u32,
     ways: u32,
     prefetch: &'static str,
-    /// What it missed, in percent of accesses.
+    /// The published miss rate, in percent of accesses.
     published: f64,
 }
 
@@ -39,7 +40,7 @@ const fn small(name: &'static str, prefetch: &'static str, published: f64) -> Co
     Configuration { name, entries: ENTRIES, ways: WAYS, prefetch, published }
 }
 
-/// All but the naive one and OPT, which is no hardware.
+/// All configurations but the naive one and OPT, which is not hardware.
 const CONFIGURATIONS: [Configuration; 7] = [
     small(ADJACENT, "adjacent:buffer=4", 11.28),
     small("adjacent, hints at unmap", "adjacent:buffer=4+unmap-hint", 11.26),
@@ -55,7 +56,7 @@ const MORE_WAYS: &str = "adjacent, 4 ways";
 const MORE_ENTRIES: &str = "adjacent, 64 entries";
 const OPT: &str = "OPT eviction";
 const PUBLISHED_OPT: f64 = 30.59;
-/// How near a ratio is that counts as met.
+/// A ratio within this share of the published one counts as met.
 const NEAR: f64 = 0.25;
 
 fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
@@ -78,7 +79,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     let (deferred, strict_misses) = misses.split_at(misses.len() / 2);
     let opt = [opt_ratio(&naive)?, opt_ratio(&strict)?];
 
-    // The naive one, OPT, and the others.
+    // The ratio of OPT comes first, then those of the configurations.
     let names = || [OPT].into_iter().chain(CONFIGURATIONS.iter().map(|one| one.name));
     let published = || [PUBLISHED_OPT].into_iter().chain(CONFIGURATIONS.iter().map(|one| one.published));
     let ratios = |misses: &[f64], opt: f64| -> Vec<f64> {
@@ -119,24 +120,24 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     };
     let findings = vec![
         format!(
-            "The naive IOTLB misses {} times a page, and the best eviction that there could be takes that to {} of it. More ways or entries change nothing either, as published. All three follow from one thing: the trace has no log of its device, so the replay asks for each page of a mapping once, and nothing that is kept is asked for again.",
+            "The naive IOTLB misses {} times a page, and optimal eviction reduces that to {} of it. More ways or entries change nothing either, as published. All three have one cause: the trace has no log of its device, so the replay requests each page of a mapping once, and never requests a cached page again.",
             number(deferred[0]),
             number(of(OPT)),
         ),
         format!(
-            "Adjacent pages leave {} of the misses (published {}): buffers of several pages have neighbours. {met} of the 8 ratios are within 25 % of the published ones.",
+            "Prefetching adjacent pages leaves {} of the misses (published {}): buffers of several pages have neighbours. {met} of the 8 ratios are within 25 % of the published ones.",
             number(of(ADJACENT)),
             number(CONFIGURATIONS[0].published / PUBLISHED_NAIVE),
         ),
         format!(
-            "The largest difference is in hints at map: {} of the misses are left here, {} there. The replay lets the device read a buffer as soon as it is mapped, so the page that the driver names is the page that is asked for next; and with one direction, not asking for the page before brings {} here and {} there.",
+            "The largest difference is in hints at map: {} of the misses remain here, and {} in the paper. The replay lets the device read a buffer as soon as it is mapped, so the page that the driver announces is the next page requested. Prefetching in one direction, without the page before, leaves {} here and {} in the paper.",
             number(of(AT_MAP)),
             number(7.02 / PUBLISHED_NAIVE),
             number(ours[3]),
             number(8.22 / PUBLISHED_NAIVE),
         ),
         format!(
-            "Hints at unmap change {:.4} into {:.4}, and under strict protection, where the unmap takes the entries out anyway, {:.4} into {:.4}.",
+            "Hints at unmap change {:.4} to {:.4}. Under strict protection, where the unmap removes the entries anyway, they change {:.4} to {:.4}.",
             of(ADJACENT),
             ours[2],
             ours_strict[1],
@@ -146,7 +147,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     Ok(Made { findings, tables: vec![grid], points })
 }
 
-/// The misses with the best eviction, over those with the one that was used longest ago, of the requests of a run.
+/// The misses of a run's requests with optimal eviction, divided by those with least-recently-used eviction.
 fn opt_ratio(run: &Run<'_>) -> Result<f64, FigureError> {
     let (_, log) = run.log()?;
     let misses = |eviction| log.misses(ENTRIES as usize, WAYS as usize, eviction) as f64;

@@ -1,4 +1,5 @@
-//! How much a saturated device can move, by what hides its walks: a prefetcher and its buffer, or leaves of 2 MiB.
+//! How much a saturated device can move, depending on what hides its walks: a prefetcher and its buffer, or leaves of
+//! 2 MiB.
 
 use super::runs::{Bench, Run};
 use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
@@ -15,9 +16,9 @@ pub(super) const FIGURE: Figure = Figure {
     make,
 };
 
-/// 16 rings with buffers of a page.
+/// 16 rings with buffers of one page.
 const PAGES: &str = "rings:count=16,ring=256,burst=16";
-/// The same with buffers of 2 MiB.
+/// 16 rings with buffers of 2 MiB.
 const LARGE: &str = "rings:count=16,ring=16,burst=1,pages=512,operations=1600";
 const DEPTHS: [u32; 3] = [1, 2, 4];
 const BUFFERS: [u32; 6] = [4, 8, 12, 16, 32, 64];
@@ -76,22 +77,22 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     };
     let findings = vec![
         format!(
-            "Unprotected the device moves {} Gb/s, and {} with strict protection and no prefetcher: every page waits for its walk.",
+            "Unprotected, the device moves {} Gb/s. With strict protection and no prefetcher it moves {} Gb/s: every page waits for its walk.",
             gbps(rate(0)),
             gbps(rate(2)),
         ),
         format!(
-            "A prefetcher of the next page needs an entry for each of the 16 rings: {} Gb/s with 16, {} with 12, where each prediction pushes out another before it is used.",
+            "A prefetcher of the next page needs an entry for each of the 16 rings: {} Gb/s with 16, but {} with 12, because each prediction then evicts another before it is used.",
             gbps(of(1, 16)),
             gbps(of(1, 12)),
         ),
         format!(
-            "Looking further ahead needs as many more entries: with 4 pages ahead, 16 entries carry {} Gb/s and 64 carry {}.",
+            "Prefetching further ahead needs proportionally more entries: with 4 pages ahead, 16 entries reach {} Gb/s and 64 reach {}.",
             gbps(of(4, 16)),
             gbps(of(4, 64)),
         ),
         format!(
-            "Buffers of 2 MiB on leaves of 2 MiB need none of it: {} Gb/s with no prefetcher, the only row that hardware of today can have.",
+            "Buffers of 2 MiB on leaves of 2 MiB need no prefetcher: they reach {} Gb/s without one. This is the only row that today's hardware can have.",
             gbps(rate(3)),
         ),
     ];

@@ -1,4 +1,4 @@
-//! What the order of addresses is worth: every strict design with every prefetcher.
+//! What a contiguous order of addresses gains: every strict design with every prefetcher.
 
 use super::runs::{Bench, Run};
 use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
@@ -17,9 +17,10 @@ pub(super) const FIGURE: Figure = Figure {
 const RING: &str = "rings:ring=256,burst=16";
 const SEND: &str = "e1000e-tx.strict.4cpu";
 const SUBJECTS: [&str; 3] = [RING, "q-e1000e-rx.strict.2cpu", SEND];
-/// A prefetcher of one page, and a driver that names what it has mapped to be read.
+/// A prefetcher of one page, and a driver that announces the pages that it has mapped for reading.
 const HINTED: &str = "next:depth=1:buffer=16+map-hint=reads";
-/// With the names of their columns. `LENGTH` stands for one and a half times the pages that are mapped at once.
+/// The prefetchers, each with the name of its column. `LENGTH` stands for one and a half times the pages that are
+/// mapped at once.
 const PREFETCHERS: [(&str, &str); 7] = [
     ("none", "none"),
     ("adjacent", "adjacent"),
@@ -32,7 +33,7 @@ const PREFETCHERS: [(&str, &str); 7] = [
 
 fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     let subjects = SUBJECTS.map(|name| bench.subject(name)).into_iter().collect::<Result<Vec<_>, _>>()?;
-    // Rings have a prefetcher of their own, and no other.
+    // Rings have their own prefetcher, and no other.
     let is_strict =
         |design: &DesignId| design.info().protections.contains(&Protection::Strict) && !design.info().is_hypothetical();
     let designs: Vec<DesignId> = DesignId::ALL.iter().copied().filter(is_strict).collect();
@@ -84,18 +85,18 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     let without = misses.iter().copied().step_by(PREFETCHERS.len());
     made.findings = vec![
         format!(
-            "The simplest prefetcher of all, the next page, leaves {} misses a page on the ring in the order of `portcullis`, {} in that of `magazine` and {} in that of `stock`: addresses in order need no table of history.",
+            "The simplest prefetcher of all, the next page, leaves {} misses a page on the ring in the order of `portcullis`, {} in that of `magazine` and {} in that of `stock`. If addresses are in order, no history is needed.",
             number(of(RING, DesignId::Portcullis, next)),
             number(of(RING, DesignId::Magazine, next)),
             number(of(RING, DesignId::Stock, next)),
         ),
         format!(
-            "Where the driver also names what the device will read, {} misses a page are left of {SEND} under `portcullis`, and {} under `magazine`. The trace has no log of its device, so the replay lets it read a buffer as soon as it is mapped: a device that reads later may find the page pushed out of the buffer.",
+            "If the driver also announces what the device will read, {} misses a page remain for {SEND} under `portcullis`, and {} under `magazine`. The trace has no log of its device, so the replay lets it read a buffer as soon as it is mapped: a device that reads later may find the page evicted from the buffer.",
             number(sent[0]),
             number(sent[1]),
         ),
         format!(
-            "Without a prefetcher strict designs miss {} to {} times a page: every page has a new address, and misses once, but for pages that mappings share under `identity`.",
+            "Without a prefetcher, strict designs miss {} to {} times a page: every page has a new address and misses once, except for pages that mappings share under `identity`.",
             number(without.clone().fold(f64::INFINITY, f64::min)),
             number(without.fold(0.0, f64::max)),
         ),

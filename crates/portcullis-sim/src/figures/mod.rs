@@ -1,6 +1,6 @@
-//! Published tables and figures made again by running what they are of, and some of our own.
+//! Published tables and figures, reproduced by running their subject, and some of our own.
 //!
-//! A figure is a file: the runs that it takes, the numbers that come of them, and what they are held against.
+//! Each figure is a file: its runs, the numbers that result, and the numbers with which they are compared.
 
 mod amit_2010;
 mod ceiling;
@@ -28,19 +28,19 @@ pub struct Figure {
     pub title: &'static str,
     /// Where it was published.
     pub source: &'static str,
-    /// Whether it is of hardware that does not exist.
+    /// Whether it concerns hardware that does not exist.
     pub is_hypothetical: bool,
     make: fn(&mut Bench<'_>) -> Result<Made, FigureError>,
 }
 
-/// What came of a figure.
+/// The results of a figure.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Made {
-    /// What was found, a sentence or a few each.
+    /// The findings, each of one or a few sentences.
     pub findings: Vec<String>,
-    /// The numbers as one looks at them.
+    /// The numbers as tables.
     pub tables: Vec<Grid>,
-    /// The same numbers one by one, with what they are held against.
+    /// The same numbers one by one, with what they are compared with.
     #[serde(skip)]
     pub points: Vec<Point>,
 }
@@ -48,11 +48,11 @@ pub struct Made {
 /// Numbers in rows and columns.
 #[derive(Clone, Debug, Serialize)]
 pub struct Grid {
-    /// What they are of.
+    /// What the numbers concern.
     pub title: String,
-    /// What they say, with the unit.
+    /// The quantity, with its unit.
     pub quantity: &'static str,
-    /// What the columns are.
+    /// What the columns stand for.
     pub across: &'static str,
     /// The columns.
     pub columns: Vec<String>,
@@ -60,16 +60,16 @@ pub struct Grid {
     pub rows: Vec<GridRow>,
 }
 
-/// A row.
+/// A row of a grid.
 #[derive(Clone, Debug, Serialize)]
 pub struct GridRow {
     /// Its name.
     pub name: String,
-    /// A number for each column, if there is one.
+    /// The number for each column, if there is one.
     pub values: Vec<Option<f64>>,
 }
 
-/// Why there is no figure.
+/// Why a figure could not be made.
 #[derive(Debug, Error)]
 pub enum FigureError {
     /// A trace could not be read.
@@ -78,14 +78,14 @@ pub enum FigureError {
     /// A run ended early.
     #[error("{run}: {error}")]
     Run {
-        /// Which.
+        /// The name of the run.
         run: String,
-        /// Why.
+        /// The error of the run.
         error: RunError,
     },
 }
 
-/// Traces by their names, without the endings.
+/// Reads a trace by its name, without the file name ending.
 pub type Traces<'t> = &'t dyn Fn(&str) -> Result<Arc<Trace>, TraceError>;
 
 impl Figure {
@@ -98,10 +98,11 @@ impl Figure {
         Self::ALL.iter().find(|figure| figure.id == id)
     }
 
-    /// Makes it, several runs at a time. `progress` is told of each run when it begins, and how many there are.
+    /// Makes the figure, several runs at a time. When a run begins, calls `progress` with the number of runs and the
+    /// name of this run.
     ///
     /// # Errors
-    /// A [`FigureError`].
+    /// Fails if a trace cannot be read, or if a run ends early.
     pub fn make(&self, traces: Traces<'_>, progress: &mut dyn FnMut(usize, &str)) -> Result<Made, FigureError> {
         let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
         let mut made = (self.make)(&mut Bench::new(self.id, machine, traces, progress))?;

@@ -1,21 +1,21 @@
-//! A number of a figure, and what it is held against.
+//! A number of a figure, and its tolerance.
 
 use serde::Serialize;
 
-/// What a number must be.
+/// The range in which a number must lie.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tolerance {
-    /// This or more.
+    /// This value or more.
     AtLeast(f64),
-    /// This or less.
+    /// This value or less.
     AtMost(f64),
-    /// From the first to the second.
+    /// From the first value to the second.
     Between(f64, f64),
 }
 
 impl Tolerance {
-    /// Whether `ours` is such a number.
+    /// Whether `ours` lies in the range.
     pub fn holds(self, ours: f64) -> bool {
         match self {
             Self::AtLeast(least) => ours >= least,
@@ -28,19 +28,19 @@ impl Tolerance {
 /// A number of a figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// Of which figure.
+    /// The id of its figure.
     pub id: &'static str,
-    /// Which of its numbers.
+    /// The name of the number.
     pub point: String,
-    /// What was published, in the same unit; none where only a shape was, or nothing.
+    /// The published number, in the same unit. `None` if only a shape was published, or nothing.
     pub published: Option<f64>,
-    /// What came of the runs.
+    /// The number from our runs.
     pub ours: f64,
-    /// What it must be; none where it is only shown.
+    /// The range in which it must lie. `None` if it is only shown.
     pub tolerance: Option<Tolerance>,
-    /// Whether it is that.
+    /// Whether it lies in that range.
     pub within: Option<bool>,
-    /// Whether the model was set by the published number, so that the agreement shows nothing.
+    /// Whether the model was calibrated with the published number, so that agreement shows nothing.
     pub calibration: bool,
 }
 
@@ -51,18 +51,18 @@ impl Point {
         Self { id, point, published: None, ours, tolerance: None, within: None, calibration: false }
     }
 
-    /// Beside what was published.
+    /// Adds the published number.
     pub(super) fn beside(self, published: f64) -> Self {
         Self { published: Some(published), ..self }
     }
 
-    /// Held against `tolerance`, if there is one.
+    /// Adds the tolerance, if there is one.
     pub(super) fn held(self, tolerance: impl Into<Option<Tolerance>>) -> Self {
         let tolerance = tolerance.into();
         Self { tolerance, within: tolerance.map(|tolerance| tolerance.holds(self.ours)), ..self }
     }
 
-    /// What is wrong with it, if it is not what it must be.
+    /// Says what is wrong if the number is out of its tolerance.
     pub fn violation(&self) -> Option<String> {
         let tolerance = self.tolerance.filter(|_| self.within == Some(false))?;
         let expected = match tolerance {

@@ -1,7 +1,8 @@
-//! rIOMMU (ASPLOS'15): cycles per packet of a Netperf stream, where walks snoop the caches and where they do not.
+//! rIOMMU (ASPLOS'15): cycles per packet of a Netperf stream, with and without walks that snoop the caches.
 //!
-//! A packet of that machine takes two buffers. What it takes without protection is a number of the paper, which no run here makes:
-//! until the laboratory has network cards, cycles per packet are an estimate. Ratios are what is held.
+//! A packet of that machine takes two buffers. Its cycles without protection are taken from the paper, because no run
+//! here reproduces them: the lab has no network cards yet, so cycles per packet are an estimate. Only ratios are
+//! compared.
 
 use super::runs::{Bench, Numbers};
 use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
@@ -20,10 +21,10 @@ pub(super) const FIGURE: Figure = Figure {
 
 const MACHINE: &str = "r210-cx3";
 const WORK: &str = "rings:ring=4096,burst=64";
-/// What a packet takes without protection, and how many buffers it has.
+/// The cycles of a packet without protection, and its number of buffers.
 const UNPROTECTED_CYCLES: f64 = 1816.0;
 const BUFFERS: f64 = 2.0;
-/// What a map and what an unmap take in rings where walks snoop.
+/// The published cycles of a map and of an unmap in rings, with walks that snoop.
 const PUBLISHED_STEP: f64 = 131.0;
 
 /// A bar of the figure.
@@ -52,9 +53,9 @@ const NOT_COHERENT: &str = "riommu-";
 const COHERENT: &str = "riommu";
 const OURS_NOT_COHERENT: &str = "portcullis strict, no snooping";
 const OURS: &str = "portcullis strict, snooping";
-/// Throughput over that of strict+, defer+ and none, as published.
+/// Published throughput relative to that of strict+, defer+ and none.
 const PUBLISHED: [(&str, [f64; 3]); 2] = [(NOT_COHERENT, [2.90, 1.74, 0.52]), (COHERENT, [4.28, 2.57, 0.77])];
-/// How near a ratio is that counts as met.
+/// A ratio within this share of the published one counts as met.
 const NEAR: f64 = 0.25;
 
 fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
@@ -121,12 +122,12 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     };
     let findings = vec![
         format!(
-            "{met} of 6 ratios are within 25 % of the published ones. What a map and an unmap take in rings is the sum of steps that are priced one by one: {} cycles each where walks snoop, with the share of an invalidation for every {} of them; published are about 131.",
+            "{met} of 6 ratios are within 25 % of the published ones. The cost of a map and of an unmap in rings is the sum of separately priced steps: {} cycles each if walks snoop, including the share of an invalidation for every {} of them. The published value is about 131.",
             number(steps),
             DesignId::RIommu.info().batch_default,
         ),
         format!(
-            "`portcullis` strict, on hardware that there is, takes {} times the cycles of a packet in rings where walks snoop, and {} times where they do not.",
+            "`portcullis` strict, on hardware that exists, takes {} times the cycles per packet of rings if walks snoop, and {} times if they do not.",
             number(ours[0]),
             number(ours[1]),
         ),

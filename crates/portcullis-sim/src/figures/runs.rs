@@ -1,4 +1,4 @@
-//! The runs of a figure: each in its own words, several at a time.
+//! The runs of a figure. Each is described by a few parameters, and several are made at a time.
 
 use super::{FigureError, Traces};
 use crate::PayloadRule;
@@ -15,7 +15,7 @@ use portcullis_model::IotlbLog;
 /// The seed of all figures.
 const SEED: u64 = 1;
 
-/// What figures are made on.
+/// The machine, the traces and the progress of a figure.
 pub(super) struct Bench<'b> {
     id: &'static str,
     pub(super) machine: Machine,
@@ -25,7 +25,7 @@ pub(super) struct Bench<'b> {
 
 /// A piece of work, and its name.
 pub(super) struct Subject {
-    /// As users name it.
+    /// The name on the command line.
     pub(super) name: &'static str,
     pub(super) work: Work,
     /// The pace at which the unprotected run reaches the machine's rate.
@@ -34,7 +34,7 @@ pub(super) struct Subject {
     pub(super) live_pages: u64,
 }
 
-/// A run to be made.
+/// A run to make.
 #[derive(Clone)]
 pub(super) struct Run<'s> {
     pub(super) subject: &'s Subject,
@@ -43,14 +43,15 @@ pub(super) struct Run<'s> {
     pub(super) protection: Protection,
     pub(super) batch: usize,
     pub(super) pace: Pace,
-    /// As users write it.
+    /// The prefetcher, in the form of the command line.
     pub(super) prefetch: String,
 }
 
-/// What came of one.
+/// The results of a run.
 pub(super) struct Numbers {
     pub(super) outcome: RunOutcome,
-    /// The share of the device's transactions that the IOTLB, the buffer of the prefetcher or a walk under way has served.
+    /// The share of the device's transactions served by the IOTLB, by the buffer of the prefetcher, or by a walk in
+    /// progress.
     pub(super) hit_rate: f64,
 }
 
@@ -64,7 +65,7 @@ impl<'b> Bench<'b> {
         Self { id, machine, traces, progress }
     }
 
-    /// The work that users call so: a trace that is bundled, or a workload.
+    /// The work of this name: a bundled trace, or a workload.
     pub(super) fn subject(&self, name: &'static str) -> Result<Subject, FigureError> {
         let work = match Work::parse(name) {
             Ok(work) => work,
@@ -74,13 +75,13 @@ impl<'b> Bench<'b> {
         Ok(Subject { name, work, pace, live_pages })
     }
 
-    /// A strict run of single unmaps, with no prefetcher.
+    /// A strict run of single unmaps without a prefetcher.
     pub(super) fn run<'s>(&self, subject: &'s Subject, design: DesignId) -> Run<'s> {
         let (machine, pace, prefetch) = (self.machine.clone(), subject.pace, "none".to_owned());
         Run { subject, machine, design, protection: Protection::Strict, batch: 1, pace, prefetch }
     }
 
-    /// Makes the runs, and returns what came of them in their order.
+    /// Makes the runs, and returns their results in order.
     pub(super) fn make(&mut self, runs: &[Run<'_>]) -> Result<Vec<Numbers>, FigureError> {
         let (id, total, progress) = (self.id, runs.len(), &mut *self.progress);
         let made = parallel::each(runs, Run::make, |run| progress(total, &format!("{id}: {}", run.label())));
@@ -103,7 +104,7 @@ impl Run<'_> {
         })
     }
 
-    /// Makes the run, and returns how often the IOTLB has missed, and all that it was asked for.
+    /// Makes the run. Returns the misses of the IOTLB, and the log of all requests to it.
     pub(super) fn log(&self) -> Result<(u64, IotlbLog), FigureError> {
         self.with_job(|job| measure_and_log(job).map(|(measured, log)| (measured.counters.iotlb_misses, log)))
     }
@@ -115,7 +116,7 @@ impl Run<'_> {
         let job = Job {
             machine: &machine,
             work: self.subject.work.clone(),
-            design: self.design,
+            design: self.design.into(),
             options: Options::NONE,
             protection: self.protection,
             sub_page: SubPage::Expose,
@@ -143,14 +144,14 @@ pub(super) mod tests {
         Trace::read(&file, |_| ()).map(Arc::new)
     }
 
-    /// Does something with a bench whose traces are those of the repository.
+    /// Runs `run` on a bench with the traces of the repository.
     pub(in crate::figures) fn on_bench<R>(run: impl FnOnce(&mut Bench<'_>) -> R) -> R {
         let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
         run(&mut Bench::new("a figure", machine, &trace, &mut |_, _| {}))
     }
 
-    /// What is found in the log of requests is what the IOTLB of the model has done, where that evicts what was used longest ago;
-    /// and evicting what is wanted last misses no more.
+    /// The log of requests reproduces the misses of the model's IOTLB, which evicts the least recently used entry.
+    /// Optimal eviction misses no more often.
     #[test]
     fn the_log_of_an_iotlb_tells_its_misses() {
         on_bench(|bench| {
@@ -161,7 +162,7 @@ pub(super) mod tests {
                 let (misses, log) = run.log().expect("a run");
                 let of = |eviction| log.misses(entries as usize, ways as usize, eviction);
                 let (least_recent, optimal) = (of(Eviction::LeastRecent), of(Eviction::Optimal));
-                // Walks under way serve what the log already takes for held, and in another order.
+                // Walks in progress serve requests that the log counts as hits, and complete in another order.
                 assert!(misses.abs_diff(least_recent) * 100 <= misses, "{misses} and {least_recent}");
                 assert!(optimal <= least_recent && optimal > 0, "{optimal} of {least_recent}");
             }
@@ -173,7 +174,7 @@ pub(super) mod tests {
         on_bench(|bench| {
             assert_eq!(bench.subject("rings:count=3,ring=16,pages=2,idle=5").expect("rings").live_pages, 101);
             let subject = bench.subject("nvme-seqread128k.strict.4cpu").expect("a trace");
-            // Four jobs with some requests of 32 pages each.
+            // There are four jobs, each with a few requests of 32 pages.
             assert!(subject.live_pages.is_multiple_of(32) && (128..=4096).contains(&subject.live_pages));
         });
     }

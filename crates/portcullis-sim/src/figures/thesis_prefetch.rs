@@ -1,7 +1,9 @@
-//! The prefetchers of the thesis behind rIOMMU (Malka, Technion 2014; ASPLOS'15, §5.4): what history brings, by how long it is.
+//! The prefetchers of the thesis behind rIOMMU (Malka, Technion 2014; ASPLOS'15, §5.4): what they gain, depending on
+//! the length of their history.
 //!
-//! Its numbers are not public. Three shapes are, and it is these that are held here: baseline forms are useless, modified ones
-//! predict most once their history is longer than what is mapped at once, and distance prefetching does not.
+//! The thesis's numbers are not public. Three shapes are, and these are compared here: baseline forms are useless;
+//! modified forms predict most requests once their history is longer than what is mapped at once; and distance
+//! prefetching does not.
 
 use super::runs::{Bench, Numbers, Run, Subject};
 use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
@@ -25,9 +27,9 @@ const SUBJECTS: [&str; 4] = [RING, NVME, SHORT_RECEIVE, RECEIVE];
 const DESIGNS: [DesignId; 2] = [DesignId::Magazine, DesignId::Portcullis];
 /// Lengths of the history, as multiples of the pages that are mapped at once.
 const TIMES: [f64; 6] = [0.25, 0.5, 1.0, 1.5, 2.0, 4.0];
-/// The multiple at which history is longer than what is mapped.
+/// The multiple at which the history is longer than what is mapped.
 const LONGER: f64 = 1.5;
-/// The one at which it is shorter.
+/// The multiple at which the history is shorter.
 const SHORTER: f64 = 0.5;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,7 +67,7 @@ impl Prefetcher {
         if self.is_modified { "modified" } else { "baseline" }
     }
 
-    /// With a history of so many entries.
+    /// The prefetcher in the form of the command line, with a history of `length` entries.
     fn spec(self, length: u64) -> String {
         let form = self.form();
         match self.kind {
@@ -75,7 +77,7 @@ impl Prefetcher {
         }
     }
 
-    /// What the share that it covers must be.
+    /// The range in which the share that it covers must lie.
     fn tolerance(self, subject: &str, design: DesignId, times: f64) -> Option<Tolerance> {
         use Tolerance::{AtLeast, AtMost};
         let is_receive = subject == SHORT_RECEIVE || subject == RECEIVE;
@@ -100,17 +102,17 @@ impl Prefetcher {
     }
 }
 
-/// The runs of one work under one design: without a prefetcher, and with each at each length.
+/// The runs of one work under one design: without a prefetcher, and with each prefetcher at each length.
 struct Part<'s> {
     subject: &'s Subject,
     design: DesignId,
     without: Numbers,
-    /// By prefetcher, and by length.
+    /// The results by prefetcher, then by length.
     with: Vec<Vec<Numbers>>,
 }
 
 impl Part<'_> {
-    /// The share of the misses without prefetching that are gone.
+    /// The share of the misses without prefetching that the prefetcher avoids.
     fn covered(&self, with: &Numbers) -> f64 {
         1.0 - with.outcome.iotlb_misses_per_page / self.without.outcome.iotlb_misses_per_page
     }
@@ -127,14 +129,14 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     of_subjects(bench, &subjects)
 }
 
-/// What rings need no history for: the entry behind the one that is cached is fetched ahead.
+/// A run on rings, which need no history: the entry behind the cached one is fetched ahead.
 struct InRings<'s> {
     subject: &'s Subject,
     counts: RiotlbCounts,
 }
 
 impl InRings<'_> {
-    /// The share of the switches from one entry to another that do not go to the next.
+    /// The share of the switches between entries that do not go to the next entry.
     fn out_of_order(&self) -> f64 {
         self.counts.out_of_order as f64 / self.counts.switches as f64
     }
@@ -152,7 +154,7 @@ impl InRings<'_> {
         ]
     }
 
-    /// All that was in the table in time, and not invalidated since, was fetched ahead.
+    /// An entry was fetched ahead if it was mapped in time and not invalidated since.
     fn row(&self) -> GridRow {
         let RiotlbCounts { switches, out_of_order, after_invalidation, mapped_later, close_behind, first, .. } =
             self.counts;
@@ -205,7 +207,7 @@ fn of_subjects(bench: &mut Bench<'_>, subjects: &[Subject]) -> Result<Made, Figu
         "first of a ring",
     ];
     let riotlb = Grid {
-        title: "rIOTLB: of each ring one entry is cached, and the one behind it".to_owned(),
+        title: "rIOTLB: one entry of each ring is cached, and the one behind it".to_owned(),
         quantity: "requests for another entry than the one before; those that had to be read while a device waited, by reason",
         across: "",
         columns: columns.map(str::to_owned).into(),
@@ -218,7 +220,7 @@ fn of_subjects(bench: &mut Bench<'_>, subjects: &[Subject]) -> Result<Made, Figu
 
 const HIT_RATE: &str = "hit rate: the share of transactions that wait for no walk of their own";
 
-/// Entries of a history that is `times` as long as what is mapped at once.
+/// The entries of a history that is `times` as long as what is mapped at once.
 fn length(subject: &Subject, times: f64) -> u64 {
     ((subject.live_pages as f64 * times) as u64).max(1)
 }
@@ -264,24 +266,24 @@ fn findings(parts: &[Part<'_>]) -> Vec<String> {
     let portcullis = |subject, kind, times| shown(of(subject, DesignId::Portcullis, kind, times));
     vec![
         format!(
-            "Baseline Markov and recency cover at most {} anywhere: an address is invalidated after one use, and its history with it.",
+            "Baseline Markov and recency cover at most {} anywhere: an address is invalidated after one use, and its history is lost with it.",
             number(baseline)
         ),
         format!(
-            "Where history survives, it has to be longer than what is mapped at once. Under `magazine` Markov covers {} of the ring's misses with half of that, and {} with one and a half times that; on {RECEIVE} {} and {}.",
+            "If history survives, it has to be longer than what is mapped at once. Under `magazine`, Markov covers {} of the ring's misses with half of that length, and {} with one and a half times that length; on {RECEIVE} it covers {} and {}.",
             magazine(RING, Kind::Markov, SHORTER),
             magazine(RING, Kind::Markov, LONGER),
             magazine(RECEIVE, Kind::Markov, SHORTER),
             magazine(RECEIVE, Kind::Markov, LONGER),
         ),
         format!(
-            "Published is that distance prefetching is poor. That is the address order's doing: it knows nothing but how far addresses are apart. Under `magazine` it covers {} on the ring, which is served alone, and {} on {RECEIVE}, where magazines shuffle addresses; in the order of `portcullis` it covers {} there.",
+            "Distance prefetching is published as poor. The cause is the order of addresses: the prefetcher only knows the distances between them. Under `magazine` it covers {} on the ring, which is served alone, and {} on {RECEIVE}, where magazines shuffle addresses. In the order of `portcullis` it covers {} there.",
             magazine(RING, Kind::Distance, LONGER),
             magazine(RECEIVE, Kind::Distance, LONGER),
             portcullis(RECEIVE, Kind::Distance, LONGER),
         ),
         format!(
-            "Under `portcullis` Markov covers {} and recency {} of the ring's misses at one and a half times, because an address comes back only after all others of its table of 512 pages: no history as long as the ring has seen it. The next page is known without any history (see `contiguity`).",
+            "Under `portcullis`, Markov covers {} and recency {} of the ring's misses at one and a half times that length: an address is reused only after all others of its table of 512 pages, so no history as long as the ring contains it. The next page is known without any history (see `contiguity`).",
             portcullis(RING, Kind::Markov, LONGER),
             portcullis(RING, Kind::Recency, LONGER),
         ),
@@ -293,7 +295,7 @@ fn finding_of_rings(rings: &[InRings<'_>]) -> String {
     let most = networks.map(InRings::out_of_order).fold(0.0, f64::max);
     let early = match rings.iter().map(|rings| rings.counts.close_behind).sum() {
         0_u64 => String::new(),
-        some => format!(", and {some} requests came before the entry before theirs had arrived"),
+        some => format!(", and {some} requests came before the preceding entry had arrived"),
     };
     format!(
         "Rings need two entries each and no history: at most {} of the switches of a network's rings go elsewhere than to the next entry{early}. Every other entry in order that had to be read while a device waited was the first of its ring or after an invalidation, or was not mapped yet when it was read ahead.",
@@ -306,7 +308,7 @@ mod tests {
     use super::*;
     use crate::figures::runs::tests::on_bench;
 
-    /// The shapes on a ring that is gone round a few times; the whole figure takes half a minute.
+    /// The shapes on a ring that wraps around a few times. The whole figure would take half a minute.
     #[test]
     fn the_published_shapes_show_on_a_ring() {
         let made = on_bench(|bench| {
@@ -320,7 +322,7 @@ mod tests {
             assert_eq!(point.within, Some(true), "{point:?}");
         }
         assert_eq!(made.tables.len(), 5);
-        // Nothing is out of order here, nor close behind.
+        // No request here is out of order, nor close behind another.
         let riotlb = &made.tables[4].rows[0].values;
         assert_eq!(made.tables[4].columns.len(), riotlb.len());
         assert_eq!((riotlb[1], riotlb[4]), (Some(0.0), Some(0.0)), "{riotlb:?}");
@@ -329,7 +331,7 @@ mod tests {
             "{:?}",
             made.findings
         );
-        // Half and one and a half times: two sides of the published shape.
+        // Half, and one and a half times: the two sides of the published shape.
         let markov = &made.tables[0].rows[1];
         assert_eq!(markov.name, "markov modified");
         assert!(markov.values[1] < Some(0.05) && markov.values[3] > Some(0.9), "{markov:?}");

@@ -1,4 +1,4 @@
-//! Machines: a cost book, an IOMMU, and what the machine reaches unprotected.
+//! Machines: a cost book, an IOMMU, and the rates that the machine reaches unprotected.
 
 mod named;
 mod server;
@@ -27,16 +27,18 @@ pub struct Machine {
     pub core_hz: f64,
     /// Cores that may serve its devices.
     pub cores: u32,
-    /// What its link carries with no IOMMU, in Gb/s; `None` where it has no link, so that all traffic is its disks'.
+    /// What its link carries without an IOMMU, in Gb/s. `None` if it has no link, so that all traffic is that of its
+    /// disks.
     pub link_gbps: Option<f64>,
-    /// What the CPUs do with no protection for network traffic, in cycles of one core per byte of the buffers. Buffers that are not full
-    /// take as much: what is done for a packet hardly depends on its length.
+    /// The work of the CPUs without protection for network traffic, in core cycles per byte of the buffers. Buffers
+    /// that are not full take as much, because the work for a packet hardly depends on its length.
     pub unprotected_cycles_per_byte: f64,
-    /// Requests per second that its disks serve together; `None` where it has none, so that all traffic is its link's.
+    /// Requests per second that all its disks serve together. `None` if it has no disks, so that all traffic is that
+    /// of its link.
     pub disk_iops: Option<f64>,
-    /// Bytes per second that its disks move together.
+    /// Bytes per second that all its disks move together.
     pub disk_bytes_per_second: Option<f64>,
-    /// What the CPUs do with no protection for a request to a disk, in cycles of one core.
+    /// The work of the CPUs without protection for a request to a disk, in core cycles.
     pub unprotected_cycles_per_request: f64,
     /// Bytes that the device keeps in flight.
     pub bytes_in_flight: u64,
@@ -46,8 +48,8 @@ pub struct Machine {
     pub costs: CostBook,
     /// The IOMMU.
     pub iommu: Parameters,
-    /// The values that are neither published nor measured, by name, each with the range in which it is believed to lie. The answer is
-    /// tried at both ends.
+    /// The values that are neither published nor measured, by name. Each has the range in which it is believed to lie.
+    /// The advice is tried at both ends.
     pub assumed: BTreeMap<String, [f64; 2]>,
     /// The rest of it, where that is known: only such a machine can be simulated as a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +67,8 @@ impl Machine {
         Self::all().into_iter().find(|machine| machine.id == id)
     }
 
-    /// The traffic of work that looks like a disk's, or does not. Where the machine has no disks, or nothing else, all traffic is the same.
+    /// The traffic of work that may look like a disk's. If the machine has no disks, or no link, all traffic is of one
+    /// kind.
     pub(crate) fn traffic(&self, looks_like_a_disks: bool) -> Traffic {
         match (self.link_gbps, self.disk_iops) {
             (None, _) => Traffic::Disk,
@@ -75,7 +78,7 @@ impl Machine {
         }
     }
 
-    /// What its link or its disks carry at most, in Gb/s.
+    /// The most that its link or its disks carry, in Gb/s.
     pub(crate) fn unprotected_gbps(&self, traffic: Traffic) -> f64 {
         let disks = self.disk_bytes_per_second.map(|bytes| bytes * 8.0 / 1e9);
         match traffic {

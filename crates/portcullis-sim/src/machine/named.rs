@@ -1,16 +1,16 @@
-//! The machines that are known by name. Every value has its source.
+//! The machines that have a name. Every value has its source.
 //!
-//! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's own code
-//! timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
+//! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's
+//! own code timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
 
 use super::{Machine, server};
 use crate::engine::CostBook;
 use portcullis_model::Parameters;
 use std::collections::BTreeMap;
 
-/// Cycles in which a core copies 1,024 bytes: `memcpy` moves 13 GB/s from memory to memory on an i7-6700HQ with DDR4-2400 (the 26 GB/s of
-/// Stack Overflow question 43343231 count what is read and what is written). What lies in the caches takes less, so it is a price from
-/// above.
+/// Cycles in which a core copies 1,024 bytes. `memcpy` moves 13 GB/s from memory to memory on an i7-6700HQ with
+/// DDR4-2400. (The 26 GB/s of Stack Overflow question 43343231 count both the bytes read and the bytes written.)
+/// Copies within the caches take less, so this is an upper bound.
 const fn copy_kib(core_hz: f64) -> u64 {
     const COPIED_PER_SECOND: f64 = 13e9;
     (core_hz * 1024.0 / COPIED_PER_SECOND) as u64
@@ -18,21 +18,21 @@ const fn copy_kib(core_hz: f64) -> u64 {
 
 /// The machine of EiovaR and rIOMMU.
 ///
-/// The cost book adds up to the unit costs of \[R\] Table 1, strict, for what a map and an unmap of one page execute: table
-/// 588 and 438, find 249, free 159, other 44 and 26, invalidation 2127 (of which the hardware takes what the software steps
-/// leave); 205 for queueing a deferred unmap. An allocation without a search is its 92; a step of the search is 50, from the
-/// 47–57 that \[E\] Table 2 implies.
+/// The cost book adds up to the unit costs of \[R\] Table 1, strict, for the steps of a map and an unmap of one page:
+/// table 588 and 438, find 249, free 159, other 44 and 26, invalidation 2127 (the hardware takes the part that the
+/// software steps do not), and 205 for queueing a deferred unmap. An allocation without a search is its 92. A step of
+/// the search is 50, from the 47–57 that \[E\] Table 2 implies.
 pub(super) fn r210_cx3() -> Machine {
     const LOCK: u64 = 20; // assumed: two atomics on a line in the L1 cache
     const ATOMIC: u64 = 25; // assumed: one on a line in the L1 cache
     const WINDOW_FIND: u64 = 10; // assumed: two loads from the L1 cache, one after the other
     const CHUNK_SPEND: u64 = 5; // assumed: a load and a store in the L1 cache
-    // MFENCE on Sandy Bridge, from memory of published instruction tables, unverified. The published driver makes one for every
-    // entry that it changes, whether or not walks snoop; what flushing takes where they do not comes on top.
+    // MFENCE on Sandy Bridge, from memory of published instruction tables, unverified. The published driver executes
+    // one for every entry that it changes, whether or not walks snoop. If they do not, the cost of flushing is added.
     const BARRIER: u64 = 33;
     const SECOND_CACHE: u64 = 12; // from memory, unverified: a load from the L2 cache, where a ring of 64 KiB lies
     const LINE_FLUSH: u64 = 279; // [R] derived
-    const TABLE_READ: u64 = 30; // assumed; with four levels, table_clear makes up the sum
+    const TABLE_READ: u64 = 30; // assumed; table_clear is chosen so that the sum with four levels is right
     const CORE_HZ: f64 = 3.1e9;
     const UNPROTECTED_GBPS: f64 = 19.79; // [R] calibration, Netperf stream
     Machine {
@@ -43,7 +43,7 @@ pub(super) fn r210_cx3() -> Machine {
         core_hz: CORE_HZ,
         cores: 1, // [R]: one of its four is used
         link_gbps: Some(UNPROTECTED_GBPS),
-        // The unprotected run is bound by the CPU [R]: all of its cycles go into the bytes.
+        // The CPU limits the unprotected run [R]: all its cycles go into the bytes.
         unprotected_cycles_per_byte: CORE_HZ * 8.0 / (UNPROTECTED_GBPS * 1e9),
         disk_iops: None,
         disk_bytes_per_second: None,
@@ -66,16 +66,16 @@ pub(super) fn r210_cx3() -> Machine {
             window_take: WINDOW_FIND + 2 * ATOMIC,
             window_claim: WINDOW_FIND + ATOMIC,
             window_return: WINDOW_FIND + ATOMIC,
-            chunk_map: 44,                    // as `map`, for want of a shorter way that was measured
+            chunk_map: 44,                    // as `map`, because no shorter path was measured
             chunk_unmap: 26,                  // as `unmap`, likewise
-            chunk_take: WINDOW_FIND + ATOMIC, // a host without cheaper words of a CPU's own
+            chunk_take: WINDOW_FIND + ATOMIC, // for a host without cheaper per-CPU words
             chunk_write: CHUNK_SPEND,         // assumed: a load and a store in the L1 cache
             chunk_find: WINDOW_FIND,
             chunk_clear: CHUNK_SPEND, // assumed: likewise
             chunk_entry: 10,          // assumed, as `table_entry`
             chunk_return: WINDOW_FIND + CHUNK_SPEND,
-            // The tail and the state of the entry are exchanged. That a map and an unmap take about 131 cycles each where walks snoop
-            // [R] is no price here, but what the sum is held against.
+            // The tail and the state of the entry are exchanged. The published sum, about 131 cycles each for a map
+            // and an unmap if walks snoop [R], is not used as a price; the sum of these steps is compared with it.
             ring_take: WINDOW_FIND + SECOND_CACHE + 2 * ATOMIC,
             ring_write: CHUNK_SPEND + BARRIER,
             ring_find: WINDOW_FIND,
@@ -91,12 +91,12 @@ pub(super) fn r210_cx3() -> Machine {
             table_entry: 10,  // assumed
             table_page: 1000, // assumed: zeroing and flushing 64 lines overlaps
             line_flush: LINE_FLUSH,
-            // CLFLUSH over arrays of 1 to 17 MB takes 50.4 ns a line on a Xeon with 20 MB of last-level cache (the slope of the
-            // table in Stack Overflow question 35900401); at 3.1 GHz that is 156 cycles.
+            // CLFLUSH over arrays of 1 to 17 MB takes 50.4 ns a line on a Xeon with 20 MB of last-level cache (the
+            // slope of the table in Stack Overflow question 35900401). At 3.1 GHz that is 156 cycles.
             line_flush_next: 156,
             store_fence: 0,
             flush_queue_push: 205 - LOCK,
-            flush_queue_join: WINDOW_FIND + ATOMIC, // assumed: a word of the CPU's own, exchanged
+            flush_queue_join: WINDOW_FIND + ATOMIC, // assumed: a per-CPU word, exchanged
             queue_descriptor: 30,                   // assumed
             register_write: 100,                    // assumed: a posted write
             register_read: 500,                     // assumed: a round trip to the chipset
@@ -166,10 +166,9 @@ pub(super) fn r210_bcm57810() -> Machine {
 }
 
 /// The machine of Fast & Safe.
-///
-/// Software costs are those of Linux 6.12's own code on a recent machine (*peers*, medians): a search step is the slope of
-/// the two-ring runs, a lock and a line transfer the two-thread runs. The invalidation hardware is assumed to take as long
-/// as on `r210-cx3`, for want of a published value.
+/// Software costs are those of Linux 6.12's own code on a recent machine (*peers*, medians). A search step is the
+/// slope of the two-ring runs; a lock and a line transfer come from the two-thread runs. The invalidation hardware is
+/// assumed to take as long as on `r210-cx3`, because no value is published.
 pub(super) fn cascadelake_cx5() -> Machine {
     const CORE_HZ: f64 = 3.3e9;
     const LOCK: u64 = 8; // peers: uncontended spinlock
@@ -190,13 +189,13 @@ pub(super) fn cascadelake_cx5() -> Machine {
         core_hz: CORE_HZ,
         cores: 32, // [F]: four sockets of eight
         link_gbps: Some(UNPROTECTED_GBPS),
-        // Five cores are the fewest that fill the link [F §2.2], so one of four would carry a quarter of it at most.
+        // Five cores are the fewest that fill the link [F §2.2], so each of four would carry at most a quarter of it.
         unprotected_cycles_per_byte: CORE_HZ * 8.0 / (UNPROTECTED_GBPS * 1e9 / 4.0),
-        // [F] has no disk: an Intel SSD DC P4510 of that time, by its product brief, from memory, unverified.
+        // [F] has no disk. This is an Intel SSD DC P4510 of that time, by its product brief, from memory, unverified.
         disk_iops: Some(637_500.0),
         disk_bytes_per_second: Some(3.2e9),
-        // libaio makes 608,000 requests of 4 KiB a second on one core ("Efficient IO with io_uring", Axboe 2019, from memory,
-        // unverified; the clock there is not given, and taken to be this one).
+        // libaio makes 608,000 requests of 4 KiB a second on one core ("Efficient IO with io_uring", Axboe 2019, from
+        // memory, unverified). The clock is not given there, and is taken to be this one.
         unprotected_cycles_per_request: CORE_HZ / 608_000.0,
         bytes_in_flight: 4096,  // [F]: p
         transaction_bytes: 512, // [F] derived
@@ -216,9 +215,9 @@ pub(super) fn cascadelake_cx5() -> Machine {
             window_take: WINDOW_FIND + EXCHANGE + ATOMIC,
             window_claim: WINDOW_FIND + ATOMIC,
             window_return: WINDOW_FIND + ATOMIC,
-            chunk_map: 30,   // as `map`, for want of a shorter way that was measured
+            chunk_map: 30,   // as `map`, because no shorter path was measured
             chunk_unmap: 30, // as `unmap`, likewise
-            chunk_take: WINDOW_FIND + ATOMIC, // a host without cheaper words of a CPU's own
+            chunk_take: WINDOW_FIND + ATOMIC, // for a host without cheaper per-CPU words
             chunk_write: CHUNK_SPEND, // assumed: a load and a store in the L1 cache
             chunk_find: WINDOW_FIND,
             chunk_clear: CHUNK_SPEND, // assumed: likewise
@@ -240,12 +239,12 @@ pub(super) fn cascadelake_cx5() -> Machine {
             table_entry: 11, // peers: 64 pages cost 906 cycles, one 224, both ways
             table_page: 400, // assumed: zeroing a page
             line_flush: 600, // peers: 544-977
-            // peers: eight lines flushed with CLFLUSHOPT and one fence take 745 cycles, one line of ever another place 683; so
-            // (745 - 683) / 7.
+            // peers: flushing eight lines with CLFLUSHOPT and one fence takes 745 cycles, and flushing one line,
+            // always at another place, takes 683; so this is (745 - 683) / 7.
             line_flush_next: 9,
             store_fence: 0,
             flush_queue_push: 60, // assumed
-            flush_queue_join: WINDOW_FIND + EXCHANGE, // assumed: a word of the CPU's own, exchanged
+            flush_queue_join: WINDOW_FIND + EXCHANGE, // assumed: a per-CPU word, exchanged
             queue_descriptor: 15, // assumed
             register_write: 100,  // assumed: a posted write
             register_read: 700,   // assumed: a round trip to the root complex
@@ -257,7 +256,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
         },
         iommu: Parameters::cascadelake(),
         assumed: ranges(&[
-            // From five cores that fill the link just so, to four that nearly do [F].
+            // From five cores that just fill the link, to four that nearly do [F].
             ("unprotected_cycles_per_byte", 1.08, 1.36),
             ("disk_iops", 100_000.0, 3_000_000.0),
             ("disk_bytes_per_second", 1e9, 14e9),
@@ -295,7 +294,8 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("ptcache_l1_entries", 16.0, 64.0),
             ("ptcache_l2_entries", 16.0, 64.0),
             ("ptcache_l3_entries", 16.0, 64.0),
-            // From the asynchronous invalidation of an older part (128 cycles) to four times that of Sandy Bridge.
+            // From the asynchronous invalidation of an older part (128 cycles) to four times the value of Sandy
+            // Bridge.
             ("invalidation_ps", 40_000.0, 1_400_000.0),
             ("wait_ps", 20_000.0, 700_000.0),
         ]),

@@ -1,42 +1,42 @@
-//! The values of a machine by name: setting one, and whether such a machine can be.
+//! The values of a machine by name: sets one, and checks whether such a machine can exist.
 
 use super::Machine;
 use portcullis_model::ParameterError;
 use serde_json::Value;
 use thiserror::Error;
 
-/// Where the values of a machine are that users may set, in its JSON: its own, and those of two of its parts. All names differ.
+/// The parts of a machine's JSON that have values that users may set, besides the machine itself. All names differ.
 const PARTS: [&str; 2] = ["costs", "iommu"];
-/// The most that a step can cost, so that a slip of the keyboard does not stop the clock: a second or so.
+/// The most that a step may cost, about a second, so that a typing error does not stop the clock.
 const CYCLES_MAX: u64 = 1_000_000_000;
 
-/// A value that no machine has.
+/// A value that no machine can have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MachineError {
-    /// No such value.
+    /// The machine has no such value.
     #[error("a machine has no value `{key}`; there are: {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name that was given.
         key: String,
-        /// What there is, separated by commas.
+        /// The known names, separated by commas.
         known: String,
     },
-    /// Not of the type of that value.
+    /// The text does not have the type of this value.
     #[error("`{value}` is no value for `{key}`: {reason}")]
     Value {
-        /// Its name.
+        /// The name of the value.
         key: String,
-        /// The value given.
+        /// The text that was given.
         value: String,
         /// What was expected.
         reason: String,
     },
-    /// Out of its range.
+    /// The value is out of its range.
     #[error("`{key}` must be {expected}")]
     Range {
-        /// Its name.
+        /// The name of the value.
         key: String,
-        /// What it must be.
+        /// The range in which it must be.
         expected: String,
     },
 }
@@ -53,17 +53,17 @@ impl From<ParameterError> for MachineError {
     }
 }
 
-/// Whether a value of the machine's own may be set: texts and tables may not.
+/// Whether a value of the machine itself may be set: texts and tables may not.
 fn is_plain(value: &Value) -> bool {
     value.is_number() || value.is_null()
 }
 
 impl Machine {
-    /// Sets the value called `key` from text, as in `--set cores=8` or `--set iotlb_entries=64`. Whether values go together is for
-    /// [`check`](Self::check), when all are set.
+    /// Sets the value called `key` from text, as in `--set cores=8` or `--set iotlb_entries=64`. Call
+    /// [`check`](Self::check) after all values are set, to find values that do not fit together.
     ///
     /// # Errors
-    /// [`MachineError`]; then nothing has changed.
+    /// Returns a [`MachineError`] if there is no such value or the text is not of its type. Nothing has changed then.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), MachineError> {
         let refused = |reason: String| MachineError::Value { key: key.into(), value: value.into(), reason };
         let mut all = serde_json::to_value(&*self).map_err(|error| refused(error.to_string()))?;
@@ -76,22 +76,22 @@ impl Machine {
         };
         *place = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
         *self = serde_json::from_value(all).map_err(|error| refused(error.to_string()))?;
-        // What was set is not assumed any more.
+        // The set value is no longer an assumption.
         self.assumed.remove(key);
         Ok(())
     }
 
-    /// The value called `key`, where it is a number.
+    /// The value called `key`, if it is a number.
     pub fn get(&self, key: &str) -> Option<f64> {
         let all = serde_json::to_value(self).ok()?;
         let part = PARTS.into_iter().find_map(|part| all[part].get(key));
         part.or_else(|| all.get(key))?.as_f64()
     }
 
-    /// Whether there can be such a machine.
+    /// Checks whether such a machine can exist.
     ///
     /// # Errors
-    /// [`MachineError::Range`], naming the first value that is out of its range.
+    /// Returns a [`MachineError`] that names the first value out of its range.
     pub fn check(&self) -> Result<(), MachineError> {
         let within = |value: f64, low: f64, high: f64| (low..=high).contains(&value);
         let or_none = |value: Option<f64>, low: f64, high: f64| value.is_none_or(|value| within(value, low, high));
@@ -129,7 +129,7 @@ impl Machine {
         self.iommu.check()?;
         for (key, [low, high]) in &self.assumed {
             let value = self.get(key).ok_or_else(|| {
-                range(key, "a number of the machine, for `assumed` has a range of it; else take it out there too")
+                range(key, "a number of the machine, because `assumed` has a range for it; or remove that range")
             })?;
             if !within(value, *low, *high) {
                 return Err(range(key, "within its range in `assumed`"));
@@ -139,7 +139,7 @@ impl Machine {
     }
 }
 
-/// What there is to set.
+/// The names of the values that can be set.
 fn names(all: &Value) -> Vec<String> {
     let own = all.as_object().into_iter().flatten().filter(|(_, value)| is_plain(value));
     let parts = PARTS.into_iter().filter_map(|part| all[part].as_object()).flatten();

@@ -1,9 +1,9 @@
-//! The host's memory beside the tables: the pages that buffers lie in, and the general allocator with its zone. Others use both,
-//! if they are let.
+//! The host's memory apart from the tables: the pages for buffers, and the general allocator with its zone. Other
+//! programs use both, if the workload lets them.
 //!
-//! A job of another program takes pages and small objects one by one, keeps them for a while and gives all of them back at once.
-//! That leaves holes: the next buffer lies elsewhere, and the next object in another slab (ATC'15, §6.1: what makes the tables of
-//! IOVA-kmalloc grow is "system-wide allocation activity").
+//! A job of another program takes pages and small objects one by one, keeps them for a while, and frees all of them at
+//! once. That leaves holes: the next buffer lies elsewhere, and the next object is in another slab (ATC'15, §6.1: what
+//! makes the tables of IOVA-kmalloc grow is "system-wide allocation activity").
 
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr};
 use portcullis_model::{PagePool, Slab};
@@ -11,65 +11,66 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::VecDeque;
 
-/// The zone of the general allocator: low, so that its addresses are page numbers that every device can drive.
+/// The zone of the general allocator. It is low, so that its addresses are page numbers that every device can address.
 const ZONE_BASE: PhysAddr = PhysAddr::new(1 << 20);
 const ZONE_BYTES: u64 = 63 << 20;
-/// Where buffers begin.
+/// The lowest address of buffers.
 pub(crate) const BUFFERS_BASE: PhysAddr = PhysAddr::new(1 << 32);
-/// Pages that buffers may lie in: 4 GiB.
+/// The size of the memory for buffers: 4 GiB.
 const BUFFERS_BYTES: u64 = 1 << 32;
-/// The size of other programs' objects: the same as those that stand for a page, so that both lie in the same slabs.
+/// The size of other programs' objects. It is that of the objects that stand for a page, so that both lie in the same
+/// slabs.
 const OBJECT_BYTES: u64 = 8;
-/// What a job takes at most, in objects. Assumed.
+/// The most objects that a job takes. Assumed.
 const JOB_OBJECTS_MAX: u64 = 4096;
-/// A job takes a page with every so many objects. Assumed.
+/// A job takes one page for this many objects. Assumed.
 const OBJECTS_PER_PAGE: u64 = 8;
-/// Jobs that have all that they need and keep it. Assumed.
+/// The number of jobs that have all that they need and keep it. Assumed.
 const JOBS_MAX: usize = 16;
 
-/// What a job has taken.
+/// The memory that a job has taken.
 #[derive(Default)]
 struct Job {
-    /// Objects that it still takes.
+    /// The number of objects that it will still take.
     wanted: u64,
     objects: Vec<PhysAddr>,
     zone_pages: Vec<PhysAddr>,
     buffer_pages: Vec<PhysAddr>,
 }
 
-/// The memory, and who uses it.
+/// The memory and its users.
 pub(crate) struct HostMemory {
     buffers: PagePool,
     slab: Slab,
     random: Pcg64Mcg,
     /// The job that is taking memory.
     current: Job,
-    /// Those that have what they need. The oldest ends when there are too many, or one of them at random.
+    /// The jobs that have what they need. If there are too many, the oldest ends, or one of them at random.
     jobs: VecDeque<Job>,
 }
 
 impl HostMemory {
-    /// Memory that nobody uses yet.
+    /// Memory that is not yet used.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             buffers: PagePool::new(BUFFERS_BASE, BUFFERS_BYTES),
             slab: Slab::new(PagePool::new(ZONE_BASE, ZONE_BYTES)),
-            // Not the sequence that workloads draw from.
+            // This sequence differs from the one from which workloads draw.
             random: Pcg64Mcg::seed_from_u64(seed ^ 0x6d65_6d6f_7279),
             current: Job::default(),
             jobs: VecDeque::new(),
         }
     }
 
-    /// Memory of the general allocator.
+    /// Allocates from the general allocator.
     ///
     /// # Errors
-    /// [`NoMemory`].
+    /// Returns [`NoMemory`] if there is no room.
     pub(crate) fn allocate_bytes(&mut self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
         self.slab.allocate(bytes, below)
     }
 
-    /// Takes it back.
+    /// Frees such memory.
     pub(crate) fn free_bytes(&mut self, at: PhysAddr) {
         self.slab.free(at);
     }
@@ -79,13 +80,13 @@ impl HostMemory {
         self.buffers.take()
     }
 
-    /// Takes it back.
+    /// Frees such a page.
     pub(crate) fn give_buffer(&mut self, page: PhysAddr) {
         self.buffers.give(page);
     }
 
-    /// One step of the other programs: they take an object, and now and then a page of each kind. Where there is none, they do
-    /// without.
+    /// One step of the other programs: they take an object, and sometimes a page of each kind. If there is none, they
+    /// continue without it.
     pub(crate) fn background_step(&mut self) {
         let no_limit = PhysAddr::new(u64::MAX);
         self.current.objects.extend(self.slab.allocate(OBJECT_BYTES, no_limit).ok());
@@ -113,7 +114,7 @@ impl HostMemory {
     }
 }
 
-/// One past the last byte of memory that buffers may lie in.
+/// One past the last byte of the memory for buffers.
 pub(crate) const fn buffers_end() -> u64 {
     BUFFERS_BASE.as_u64() + BUFFERS_BYTES
 }
@@ -124,7 +125,7 @@ const _: () = assert!(ZONE_BYTES.is_multiple_of(PAGE_SIZE));
 mod tests {
     use super::*;
 
-    /// Others make the addresses wander; left alone they stay where they are.
+    /// Other programs make the addresses wander. Without them the addresses stay in place.
     #[test]
     fn objects_wander_only_where_others_use_the_slab() {
         let pages_touched = |background: bool| {

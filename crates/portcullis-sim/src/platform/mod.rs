@@ -23,22 +23,22 @@ pub struct LabPlatform {
     walks: OneThread<Rc<Walks>>,
 }
 
-/// The walks of software that go on: a core may be switched from in the middle of one.
+/// The software walks in progress. A core may be suspended in the middle of one.
 #[derive(Default)]
 struct Walks {
     era: Cell<u64>,
-    /// In which era each has begun.
+    /// The era in which each walk began.
     begun: RefCell<Vec<u64>>,
 }
 
 impl LabPlatform {
-    /// The platform of `engine`, with table pages from `ram` and other memory that `seed` decides about.
+    /// The platform of `engine`, with table pages from `ram`. `seed` decides how the other memory is used.
     pub fn new(engine: Rc<Engine>, ram: Arc<Ram>, seed: u64) -> Self {
         let memory = OneThread::new(Rc::new(RefCell::new(HostMemory::new(seed))));
         Self { engine: OneThread::new(engine), ram, memory, walks: OneThread::new(Rc::default()) }
     }
 
-    /// The host's memory beside the tables.
+    /// The host's memory apart from the tables.
     pub(crate) fn memory(&self) -> &RefCell<HostMemory> {
         &self.memory
     }
@@ -48,24 +48,24 @@ impl LabPlatform {
     }
 }
 
-/// Memory of the lab has addresses and no bytes: what copying them costs is charged by its step.
+/// The lab's memory has addresses but no bytes. The cost of copying is charged by its step.
 struct WithoutBytes;
 
-// SAFETY: there is nothing to be copied.
+// SAFETY: there are no bytes to copy.
 unsafe impl CopyMemory for WithoutBytes {
     unsafe fn copy(&self, _from: PhysAddr, _to: PhysAddr, _len: u64) {}
 
     unsafe fn clear(&self, _at: PhysAddr, _len: u64) {}
 }
 
-/// The clock that the modelled hardware goes by: that of the core which asks.
+/// The clock of the modelled hardware is that of the core that reads it.
 impl Clock for LabPlatform {
     fn now_ps(&self) -> u64 {
         self.engine.now_ps()
     }
 }
 
-// SAFETY: `Ram` hands out zeroed pages that nothing else uses until they are freed, and keeps each in one place; `Slab` hands out
+// SAFETY: `Ram` returns zeroed pages that nothing else uses until they are freed, and never moves them. `Slab` returns
 // objects that do not overlap, each aligned to its size.
 unsafe impl Platform for LabPlatform {
     type Lock<T: Send> = LabLock<T>;
@@ -129,7 +129,7 @@ unsafe impl Platform for LabPlatform {
         walks.begun.borrow_mut().push(era);
         let result = walk();
         let mut begun = walks.begun.borrow_mut();
-        // Any of that era stands for this one.
+        // Walks of the same era are interchangeable, so any of them may be removed.
         if let Some(at) = begun.iter().rposition(|begun| *begun == era) {
             begun.swap_remove(at);
         }

@@ -1,5 +1,6 @@
-//! The synthetic workload of page tables that grow: buffers of one page, each from the host's page allocator, mapped for a random
-//! time, while other programs use the same memory (ATC'15, §6.1, Figure 6). At the end the device is closed: all is unmapped.
+//! A synthetic workload for growing page tables. Buffers of one page, each from the host's page allocator, are mapped
+//! for a random time, while other programs use the same memory (ATC'15, §6.1, Figure 6). At the end the device is
+//! closed, and everything is unmapped.
 
 use super::driver::Driver;
 use super::live::{Buffer, Slot};
@@ -23,7 +24,7 @@ pub struct Churn {
     pub cores: u32,
     /// Buffers that a core unmaps, and then maps, at a time.
     pub burst: u32,
-    /// Steps of other programs per mapping: in each they take an object, and with some a page.
+    /// Steps of other programs per mapping. In each step they take an object, and in some also a page.
     pub background: f64,
     /// Buffers mapped after warm-up.
     pub operations: u64,
@@ -35,7 +36,7 @@ impl Default for Churn {
     }
 }
 
-/// What it is called on the command line.
+/// The name on the command line.
 pub(super) const ID: &str = "churn";
 
 pub(super) const PARAMETERS: &[Parameter<Churn>] = &[
@@ -72,18 +73,18 @@ pub(super) const PARAMETERS: &[Parameter<Churn>] = &[
 ];
 
 impl Churn {
-    /// Reads `live=16384,cores=4,burst=16,background=1,operations=1000000`, each of them optional.
+    /// Parses `live=16384,cores=4,burst=16,background=1,operations=1000000`. Each parameter is optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
         workload::parse(ID, PARAMETERS, text)
     }
 
-    /// Mappings that a core has live.
+    /// The number of live mappings of a core.
     fn live_per_core(&self) -> u32 {
         self.live.div_ceil(self.cores)
     }
 }
 
-/// The workload under way.
+/// The running workload.
 pub(super) struct Service<'w> {
     world: &'w Rc<World>,
     churn: Churn,
@@ -92,14 +93,14 @@ pub(super) struct Service<'w> {
     cores: Vec<Rc<RefCell<Core>>>,
 }
 
-/// What one core has mapped.
+/// The mappings of one core.
 struct Core {
     number: usize,
     churn: Churn,
     random: Pcg64Mcg,
     /// The page of each live mapping, and its slot.
     live: Vec<(PhysAddr, Slot)>,
-    /// Slots of no live mapping.
+    /// Slots without a live mapping.
     slots: Vec<Slot>,
     /// Steps of other programs that are due.
     background: f64,
@@ -119,13 +120,13 @@ impl<'w> Service<'w> {
         Self { world, churn: churn.clone(), batch, pace, cores }
     }
 
-    /// Maps until as many are live as are to be.
+    /// Maps until the wanted number of mappings is live.
     pub(super) fn warm_up(&self, machine: &Machine) {
         let bursts = self.churn.live_per_core().div_ceil(self.churn.burst);
         self.bursts(machine, u64::from(bursts), Core::fill);
     }
 
-    /// Unmaps and maps until the operations are done, then unmaps all.
+    /// Unmaps and maps until the operations are done, then unmaps everything.
     pub(super) fn serve(&self, machine: &Machine) {
         let per_core = self.churn.operations.div_ceil(u64::from(self.churn.cores));
         self.bursts(machine, per_core.div_ceil(u64::from(self.churn.burst)), Core::replace);
@@ -133,7 +134,7 @@ impl<'w> Service<'w> {
         self.bursts(machine, u64::from(bursts), Core::empty);
     }
 
-    /// That many times `burst` on every core.
+    /// Runs `burst` `bursts` times on every core.
     fn bursts(&self, machine: &Machine, bursts: u64, burst: fn(&mut Core, &World, &mut Driver<'_>)) {
         let bytes = u64::from(self.churn.burst) * PAGE_SIZE * u64::from(self.churn.cores);
         let gap_ps = self.pace.gap_ps(machine, bytes);
@@ -159,13 +160,13 @@ impl<'w> Service<'w> {
 }
 
 impl Core {
-    /// Some buffers go, others come.
+    /// Unmaps some buffers and maps others.
     fn replace(&mut self, world: &World, driver: &mut Driver<'_>) {
         self.empty(world, driver);
         self.fill(world, driver);
     }
 
-    /// Buffers come, of which half are received and half sent.
+    /// Maps buffers, of which half are received and half sent.
     fn fill(&mut self, world: &World, driver: &mut Driver<'_>) {
         for _ in 0..self.slots.len().min(self.churn.burst as usize) {
             self.background += self.churn.background;
@@ -183,7 +184,7 @@ impl Core {
         }
     }
 
-    /// Random ones of the live buffers go.
+    /// Unmaps random buffers.
     fn empty(&mut self, world: &World, driver: &mut Driver<'_>) {
         let count = self.live.len().min(self.churn.burst as usize);
         let kept = self.live.len() - count;

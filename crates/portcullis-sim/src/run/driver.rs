@@ -1,8 +1,8 @@
-//! A core doing what a device driver does: mapping, unmapping in batches, and watching what the device can reach.
+//! A core that acts as a device driver: it maps, unmaps in batches, and checks what the device can reach.
 
 use super::RunError;
-use super::any_domain::{self, AnyBatch};
 use super::backlog::Waiting;
+use super::design::{self, AnyBatch};
 use super::live::{Buffer, Extent, Live, Ranges, Slot, pieces};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
@@ -20,11 +20,11 @@ pub(super) struct Driver<'w> {
     world: &'w World,
     core: usize,
     batch_max: usize,
-    /// The queue that it maps for, where its driver knows queues.
+    /// The queue for which it maps, if the driver has queues.
     stream: Stream,
-    /// A batch for each device; only one of them has members.
+    /// A batch for each device. Only one of them has members.
     batches: Vec<AnyBatch<'w>>,
-    /// The mappings of the batch that has not been committed, all of one device.
+    /// The mappings of the uncommitted batch, all of one device.
     members: Vec<(Slot, Live)>,
     /// When each of them was unmapped.
     since_ps: Vec<u64>,
@@ -36,23 +36,23 @@ impl<'w> Driver<'w> {
         Self { world, core, batch_max, stream: Stream::default(), batches, members: Vec::new(), since_ps: Vec::new() }
     }
 
-    /// From now on maps for queue `ring`.
+    /// From now on, maps are for queue `ring`.
     pub(super) fn serve(&mut self, ring: u32) {
         self.stream = Stream(Some(ring));
     }
 
-    /// Maps a buffer. A device-read buffer is read at once.
+    /// Maps a buffer. The device immediately reads a buffer that it may only read.
     pub(super) fn map(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
         self.map_or_wait(slot, segments, access, device, true);
     }
 
-    /// Maps a buffer that the device does not touch yet.
+    /// Maps a buffer that the device does not access yet.
     pub(super) fn map_untouched(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize) {
         self.map_or_wait(slot, segments, access, device, false);
     }
 
-    /// Maps a buffer. Where its ring is full, and a commit of this core's does not make room, the buffer waits for a later one, or the
-    /// run fails.
+    /// Maps a buffer. If its ring is full, and a commit of this core does not make room, the buffer waits for a later
+    /// commit, or the run fails.
     fn map_or_wait(&mut self, slot: Slot, segments: &Buffer, access: Access, device: usize, is_read_at_once: bool) {
         let (world, stream) = (self.world, self.stream);
         let waiting = Waiting { segments: segments.clone(), access, device, stream, is_read_at_once };
@@ -70,11 +70,11 @@ impl<'w> Driver<'w> {
             Some(MapError::ListTooLong { .. }) => world.backlog.borrow_mut().give_up(slot),
             Some(_) => world.backlog.borrow_mut().add(slot, waiting),
         }
-        // A core that is to unmap it may be waiting for this map.
+        // A core that will unmap the buffer may be waiting for this map.
         world.engine.notify(Wanted::Mapping(slot).into());
     }
 
-    /// Maps a buffer, unless its ring is full.
+    /// Maps a buffer, unless its ring is full. Returns the refusal.
     fn map_now(&mut self, slot: Slot, waiting: &Waiting) -> Option<MapError> {
         let refused = self.map_only(slot, waiting);
         if refused.is_none() {
@@ -86,7 +86,7 @@ impl<'w> Driver<'w> {
         refused
     }
 
-    /// Maps what has waited for room, as far as there is some.
+    /// Maps waiting buffers, as far as there is room.
     fn work_off_backlog(&mut self, device: usize) {
         let (world, mut from) = (self.world, 0);
         let mut full: Vec<(Access, Stream)> = Vec::new();
@@ -107,16 +107,16 @@ impl<'w> Driver<'w> {
         }
     }
 
-    /// Makes room for a buffer that waits and is to be unmapped next: its request comes first. Where entries of this core's batch are all
-    /// that is in its way, it is mapped when this returns. Else its request is never made: a device that has not got a buffer cannot be
-    /// done with it.
+    /// Makes room for a waiting buffer that is to be unmapped next, because its request comes first. If only entries
+    /// of this core's batch are in its way, the buffer is mapped when this returns. Otherwise its request is never
+    /// made: a device that never got a buffer cannot be done with it.
     fn serve_waiting(&mut self, slot: Slot) {
         if self.world.is_waiting(slot) {
             self.commit();
         }
     }
 
-    /// The device is done with the buffer for now: another core may unmap it.
+    /// The device is done with the buffer for now, so another core may unmap it.
     pub(super) fn settled(&self, slot: Slot) {
         self.world.look(slot, |live| live.settled.set(true));
         self.world.engine.notify(Wanted::Mapping(slot).into());
@@ -138,7 +138,7 @@ impl<'w> Driver<'w> {
         let request = |segments: &[Segment]| {
             let mut request = Request::new(segments, access)?;
             request.stream = stream;
-            any_domain::map(domain, &request)
+            design::map(domain, &request)
         };
         world.tell(&RunEvent::MapBegins { core: self.core });
         let ranges: Result<Ranges, _> = world.engine.charged(|| {
@@ -196,8 +196,8 @@ impl<'w> Driver<'w> {
         full
     }
 
-    /// The memory that a device reaches through a mapping which was just made: by the tables, where its domain does not expose parts
-    /// of pages. A whole page there is the domain's own, and none of it a neighbour's.
+    /// The memory that a device reaches through a new mapping. If the domain does not expose parts of pages, this is
+    /// read from the tables: a bounce page there belongs to the domain, and no part of it to a neighbour.
     fn seen(&self, device: usize, segments: &Buffer, ranges: &Ranges) -> Buffer {
         let world = self.world;
         if world.domains[device].sub_page() == SubPage::Expose {
@@ -216,7 +216,7 @@ impl<'w> Driver<'w> {
         Buffer::new(&all, 0..all.len())
     }
 
-    /// Unmaps a buffer, at the latest when the batch ends. A device-write buffer is written just before.
+    /// Unmaps a buffer, at the latest when the batch ends. The device writes a buffer that it may write just before.
     pub(super) fn unmap(&mut self, slot: Slot) {
         let world = self.world;
         let access = || world.look(slot, |live| live.access);
@@ -230,10 +230,10 @@ impl<'w> Driver<'w> {
         self.unmap_only(slot);
     }
 
-    /// Unmaps a buffer that the device is done with.
+    /// Unmaps a buffer with which the device is done.
     pub(super) fn unmap_only(&mut self, slot: Slot) {
         let world = self.world;
-        // Mapped by another core, it may not be mapped yet, or be with the device still.
+        // If another core maps it, it may not be mapped yet, or the device may still use it.
         let settled = || world.look(slot, |live| live.settled.get());
         let may_go = || settled() == Some(true) || world.is_waiting(slot);
         world.engine.wait_until(Wanted::Mapping(slot).into(), || may_go() || world.failed());
@@ -250,7 +250,7 @@ impl<'w> Driver<'w> {
         if self.batch_max == 1 { self.unmap_at_once(slot, live) } else { self.unmap_in_batch(slot, live) }
     }
 
-    /// As a driver does that has no batches. The buffer is the driver's again at once.
+    /// Unmaps like a driver without batches. The buffer is handed back at once.
     fn unmap_at_once(&mut self, slot: Slot, live: Live) {
         let world = self.world;
         let (device, ranges) = (live.device, live.ranges.clone());
@@ -267,7 +267,8 @@ impl<'w> Driver<'w> {
             });
         }
         if !was_told {
-            // Nothing was announced: the pages are shared with other mappings, or this design does not announce anything.
+            // No invalidation was announced: the pages are shared with other mappings, or this design announces
+            // nothing.
             world.provoke(&RunEvent::Cleared { slot, live: &live, announced: None });
         }
         world.arm(device);
@@ -283,7 +284,7 @@ impl<'w> Driver<'w> {
         }
         let begun_ps = world.engine.now_ps();
         let batch = &mut self.batches[live.device];
-        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(any_domain::unmap(batch, *range)? || any));
+        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(design::unmap(batch, *range)? || any));
         match world.engine.charged(unmap) {
             Ok(any_cleared) => world.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(any_cleared) }),
             Err(error) => return world.fail(RunError::Unmap(error)),
@@ -295,11 +296,11 @@ impl<'w> Driver<'w> {
         }
     }
 
-    /// Ends the batch: its buffers are the driver's again.
+    /// Ends the batch: its buffers are handed back to the driver.
     pub(super) fn commit(&mut self) {
         let world = self.world;
         let Some(device) = self.members.first().map(|(_, first)| first.device) else { return };
-        // Whatever comes of it: buffers whose commit fails never come back (S11).
+        // The members are taken even if the commit fails: their buffers are then never handed back (S11).
         let mut members = std::mem::take(&mut self.members);
         let batch = &mut self.batches[device];
         if let Err(error) = world.engine.charged(|| batch.commit_so_far()) {
@@ -317,7 +318,7 @@ impl<'w> Driver<'w> {
         self.work_off_backlog(device);
     }
 
-    /// Counts how long the buffers of the batch have waited for this moment.
+    /// Counts how long the buffers of the batch have waited until now.
     fn note_waits(&mut self) {
         let (world, since_ps) = (self.world, self.since_ps.drain(..));
         if world.warm.get() {
@@ -335,7 +336,7 @@ impl<'w> Driver<'w> {
 
     fn hand_back(&self, slot: Slot, live: &Live) {
         let world = self.world;
-        // Up to here what the device reached of these pages was this mapping's, whoever else has shared them.
+        // Until now the device's reach of these pages counted as this mapping's, even if others share them.
         for range in &live.ranges {
             world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
         }
@@ -346,11 +347,12 @@ impl<'w> Driver<'w> {
         }
     }
 
-    /// Whether the device could still reach the page of a buffer that is its owner's again.
+    /// Whether the device can still reach the page of a buffer that was handed back.
     ///
-    /// Where another mapping has the same page of memory at the same address, that is not stale but the other's (S8): one that
-    /// was there before, or that another core has made since the address was free again. In the second case the entry is in the
-    /// table, as it is where unmaps leave it. Such a map may also be under way; then its end is waited for.
+    /// If another mapping has the same page of memory at the same address, the page is not stale but belongs to that
+    /// mapping (S8). That mapping was there before, or another core made it after the address was freed. In the second
+    /// case the entry is in the table, as it also is in designs whose unmaps leave it there. Such a map may still be
+    /// in progress; its end is then waited for.
     fn is_stale(&self, live: &Live, iova: Iova, phys: PhysAddr) -> bool {
         let (world, device) = (self.world, live.device);
         let source = world.devices.borrow()[device].source();
@@ -376,8 +378,8 @@ impl<'w> Driver<'w> {
         !owned() && reaches()
     }
 
-    /// Tells the hardware that the device will go over `range` next, and so asks for its first page: a command in a queue, and a
-    /// doorbell.
+    /// Announces to the hardware that the device will access `range` next, and so requests its first page: a command
+    /// in a queue, and a doorbell.
     fn ask_to_prefetch(&self, device: usize, range: IovaRange) {
         let world = self.world;
         world.platform.probe(Step::QueueWrite { descriptors: 1 });
@@ -386,7 +388,8 @@ impl<'w> Driver<'w> {
         world.vtd.prefetch(world.engine.now_ps(), source, Iova::from_pfn(range.first_pfn()));
     }
 
-    /// Tells the hardware that the device is done with a buffer: a command for each of its ranges, and a doorbell.
+    /// Announces to the hardware that the device is done with a buffer: a command for each of its ranges, and a
+    /// doorbell.
     fn say_done_with(&self, live: &Live) {
         let world = self.world;
         world.platform.probe(Step::QueueWrite { descriptors: live.ranges.len() });
@@ -397,7 +400,7 @@ impl<'w> Driver<'w> {
         }
     }
 
-    /// The device goes over the whole buffer, and this core idles until it is done.
+    /// Lets the device access the whole buffer. This core idles until the device is done.
     pub(super) fn device_accesses(&self, slot: Slot) {
         let world = self.world;
         let Some((device, access, segments)) =
@@ -406,7 +409,7 @@ impl<'w> Driver<'w> {
             return;
         };
         let len = segments.iter().map(|segment| segment.len).sum();
-        // Where it is not known, as much as can be: no more is claimed than a range.
+        // If the payload is not known, the device moves as much as possible. The result claims no more than a range.
         let mut left = world.payload(slot, access, len).max;
         let mut done_ps = world.engine.now_ps();
         for (index, segment) in segments.iter().enumerate() {
@@ -427,7 +430,7 @@ impl<'w> Driver<'w> {
         world.engine.sleep_until(done_ps);
     }
 
-    /// One access within a page, when the device has room for it. Returns when it is done.
+    /// Makes one access within a page when the device has room for it. Returns when it is done.
     pub(super) fn transact(&self, device: usize, iova: Iova, len: u64, rights: portcullis::table::Rights) -> u64 {
         let world = self.world;
         let room_ps = world.devices.borrow()[device].room_ps();
@@ -442,7 +445,7 @@ impl<'w> Driver<'w> {
         done.done_ps
     }
 
-    /// Ends the core's part of the run: the last batch, then whatever its timer still has to do.
+    /// Ends the core's part of the run: commits the last batch, and serves its timer until nothing is due.
     pub(super) fn finish(&mut self) {
         self.commit();
         while let Some(at_ps) = self.world.engine.own_timer_ps() {

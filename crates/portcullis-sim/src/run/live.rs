@@ -1,4 +1,4 @@
-//! What is mapped in a run: buffers, the mappings made of them, and their pages.
+//! The mappings of a run: buffers, the mappings made of them, and their pages.
 
 use portcullis::design::Addressing;
 use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
@@ -10,10 +10,10 @@ use std::rc::Rc;
 /// Number of a mapping in a run.
 pub(super) type Slot = u32;
 
-/// Bytes of a page, from the first to before the last.
+/// A range of bytes in a page, as the first byte and the one after the last.
 pub(super) type Extent = (u16, u16);
 
-/// The segments of a buffer: a piece of those of all buffers of the run.
+/// The segments of a buffer: a part of the list of all buffers of the run.
 #[derive(Clone)]
 pub(super) struct Buffer {
     all: Rc<[Segment]>,
@@ -48,15 +48,15 @@ pub(super) type Ranges = SmallVec<[IovaRange; 1]>;
 /// A mapping that is live in the run.
 pub(super) struct Live {
     pub(super) segments: Buffer,
-    /// The memory behind its addresses: the segments, or bounce pages in place of some of theirs.
+    /// The memory behind its addresses: its segments, or bounce pages in place of some of them.
     pub(super) seen: Buffer,
     pub(super) access: Access,
     pub(super) device: usize,
-    /// One range, or one per segment where addresses are physical.
+    /// One range, or one per segment if addresses are physical.
     pub(super) ranges: Ranges,
-    /// What its addresses are.
+    /// The kind of its addresses.
     pub(super) addressing: Addressing,
-    /// Whether the device has done what it does right after the map.
+    /// Whether the device has finished its accesses right after the map.
     pub(super) settled: Cell<bool>,
 }
 
@@ -64,9 +64,9 @@ pub(super) struct Live {
 #[derive(Clone, Copy)]
 pub(super) struct LivePage {
     pub(super) iova: Iova,
-    /// The memory behind it: a page or, by an entry, a run of bytes from here on.
+    /// The memory behind it: a page or, for an entry, a run of bytes that begins here.
     pub(super) phys: PhysAddr,
-    /// What the buffer has of it.
+    /// The bytes of the page that belong to the buffer.
     pub(super) extent: Extent,
 }
 
@@ -89,7 +89,7 @@ impl Live {
         by_page.into_iter().flatten().chain(by_entry.then(|| self.pages_of_entries()).into_iter().flatten())
     }
 
-    /// The same where each segment has an entry.
+    /// Every page, if each segment has a ring entry.
     fn pages_of_entries(&self) -> impl Iterator<Item = LivePage> {
         self.segments.iter().enumerate().flat_map(|(index, segment)| {
             let first = self.addressing.segment_iova(&self.segments, index, self.ranges[0]).as_u64();
@@ -101,7 +101,8 @@ impl Live {
         })
     }
 
-    /// Where the device sees the byte `offset` of page `page` of the buffer, and how many bytes the buffer has from there on in the page.
+    /// The device's address of byte `offset` of page `page` of the buffer, and how many bytes from there on the buffer
+    /// has in the page.
     pub(super) fn address_of(&self, page: usize, offset: u64) -> Option<(Iova, u64)> {
         if !matches!(self.addressing, Addressing::Entries { .. }) {
             let pfn = self.ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn()).nth(page)?;

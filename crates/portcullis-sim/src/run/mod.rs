@@ -1,10 +1,10 @@
-//! One run: a workload under one design on one machine, in virtual time, and what was measured.
+//! A run of a workload under one design on one machine, in virtual time, and its measurements.
 
 mod adversary;
-#[allow(unsafe_code, reason = "maps memory of the model")]
-mod any_domain;
 mod backlog;
 mod churn;
+#[allow(unsafe_code, reason = "maps memory of the model")]
+mod design;
 mod driver;
 mod grace;
 mod live;
@@ -18,11 +18,11 @@ mod workload;
 mod world;
 
 pub use adversary::{
-    Attacked, Found, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware,
-    attack_on_flawed_prefetcher, attack_on_flawed_rings,
+    Attacked, Found, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    attack_on_flawed_rings,
 };
-use any_domain::AnyDesign;
 pub use churn::Churn;
+pub use design::LabDesign;
 pub use rings::Rings;
 pub(crate) use server::Served;
 pub use server::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
@@ -51,21 +51,21 @@ use std::sync::Arc;
 use thiserror::Error;
 use world::{BatchTally, World};
 
-/// What a run does.
+/// The work of a run.
 #[derive(Clone)]
 pub enum Work {
-    /// Replays a trace, with the device's own accesses where there is a log of them.
+    /// Replays a trace, with the device's own accesses if there is a log of them.
     Trace(Arc<Trace>, Option<Arc<Joined>>),
     /// Serves synthetic rings.
     Rings(Rings),
-    /// Maps and unmaps in memory that others use too.
+    /// Maps and unmaps in memory that other programs use too.
     Churn(Churn),
     /// Serves clients behind a network card.
     Server(ServerWork),
 }
 
 impl Work {
-    /// Virtual cores that it takes.
+    /// The number of virtual cores that it takes.
     pub fn cores(&self) -> usize {
         match self {
             Self::Trace(trace, _) => replay::cores(trace),
@@ -75,17 +75,17 @@ impl Work {
         }
     }
 
-    /// What acts beside the cores.
+    /// The number of actors beside its cores.
     fn actors(&self) -> usize {
         if matches!(self, Self::Server(_)) { server::ACTORS } else { 0 }
     }
 
-    /// What kind of device it is for on `machine`.
+    /// The kind of device for which it is, on `machine`.
     pub fn traffic(&self, machine: &Machine) -> Traffic {
         machine.traffic(matches!(self, Self::Trace(trace, _) if traffic::is_of_sectors(trace)))
     }
 
-    /// The most pages that it has mapped at once, warm-up included.
+    /// The most pages that it has mapped at once, including warm-up.
     pub fn live_pages_max(&self) -> u64 {
         match self {
             Self::Trace(trace, _) => replay::live_pages_max(trace),
@@ -95,7 +95,7 @@ impl Work {
         }
     }
 
-    /// Whether virtual time is enough for it.
+    /// Checks that virtual time is long enough for it.
     fn check_span(&self) -> Result<(), RunError> {
         match self {
             Self::Trace(trace, _) if trace.statistics.span_us > SPAN_US_MAX => {
@@ -119,7 +119,8 @@ impl Work {
         }
     }
 
-    /// The physical memory of the host, for designs that map all of it: everything below the highest buffer.
+    /// The physical memory of the host, for designs that map all of it: everything below the end of the highest
+    /// buffer, and the rings of a network card.
     fn memory(&self, machine: &Machine) -> Vec<Segment> {
         let (end, rings) = match self {
             Self::Trace(trace, joined) => (replay::memory_end(trace, joined.as_deref()), None),
@@ -136,50 +137,69 @@ impl Work {
     }
 }
 
-/// A run to be made.
+/// A run to make.
 #[derive(Clone)]
 pub struct Job<'m> {
-    /// On which machine.
+    /// The machine.
     pub machine: &'m Machine,
-    /// What.
+    /// The work.
     pub work: Work,
-    /// Under which design.
-    pub design: DesignId,
-    /// With which parameters.
+    /// The design.
+    pub design: LabDesign,
+    /// The parameters of the design.
     pub options: Options,
-    /// With which of its protections.
+    /// The protection, one of those that the design offers.
     pub protection: Protection,
-    /// What its domains do about parts of pages. Where addresses are physical, all is exposed in any case.
+    /// How its domains treat partly covered pages. If addresses are physical, everything is exposed in any case.
     pub sub_page: SubPage,
     /// The largest batch of unmaps under one commit.
     pub batch: usize,
-    /// What the pauses of the work are multiplied by.
+    /// How the pauses of the work are set.
     pub pace: Pace,
-    /// What synthetic work draws from.
+    /// The seed of synthetic work.
     pub seed: u64,
-    /// Whether page-selective invalidations say that only leaves have changed, where that is so.
+    /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
     pub leaf_only_hint: bool,
-    /// What the driver tells the hardware.
+    /// What the driver announces to the hardware.
     pub hints: Hints,
-    /// How full buffers are.
+    /// How full buffers are taken to be.
     pub payload: PayloadRule,
 }
 
-impl Job<'_> {
-    /// What kind of device the work is for.
+impl<'m> Job<'m> {
+    /// A run of `work` as it comes, with the design's own parameters and batch.
+    pub fn new(machine: &'m Machine, work: Work, design: impl Into<LabDesign>, protection: Protection) -> Self {
+        let design = design.into();
+        Self {
+            machine,
+            work,
+            design,
+            options: Options::NONE,
+            protection,
+            sub_page: SubPage::Expose,
+            batch: design.info().batch_default,
+            pace: Pace::Gaps(1.0),
+            seed: 1,
+            leaf_only_hint: true,
+            hints: Hints::NONE,
+            payload: PayloadRule::default(),
+        }
+    }
+
+    /// The kind of device for which the work is.
     pub fn traffic(&self) -> Traffic {
         self.work.traffic(self.machine)
     }
 
-    /// What becomes of parts of pages in it; `None` where addresses are physical, so that nothing can be done about them, or those of
-    /// entries, so that nothing has to be.
+    /// How it treats partly covered pages. `None` if addresses are physical, because nothing can be done then, or if
+    /// addresses name ring entries, because nothing has to be done.
     pub fn sub_page(&self) -> Option<SubPage> {
         sub_page(self.design.info(), self.sub_page)
     }
 
-    /// What prefetches in it.
+    /// The prefetching in it.
     pub fn prefetching(&self) -> Prefetching {
-        // Rings have no prefetcher but their own.
+        // Rings have only their own prefetcher.
         match self.design.info().is_hypothetical() {
             true => Prefetching::of(None, Hints::NONE),
             false => Prefetching::of(self.machine.iommu.prefetcher, self.hints),
@@ -187,7 +207,7 @@ impl Job<'_> {
     }
 }
 
-/// What becomes of parts of pages under the design, where `wanted` is asked for.
+/// How partly covered pages are treated under the design, if `wanted` is requested.
 fn sub_page(info: &Info, wanted: SubPage) -> Option<SubPage> {
     let opens_pages = !info.physical_addresses() && !info.is_hypothetical();
     opens_pages.then_some(wanted)
@@ -196,14 +216,14 @@ fn sub_page(info: &Info, wanted: SubPage) -> Option<SubPage> {
 /// How the pauses between operations are set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// The pauses of the work, times this factor; each core goes on where its last operation ended.
+    /// The pauses of the work, times this factor. Each core continues where its last operation ended.
     Gaps(f64),
-    /// Operations begin at the times of the trace, or as soon after as their core is free.
+    /// Operations begin at the times of the trace, or as soon afterwards as their core is free.
     Timestamps,
 }
 
 impl Pace {
-    /// How long `bytes` take at the machine's rate, in picoseconds, stretched.
+    /// How long `bytes` take at the machine's rate, in picoseconds, times the factor.
     fn gap_ps(self, machine: &Machine, bytes: u64) -> f64 {
         let factor = match self {
             Self::Gaps(factor) => factor,
@@ -215,20 +235,20 @@ impl Pace {
 
 const PS_PER_SECOND: f64 = 1e12;
 
-/// The longest trace that is replayed, in microseconds: 30 days. The hardware's clock ends after 53.
+/// The longest trace that is replayed, in microseconds: 30 days. The hardware's clock ends after 53 days.
 const SPAN_US_MAX: u64 = 30 * 24 * 3600 * 1_000_000;
 
 /// Why a run ended early.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A trace with a wrong time in it: it lasts longer than virtual time can tell.
+    /// The trace lasts longer than virtual time can represent. One of its times is wrong.
     #[error("the trace spans {0} µs, and no more than {SPAN_US_MAX} can be replayed")]
     Span(u64),
     /// The IOMMU did not come up.
     #[error("the IOMMU did not come up: {0}")]
     BringUp(BringUpError),
-    /// No domain for a device.
+    /// A domain could not be made for the device.
     #[error("no domain for the device: {0}")]
     NewDomain(NewDomainError),
     /// A device could not be attached.
@@ -237,7 +257,7 @@ pub enum RunError {
     /// A map was refused.
     #[error("a map was refused: {0}")]
     Map(RawMapError),
-    /// More is mapped at once than a ring has entries.
+    /// A ring has fewer entries than are mapped at once.
     #[error("a map was refused: {error}; {}", remedy(design, *.would_do))]
     RingFull {
         /// The refusal.
@@ -265,7 +285,7 @@ fn remedy(design: &str, would_do: Option<u32>) -> String {
     }
 }
 
-/// What a run has measured, before it is put in terms of pages.
+/// The measurements of a run, before they are divided by pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) account: Account,
@@ -273,7 +293,7 @@ pub(crate) struct Measured {
     pub(crate) queue: QueueUse,
     pub(crate) pages: u64,
     pub(crate) usage: Usage,
-    /// How often each core was charged each step, where that was asked for.
+    /// How often each core was charged each step, if that was requested.
     pub(crate) steps_by_core: Vec<StepCounts>,
     pub(crate) batches: BatchTally,
     pub(crate) faults: u64,
@@ -285,23 +305,23 @@ pub(crate) struct Measured {
     pub(crate) windows: u64,
     pub(crate) window_ps_sum: u128,
     pub(crate) window_ps_max: u64,
-    /// How long the design says that an unmap waits for the hardware to be told; `None` without bound.
+    /// The design's bound on how long an unmap waits until the hardware is told; `None` if there is no bound.
     pub(crate) bound_us: Option<u64>,
     pub(crate) stale_bytes_ps: u128,
     pub(crate) residual_bytes_ps: u128,
     pub(crate) over_invalidated_pages: u64,
     pub(crate) span_ps: u64,
-    /// The age of the oldest stale buffer, by piece of the run, and how wide a piece is.
+    /// The age of the oldest stale buffer in each piece of the run, and the length of a piece.
     pub(crate) oldest_stale_ps: Vec<u64>,
     pub(crate) piece_ps: u64,
     /// What a server did.
     pub(crate) served: Option<Served>,
 }
 
-/// The pace at which the work, unprotected, reaches the machine's rate: pauses of the work times this.
+/// The pace at which the unprotected work reaches the machine's rate: the factor for the pauses of the work.
 ///
-/// It takes unprotected runs to tell. Where those cannot be made, because the work has buffers that no device could be given
-/// at their own addresses, the pauses alone are made to last as long as the bytes would take.
+/// It is found by unprotected runs. If these cannot be made, because the work has buffers whose physical addresses no
+/// device can use, the pauses alone are made to last as long as the bytes would take.
 pub fn machine_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64) -> Pace {
     measured_pace(machine, work, payload, seed).unwrap_or_else(|_| match work {
         Work::Trace(trace, _) => {
@@ -315,7 +335,7 @@ pub fn machine_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: 
 }
 
 fn measured_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64) -> Result<Pace, RunError> {
-    // How far devices can address has no part in the rate without an IOMMU, but might stop the run.
+    // The address width of devices does not affect the rate without an IOMMU, but might stop the run.
     let mut wide = machine.clone();
     (wide.iommu.four_level, wide.iommu.address_bits) = (true, 48);
     let unprotected = |factor| {
@@ -323,7 +343,7 @@ fn measured_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64
         measure(&Job {
             machine,
             work: work.clone(),
-            design: DesignId::Unprotected,
+            design: DesignId::Unprotected.into(),
             options: Options::NONE,
             protection: Protection::None,
             sub_page: SubPage::Expose,
@@ -335,7 +355,7 @@ fn measured_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64
             payload,
         })
     };
-    // How long it takes is close to linear in the factor; two runs give the line, and a third corrects it.
+    // The duration is close to linear in the factor. Two runs give the line, and a third corrects it.
     let (still, once) = (unprotected(0.0)?, unprotected(1.0)?);
     let target_ps = Needs::of(machine, work.traffic(machine), &still.usage).unprotected_seconds() * PS_PER_SECOND;
     let solve = |f0: f64, t0: u64, f1: f64, t1: u64| {
@@ -354,20 +374,20 @@ pub(crate) fn measure(job: &Job<'_>) -> Result<Measured, RunError> {
     measure_on(job, |_, _| ()).map(|(measured, _)| measured)
 }
 
-/// Makes the run, and counts the steps that are charged.
+/// Makes the run, and counts the charged steps.
 pub(crate) fn measure_steps(job: &Job<'_>) -> Result<Measured, RunError> {
     measure_on(job, |engine, _| engine.count_steps()).map(|(measured, _)| measured)
 }
 
-/// Makes the run, and returns what was measured and all that the IOTLB was asked for, warm-up included.
+/// Makes the run. Returns the measurements and all requests to the IOTLB, including warm-up.
 pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), RunError> {
     let (measured, vtd) = measure_on(job, |_, vtd| vtd.record_iotlb())?;
     Ok((measured, vtd.take_iotlb_log()))
 }
 
-/// Makes the run on hardware that is prepared first.
+/// Makes the run on hardware that `prepare` sets up first.
 fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
-    let mut world = World::new(job, AnyDesign::listed(job.design), None)?;
+    let mut world = World::new(job, None)?;
     prepare(&world.engine, &world.vtd);
     // Watching takes long, and of a server it is the rates that are asked for.
     let (exposure, residual) = match job.work {
@@ -380,7 +400,7 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
         return Err(error);
     }
     let (exposure, tally) = (exposure.borrow(), world.tally.borrow().clone());
-    // Up to the last operation: the wait for a timer after it is no part of the work.
+    // The run ends with its last operation. A wait for a timer after it is not part of the work.
     let worked_ps = world.worked_ps.get().max(start.now_ps);
     let windows = exposure.windows(worked_ps);
     let over_time = exposure.over_time(worked_ps);
@@ -424,7 +444,7 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
     Ok((measured, world.vtd.clone()))
 }
 
-/// Does the work of `job`, and returns where the measured part of it began, and what a server did.
+/// Does the work of `job`. Returns where its measured part began, and the results of a server.
 fn perform(world: &Rc<World>, job: &Job<'_>) -> (Start, Option<Served>) {
     let start = match &job.work {
         Work::Trace(trace, joined) => {
@@ -455,7 +475,7 @@ fn perform(world: &Rc<World>, job: &Job<'_>) -> (Start, Option<Served>) {
     (start, None)
 }
 
-/// Where the measured part of a run begins.
+/// The state at the beginning of the measured part of a run.
 struct Start {
     account: Account,
     cycles_by_core: Vec<u64>,

@@ -1,16 +1,17 @@
-//! Ranges of addresses, found by what they overlap.
+//! Address ranges, searched by overlap.
 
 use portcullis::IovaRange;
 use std::collections::BTreeMap;
 
-/// A range in the index: the address space that it is of, its first page, and what it is the range of.
+/// The key of a range in the index: its address space, its first page, and the number to which it belongs.
 pub(super) type Key<S, N> = (S, u64, N);
 
-/// Ranges of the address spaces `S`, each of something with a number `N`. They may overlap.
+/// Ranges in the address spaces `S`, each with a number `N`. Ranges may overlap.
 pub(super) struct Ranges<S, N> {
     /// Pages by key.
     pages: BTreeMap<Key<S, N>, u64>,
-    /// Pages of the longest range that there ever was: so far before an address one may begin that has it.
+    /// Pages of the longest range that was ever inserted: a range that holds an address begins at most this far before
+    /// it.
     longest: u64,
 }
 
@@ -35,7 +36,7 @@ impl<S: Copy + Ord, N: Copy + Ord + Default> Ranges<S, N> {
         self.pages.iter().map(|(key, pages)| (*key, IovaRange::new(key.1, *pages).expect("it was inserted as one")))
     }
 
-    /// Those of `space` that have a page in `[first_pfn, end_pfn)`, with their keys.
+    /// The ranges of `space` that have a page in `[first_pfn, end_pfn)`, with their keys.
     pub(super) fn overlapping(
         &self,
         space: S,
@@ -56,7 +57,7 @@ mod tests {
     #[test]
     fn finds_what_overlaps_and_nothing_else() {
         let mut ranges = Ranges::<u16, u32>::default();
-        // First page, pages; two begin at the same one.
+        // First page and pages of each range. Two begin at the same page.
         let all = [(0, 1), (4, 60), (10, 2), (10, 5), (12, 1), (64, 4), (4000, 1)];
         for (number, (first, pages)) in (1..).zip(all) {
             ranges.insert(1, IovaRange::new(first, pages).expect("a range"), number);

@@ -1,4 +1,5 @@
-//! The replay of a trace: every CPU of the trace is a virtual core that does the same maps and unmaps in the same order.
+//! Replays a trace: every CPU of the trace becomes a virtual core that makes the same maps and unmaps in the same
+//! order.
 
 use super::Pace;
 use super::driver::Driver;
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The CPUs that did anything, in order of their numbers: each becomes a core.
+/// The CPUs that have operations, sorted by number. Each becomes a core.
 fn cpus(trace: &Trace) -> Vec<u16> {
     let cpus: FxHashSet<u16> = trace.operations.iter().map(|operation| operation.cpu).collect();
     let mut cpus: Vec<u16> = cpus.into_iter().collect();
@@ -23,7 +24,7 @@ fn cpus(trace: &Trace) -> Vec<u16> {
     cpus
 }
 
-/// Virtual cores that a replay takes.
+/// The number of virtual cores that a replay takes.
 pub(super) fn cores(trace: &Trace) -> usize {
     cpus(trace).len().max(1)
 }
@@ -42,8 +43,9 @@ pub(super) fn live_pages_max(trace: &Trace) -> u64 {
     most
 }
 
-/// Entries of a ring that would do where each CPU has one for each direction, and ends its batches as [`Driver`] does: from the
-/// tail back to the oldest buffer that is mapped, or waits for its batch to end. `None` where none is large enough.
+/// The size of a ring that is large enough if each CPU has one ring for each direction, and ends its batches like
+/// [`Driver`]. It spans from the tail back to the oldest buffer that is mapped or waits for its batch to end. `None`
+/// if no ring is large enough.
 pub(super) fn ring_entries(trace: &Trace, batch: usize) -> Option<u32> {
     #[derive(Default)]
     struct Ring {
@@ -85,13 +87,14 @@ pub(super) fn ring_entries(trace: &Trace, batch: usize) -> Option<u32> {
             }
         }
     }
-    // CPUs of a run are not quite where those of the trace were; and a list passes over what is left at the end of the table.
+    // The relative progress of CPUs differs a little between the run and the trace. A list also skips the entries left
+    // at the end of the table.
     let slack = (batch as u64 + 1) * longest;
     let entries = (needed + slack).next_power_of_two().min(u64::from(RING_ENTRIES_MAX));
     (needed + slack <= entries).then_some(entries as u32)
 }
 
-/// One past the last byte of any buffer.
+/// One past the last byte of all buffers.
 pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
     let buffers = trace.segments.iter().map(|segment| segment.phys.as_u64() + segment.len);
     let pages = joined.into_iter().flat_map(|joined| &joined.persistent).map(|page| page.phys.as_u64() + PAGE_SIZE);
@@ -119,15 +122,15 @@ pub(super) fn prepare(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc
     world.engine.run(vec![Box::new(body)]);
 }
 
-/// The slots of mappings made before the trace follow those of its own.
+/// Slots of mappings made before the trace follow those of the trace's own mappings.
 fn persistent_slot(trace: &Trace, index: u32) -> Slot {
     trace.mappings.len() as Slot + index
 }
 
-/// Replays the trace. Operations begin in the order of the whole trace, though those of different CPUs overlap: each CPU by
-/// itself would drift away from the others, and a driver's ring would seem to have no end. With logged accesses the device
-/// does those and no others, and each operation also waits for the end of the one before: the log's place among them is
-/// known no other way.
+/// Replays the trace. Operations begin in the order of the whole trace, although those of different CPUs overlap.
+/// Otherwise CPUs would drift apart, and a driver's ring would seem to grow without bound. With logged accesses, the
+/// device makes only those, and each operation also waits for the end of the one before, because only this keeps the
+/// accesses in their place.
 pub(super) fn run(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joined>>, batch: usize, pace: Pace) {
     let cpus = cpus(trace);
     let segments = trace.segments.as_slice().into();
@@ -158,7 +161,7 @@ pub(super) fn run(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joi
     close_windows(world, batch);
 }
 
-/// The device goes over the buffers that the trace never unmaps, in the order of their maps.
+/// Lets the device access the buffers that the trace never unmaps, in the order of their maps.
 fn access_leftovers(world: &Rc<World>, trace: &Arc<Trace>) {
     let left = |(slot, mapping): (usize, &TraceMapping)| {
         (mapping.unmap_operation.is_none() && mapping.access != Access::DeviceReads).then_some(slot as Slot)
@@ -175,7 +178,7 @@ fn access_leftovers(world: &Rc<World>, trace: &Arc<Trace>) {
     world.engine.run(vec![Box::new(body)]);
 }
 
-/// Lets flushes that are still due happen.
+/// Lets the remaining flushes happen.
 pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
     if world.domains.iter().all(|domain| domain.due_us().is_none()) {
         return world.tell(&RunEvent::Ended);
@@ -192,9 +195,9 @@ pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
     world.tell(&RunEvent::Ended);
 }
 
-/// What the cores of a replay share.
+/// The state that the cores of a replay share.
 struct Script {
-    /// Operations of the trace that have begun or, where accesses are logged, are over.
+    /// The number of operations that have begun or, if accesses are logged, have ended.
     turn: Cell<u32>,
     trace: Arc<Trace>,
     segments: Rc<[Segment]>,
@@ -203,7 +206,7 @@ struct Script {
 }
 
 impl Script {
-    /// Does the operations of one CPU.
+    /// Makes the operations of one CPU.
     fn core(&self, world: &World, driver: &mut Driver<'_>, operations: &[u32]) {
         let trace = &*self.trace;
         let Some(first_ns) = trace.operations.first().map(|operation| operation.time_ns) else { return };
@@ -254,7 +257,7 @@ impl Script {
         }
     }
 
-    /// Waits for the turn of an operation, and does the logged accesses that come before it.
+    /// Waits for the turn of an operation, and makes the logged accesses that come before it.
     fn await_turn(&self, world: &World, driver: &Driver<'_>, index: u32) {
         world.engine.wait_until(Wanted::Turn(index).into(), || self.turn.get() == index || world.failed());
         match &self.joined {
@@ -263,7 +266,7 @@ impl Script {
         }
     }
 
-    /// The logged accesses that come after that many operations.
+    /// Makes the logged accesses that come after this many operations.
     fn accesses_before(&self, world: &World, driver: &Driver<'_>, joined: &Joined, index: u32) {
         let first = joined.accesses.partition_point(|access| access.after_operation < index);
         for access in joined.accesses[first..].iter().take_while(|access| access.after_operation == index) {
@@ -277,9 +280,9 @@ impl Script {
         world.engine.notify(Wanted::Turn(index + 1).into());
     }
 
-    /// One access of the log.
+    /// Makes one access of the log.
     fn access(&self, world: &World, driver: &Driver<'_>, access: &LoggedAccess) {
-        /// The log does not give lengths; a cache line is what descriptors take.
+        /// The log does not give lengths. Descriptors take one cache line.
         const LENGTH: u64 = 64;
         let (slot, page, offset) = match access.target {
             Target::Mapping { mapping, page, offset } => (mapping, page, offset),
@@ -295,7 +298,7 @@ impl Script {
                 let done_ps = driver.transact(device, iova, len, rights);
                 world.engine.sleep_until(done_ps);
             }
-            // The join promises that the mapping is live here; if it is not, the access counts as one that went wrong.
+            // The join guarantees that the mapping is live here. If it is not, the access counts as a fault.
             None => world.tally.borrow_mut().faults += 1,
         }
     }

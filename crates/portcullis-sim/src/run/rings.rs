@@ -1,11 +1,11 @@
-//! The synthetic workload: receive rings, each served by a core of its own, all in one domain.
+//! A synthetic workload: receive rings, each served by its own core, all in one domain.
 //!
-//! A core waits, then serves a burst: the device has written the oldest buffers of the ring; they are unmapped, and as many
-//! fresh ones mapped. For a share of them a small transmit buffer is mapped too, which the next burst unmaps.
+//! A core waits, and then serves a burst: the device has written the oldest buffers of the ring; the core unmaps them
+//! and maps as many new ones. For a share of them it also maps a small transmit buffer, which the next burst unmaps.
 //!
-//! Beside them there may be an idle ring, whose buffers core 0 maps during warm-up, one page after every 64 pages that the
-//! busy rings have mapped, and that stay for the rest of the run. So they are spread as far over the addresses in use as
-//! buffers get that a driver replaces one at a time.
+//! In addition there may be an idle ring. Core 0 maps its buffers during warm-up, one page after every 64 pages that
+//! the busy rings have mapped, and they stay for the rest of the run. They are therefore spread over the addresses in
+//! use, like buffers that a driver replaces one at a time.
 
 use super::driver::Driver;
 use super::live::{Buffer, Slot};
@@ -23,29 +23,30 @@ use std::rc::Rc;
 
 /// The device behind the rings.
 pub(super) const DEVICE: SourceId = SourceId(0x20);
-/// Where the first buffer lies in memory.
+/// The address of the first buffer in memory.
 const BUFFERS_BASE: u64 = 1 << 32;
-/// Pages of receive buffers in all: 16 GiB.
+/// The most pages of receive buffers of all rings: 16 GiB.
 const PAGES_MAX: u64 = 1 << 22;
-/// Bytes of a transmit buffer: an acknowledgement.
+/// Bytes of a transmit buffer, which holds an acknowledgement.
 const TRANSMIT_BYTES: u64 = 64;
-/// Pages that the busy rings map for each buffer of the idle one.
+/// Pages that the busy rings map for each buffer of the idle ring.
 const PAGES_PER_IDLE: u64 = 64;
 
 /// The parameters of the workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rings {
-    /// Rings, and cores.
+    /// The number of rings, and of cores.
     pub count: u32,
     /// Buffers in each ring.
     pub ring: u32,
-    /// Buffers served at a time.
+    /// Buffers that a core serves at a time.
     pub burst: u32,
     /// The share of receive buffers for which a transmit buffer is mapped too.
     pub tx: f64,
     /// Pages of a receive buffer.
     pub pages: u32,
-    /// Buffers of a page in an idle ring: mapped during warm-up, one for every 64 pages of the other rings, and never unmapped.
+    /// Buffers of one page in an idle ring. They are mapped during warm-up, one for every 64 pages of the other rings,
+    /// and never unmapped.
     pub idle: u32,
     /// Receive buffers mapped by all rings together after warm-up.
     pub operations: u64,
@@ -57,7 +58,7 @@ impl Default for Rings {
     }
 }
 
-/// What it is called on the command line.
+/// The name on the command line.
 pub(super) const ID: &str = "rings";
 
 pub(super) const PARAMETERS: &[Parameter<Rings>] = &[
@@ -106,7 +107,7 @@ pub(super) const PARAMETERS: &[Parameter<Rings>] = &[
 ];
 
 impl Rings {
-    /// Reads `count=40,ring=256,burst=16,tx=0.05,pages=1,idle=0,operations=40000`, each of them optional.
+    /// Parses `count=40,ring=256,burst=16,tx=0.05,pages=1,idle=0,operations=40000`. Each parameter is optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
         let mut rings: Self = workload::parse(ID, PARAMETERS, text)?;
         rings.burst = rings.burst.min(rings.ring);
@@ -122,34 +123,34 @@ impl Rings {
         self.idle_base() + u64::from(self.idle) * PAGE_SIZE
     }
 
-    /// The most pages that are mapped at once, but for what is sent.
+    /// The most pages that are mapped at once, without transmit buffers.
     pub(super) fn live_pages_max(&self) -> u64 {
         u64::from(self.count) * u64::from(self.ring) * u64::from(self.pages) + u64::from(self.idle)
     }
 
-    /// Where the buffers of the idle ring begin: behind the others.
+    /// The address where the buffers of the idle ring begin, behind the others.
     fn idle_base(&self) -> u64 {
         BUFFERS_BASE + u64::from(self.count) * self.pages_per_ring() * PAGE_SIZE
     }
 
-    /// Pages of receive buffers that a core has in memory: those of the ring, and of one buffer more.
+    /// Pages of receive buffers that a core has in memory: those of the ring, and one more buffer.
     fn receive_pages(&self) -> u64 {
         (u64::from(self.ring) + 1) * u64::from(self.pages)
     }
 
-    /// Pages that a core has in memory. A transmit buffer has one to itself. Receive buffers of a power of two of pages are aligned
-    /// to their size.
+    /// Pages that a core has in memory. A transmit buffer has a whole page. Receive buffers whose size is a power of
+    /// two pages are aligned to their size.
     fn pages_per_ring(&self) -> u64 {
         let pages = self.receive_pages() + self.slots_per_ring().1;
         pages.next_multiple_of(u64::from(self.pages).next_power_of_two())
     }
 
-    /// Pages that all rings map while each is served a burst.
+    /// Pages that all rings together map if each serves one burst.
     fn pages_per_burst(&self) -> u64 {
         u64::from(self.burst) * u64::from(self.pages) * u64::from(self.count)
     }
 
-    /// Bursts of each core during warm-up: once round the ring, and until the idle one is there.
+    /// Bursts of each core during warm-up: enough to go round the ring once, and to map the idle ring.
     fn warm_up_bursts(&self) -> u64 {
         let idle = (u64::from(self.idle) * PAGES_PER_IDLE).div_ceil(self.pages_per_burst());
         idle.max(u64::from(self.ring.div_ceil(self.burst)))
@@ -162,7 +163,7 @@ impl Rings {
     }
 }
 
-/// The rings being served.
+/// The running workload.
 pub(super) struct Service<'w> {
     world: &'w Rc<World>,
     rings: Rings,
@@ -171,16 +172,17 @@ pub(super) struct Service<'w> {
     cores: Vec<Rc<RefCell<Ring>>>,
 }
 
-/// One ring and its core's state between bursts.
+/// A ring, and its core's state between bursts.
 struct Ring {
     core: usize,
     rings: Rings,
     random: Pcg64Mcg,
-    /// The oldest buffer, counted from the first that was ever mapped.
+    /// The number of the oldest buffer, counted from the first that was ever mapped.
     at: u64,
     transmitted: VecDeque<Slot>,
     next_transmit: u64,
-    /// Buffers of the idle ring that are mapped, and pages that the others have mapped since the last of them. Of core 0 only.
+    /// The number of mapped buffers of the idle ring, and the pages that the others have mapped since the last of
+    /// them. Used by core 0 only.
     idle: u32,
     pages_since: u64,
 }
@@ -201,8 +203,8 @@ impl<'w> Service<'w> {
         Self { world, rings: rings.clone(), batch, pace, cores }
     }
 
-    /// Fills the rings one after the other, as a driver does when it opens its queues, and goes round each once, or until the
-    /// idle ring is there.
+    /// Fills the rings one after the other, as a driver does when it opens its queues. Then goes round each ring once,
+    /// or until the idle ring is mapped.
     pub(super) fn warm_up(&self, machine: &Machine) {
         let (world, cores) = (self.world.clone(), self.cores.clone());
         let fill = move || {
@@ -226,7 +228,7 @@ impl<'w> Service<'w> {
         self.bursts(machine, per_core.div_ceil(u64::from(self.rings.burst)));
     }
 
-    /// That many bursts on every core.
+    /// Serves `bursts` bursts on every core.
     fn bursts(&self, machine: &Machine, bursts: u64) {
         let gap_ps = self.gap_ps(machine);
         let bodies = self.cores.iter().map(|ring| {
@@ -236,7 +238,7 @@ impl<'w> Service<'w> {
                 let mut driver = Driver::new(&world, ring.core, batch);
                 driver.serve(ring.core as u32);
                 for _ in 0..bursts {
-                    // Half to one and a half times the mean: rings are not served in step.
+                    // Half to one and a half times the mean, so that rings are not served in lockstep.
                     let wait_ps = gap_ps * ring.random.random_range(0.5..1.5);
                     world.engine.sleep_until(world.engine.now_ps() + wait_ps as u64);
                     ring.burst(&mut driver);
@@ -254,14 +256,14 @@ impl<'w> Service<'w> {
         replay::close_windows(self.world, self.batch);
     }
 
-    /// The pause before a burst: what the burst takes at the machine's rate, times the rings that share it.
+    /// The pause before a burst: the time that the bursts of all rings take at the machine's rate.
     fn gap_ps(&self, machine: &Machine) -> f64 {
         self.pace.gap_ps(machine, self.rings.pages_per_burst() * PAGE_SIZE)
     }
 }
 
 impl Ring {
-    /// One turn: the oldest buffers go, fresh ones come.
+    /// One burst: unmaps the oldest buffers and maps new ones.
     fn burst(&mut self, driver: &mut Driver<'_>) {
         while let Some(slot) = self.transmitted.pop_front() {
             driver.unmap(slot);
@@ -286,7 +288,7 @@ impl Ring {
         self.at += burst;
     }
 
-    /// Maps as many buffers of the idle ring as are due after a burst.
+    /// Maps the buffers of the idle ring that are due after a burst.
     fn go_idle(&mut self, driver: &mut Driver<'_>) {
         let rings = &self.rings;
         let (receive, transmit) = rings.slots_per_ring();
@@ -301,14 +303,15 @@ impl Ring {
         }
     }
 
-    /// Receive buffer `number` of this ring. Its memory is what has been free for longest, and never that of the last buffer in
-    /// its place: else an address that is used again in turn would lead where it led before, whether or not it was invalidated.
+    /// Receive buffer `number` of this ring. Its memory is the one that has been free for longest, and never that of
+    /// the previous buffer in the same place. Otherwise an address reused in turn would lead to the same memory as
+    /// before, whether or not it was invalidated.
     fn receive(&self, number: u64) -> (Slot, Buffer) {
         let (ring, pages) = (u64::from(self.rings.ring), u64::from(self.rings.pages));
         self.buffer(number % ring, number % (ring + 1) * pages, pages * PAGE_SIZE)
     }
 
-    /// The next transmit buffer. There are as many as can be out at once.
+    /// The next transmit buffer. There are as many as can be in use at once.
     fn transmit(&mut self) -> (Slot, Buffer) {
         let (receive, transmit) = self.rings.slots_per_ring();
         let index = self.next_transmit % transmit;
@@ -316,7 +319,7 @@ impl Ring {
         self.buffer(receive + index, self.rings.receive_pages() + index, TRANSMIT_BYTES)
     }
 
-    /// Buffer `index` of this core, `page` pages into its memory.
+    /// Buffer `index` of this core, `page` pages into the core's memory.
     fn buffer(&self, index: u64, page: u64, len: u64) -> (Slot, Buffer) {
         let first = self.core as u64 * self.rings.pages_per_ring();
         let phys = PhysAddr::new(BUFFERS_BASE + (first + page) * PAGE_SIZE);

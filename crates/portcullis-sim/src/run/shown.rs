@@ -1,4 +1,4 @@
-//! What a capture shows of how full the buffers were that a device wrote.
+//! What a capture shows about the fill of the buffers that a device wrote.
 
 use super::Work;
 use super::live::Slot;
@@ -8,13 +8,13 @@ use portcullis_trace::{Joined, Target, Trace};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// What there is of a capture; nothing of synthetic work.
+/// The capture; `None` for synthetic work.
 pub(super) struct ShownPayloads(Option<Captured>);
 
 struct Captured {
     trace: Arc<Trace>,
-    /// By mapping, where the device's accesses were logged: the furthest byte that it was seen to access. The log does not tell how far
-    /// that access went.
+    /// If the device's accesses were logged: by mapping, the furthest byte that it was seen to access. The log does
+    /// not give the length of that access.
     furthest: Option<FxHashMap<Slot, u64>>,
 }
 
@@ -29,8 +29,8 @@ impl ShownPayloads {
         })
     }
 
-    /// What is known of the buffer of `len` bytes in mapping `slot`. Its `dma:` events are exact; a page that carries one packet after the
-    /// other while it is mapped has more payload than bytes.
+    /// What is known about the buffer of `len` bytes in mapping `slot`. Its `dma:` events are exact. A page that
+    /// carries several packets while it is mapped has more payload than bytes.
     pub(super) fn of_mapping(&self, slot: Slot, len: u64) -> Option<Payload> {
         let Captured { trace, furthest } = self.0.as_ref()?;
         if let Some(bytes) = trace.payload_of(slot) {
@@ -56,7 +56,7 @@ fn furthest(trace: &Trace, joined: &Joined) -> FxHashMap<Slot, u64> {
     furthest
 }
 
-/// Bytes of the buffer before byte `offset` of its page `page`.
+/// The bytes of the buffer before byte `offset` of its page `page`.
 fn bytes_before(segments: &[Segment], page: u64, offset: u64) -> u64 {
     let (mut pages, mut bytes) = (0, 0);
     for segment in segments {

@@ -1,4 +1,4 @@
-//! Synthetic workloads by name, with parameters as users write them: `rings:count=40,ring=256`.
+//! Synthetic workloads by name, with parameters in the form of the command line: `rings:count=40,ring=256`.
 
 use super::Work;
 use super::churn::{self, Churn};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
 
-/// A workload, for a list of them.
+/// The description of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadInfo {
     /// The name on the command line.
@@ -26,14 +26,14 @@ impl WorkloadInfo {
     }
 }
 
-/// A parameter of a workload, for a list of them. The field names are JSON keys.
+/// The description of a parameter of a workload. The field names are JSON keys.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ParameterInfo {
     /// Its name.
     pub key: &'static str,
-    /// What it is unless given.
+    /// Its default value.
     pub default: Value,
-    /// What it may be, in words.
+    /// Its allowed values, in words.
     pub expected: String,
     /// What it means.
     pub description: &'static str,
@@ -53,32 +53,32 @@ pub const WORKLOADS: &[WorkloadInfo] = &[
     },
 ];
 
-/// The most operations that are asked of synthetic work: hours of a design that searches long for each address.
+/// The most operations of synthetic work. A design with a long search for each address takes hours for them.
 pub(super) const OPERATIONS_MAX: u64 = 10_000_000;
 
-/// A workload that cannot be.
+/// Why a text is not a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WorkloadError {
-    /// No such workload.
+    /// There is no such workload.
     #[error("no workload `{0}`; there are: rings, churn")]
     Unknown(String),
-    /// Not of the form `key=value`.
+    /// The text is not of the form `key=value`.
     #[error("`{0}` is not a parameter of the form key=value")]
     Form(String),
-    /// No such parameter.
+    /// The workload has no such parameter.
     #[error("the workload `{workload}` has no parameter `{key}`; it has {expected}")]
     Parameter {
         /// The workload.
         workload: &'static str,
-        /// What was given.
+        /// The name that was given.
         key: String,
-        /// What it has.
+        /// The parameters that it has.
         expected: String,
     },
-    /// Given more than once.
+    /// A parameter is given more than once.
     #[error("`{0}` is given twice; expected each parameter once")]
     Twice(&'static str),
-    /// More buffers than the simulated host has memory for.
+    /// The buffers need more memory than the simulated host has.
     #[error("count × ring × pages is {pages} pages of buffers; expected at most {most}")]
     TooMany {
         /// Pages of all receive buffers together.
@@ -86,32 +86,32 @@ pub enum WorkloadError {
         /// The most that there may be.
         most: u64,
     },
-    /// Not a number, or one out of bounds.
+    /// The value is not a number, or is out of bounds.
     #[error("`{key}={value}`: expected {expected}")]
     Value {
         /// The parameter.
         key: String,
         /// The value given.
         value: String,
-        /// What it must be.
+        /// The allowed values.
         expected: String,
     },
 }
 
-/// A parameter of the workload `W`: what is read, explained, and said of what cannot be.
+/// A parameter of the workload `W`. It is used to parse, to explain, and to report errors.
 pub(super) struct Parameter<W> {
     pub(super) key: &'static str,
     pub(super) range: Range,
     pub(super) description: &'static str,
-    /// Takes a value of that range.
+    /// Stores a value of the range.
     pub(super) set: fn(&mut W, f64),
 }
 
-/// What a parameter may be.
+/// The allowed values of a parameter.
 pub(super) enum Range {
-    /// A whole number between these, which a floating-point number holds as it is.
+    /// A whole number in this range. A floating-point number represents it exactly.
     Whole(RangeInclusive<u64>),
-    /// Any number between these.
+    /// Any number in this range.
     Any(RangeInclusive<u32>),
 }
 
@@ -149,7 +149,7 @@ fn describe<W: Default + Serialize>(parameters: &[Parameter<W>]) -> Vec<Paramete
     parameters.iter().map(info).collect()
 }
 
-/// Reads `key=value,key=value`; what is not given is at its default.
+/// Parses `key=value,key=value`. Parameters that are not given have their defaults.
 pub(super) fn parse<W: Default>(
     workload: &'static str,
     parameters: &[Parameter<W>],
@@ -178,10 +178,11 @@ pub(super) fn parse<W: Default>(
 }
 
 impl Work {
-    /// Reads the name of a synthetic workload and its parameters, each of them optional: `rings`, `rings:count=40,ring=256`.
+    /// Parses the name of a synthetic workload and its parameters, which are optional: `rings`,
+    /// `rings:count=40,ring=256`.
     ///
     /// # Errors
-    /// A [`WorkloadError`].
+    /// Returns a [`WorkloadError`] if there is no such workload or parameter, or if a value is out of bounds.
     pub fn parse(text: &str) -> Result<Self, WorkloadError> {
         let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
         match name {
@@ -191,7 +192,7 @@ impl Work {
         }
     }
 
-    /// The parameters of synthetic work; null for a trace.
+    /// The parameters of synthetic work; `null` for a trace.
     pub fn parameters(&self) -> Value {
         match self {
             Self::Trace(..) => Value::Null,

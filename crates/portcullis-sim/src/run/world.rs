@@ -1,6 +1,5 @@
-//! A simulated machine put together: virtual cores, modelled hardware, the real driver, and the design's domains.
+//! A simulated machine: virtual cores, modelled hardware, the real driver, and the design's domains.
 
-use super::any_domain::AnyDesign;
 use super::backlog::Backlog;
 use super::live::{Buffer, Live, Slot};
 use super::observers::{Observer, RunEvent};
@@ -24,10 +23,10 @@ use std::sync::Arc;
 /// The IOMMU of the lab: the VT-d driver on the modelled registers.
 pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 
-/// Room for tables. They lie in the upper half of what the machine can address, so that no buffer is taken for one.
+/// Memory for tables. It lies in the upper half of what the machine can address, so that it does not overlap buffers.
 pub(super) const TABLES_BYTES: u64 = 512 << 20;
 
-/// Where tables begin in the memory of `machine`.
+/// Where the memory for tables begins on `machine`.
 pub(super) fn tables_base(machine: &Machine) -> PhysAddr {
     PhysAddr::new(1 << (machine.iommu.physical_bits - 1))
 }
@@ -37,9 +36,9 @@ pub(super) fn tables_base(machine: &Machine) -> PhysAddr {
 pub(super) enum Wanted {
     /// The turn of an operation of the trace.
     Turn(u32),
-    /// A mapping to be made, or to be done with by the device.
+    /// That a mapping is made, or that the device is done with it.
     Mapping(Slot),
-    /// The end of the map under way on a core.
+    /// The end of the map in progress on a core.
     Map(usize),
     /// Something for the card or its link to do.
     Link,
@@ -63,12 +62,12 @@ impl From<Wanted> for Event {
     }
 }
 
-/// A map under way on a core, if one is.
+/// The map in progress on a core, if there is one.
 #[derive(Default)]
 pub(super) struct MapUnderWay {
-    /// Maps that have ended there.
+    /// Maps that have ended on this core.
     pub(super) ended: Cell<u64>,
-    /// What is being mapped, and for which device.
+    /// The device and the buffer that is being mapped.
     pub(super) buffer: RefCell<Option<(usize, Buffer)>>,
 }
 
@@ -81,7 +80,7 @@ impl MapUnderWay {
     }
 }
 
-/// What buffers wait for the end of their batch: from their unmap to their hand-back.
+/// How long buffers wait for the end of their batch: from their unmap to their hand-back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BatchTally {
     pub(crate) commits: u64,
@@ -91,16 +90,16 @@ pub(crate) struct BatchTally {
     pub(crate) wait_ps_max: u64,
 }
 
-/// What is counted outside the account of the cores.
+/// Counts that are kept outside the accounts of the cores.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) operations: u64,
     pub(super) pages: u64,
-    /// What of the buffers the device moves.
+    /// How many bytes of the buffers the device moves.
     pub(super) payload: Payload,
-    /// Transactions that those take at least.
+    /// The least number of transactions that these bytes take.
     pub(super) transactions_min: u64,
-    /// What each core has mapped.
+    /// The work that each core has mapped.
     pub(super) work_by_core: Vec<CoreWork>,
     pub(super) batches: BatchTally,
     pub(super) transactions: u64,
@@ -113,57 +112,59 @@ pub(super) struct Tally {
     pub(super) table_pages_max: usize,
 }
 
-/// Everything that the cores of a run share. Used on one thread; a `RefCell` is never held across a step.
+/// Everything that the cores of a run share. Used on one thread. No `RefCell` stays borrowed across a step.
 pub(super) struct World {
     pub(super) engine: Rc<Engine>,
     pub(super) platform: LabPlatform,
     pub(super) vtd: Arc<Vtd>,
     pub(super) unit: LabUnit,
-    /// What is said of the design of its domains.
+    /// The description of the design of its domains.
     pub(super) info: &'static Info,
     pub(super) domains: Vec<DynDomain>,
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,
-    /// Their addresses, by device, where those are not physical.
+    /// The addresses of the live mappings, by device, if they are not physical.
     pub(super) live_ranges: RefCell<Ranges<usize, Slot>>,
     pub(super) tally: RefCell<Tally>,
-    /// What waits for room in a ring.
+    /// The buffers that wait for room in a ring.
     pub(super) backlog: RefCell<Backlog>,
-    /// Whether anything may wait: a trace has no driver that would, and that of a server's card does not, so that their runs fail.
+    /// Whether buffers may wait. The replay of a trace has no driver that waits, and neither has a server, so their runs
+    /// fail.
     pub(super) waits_for_room: bool,
-    /// Entries of a ring that would do for the work.
+    /// Entries of a ring that is large enough for the work.
     pub(super) ring_entries: Option<u32>,
-    /// The first refusal of the protection layer; the run ends with it.
+    /// The first refusal of the protection layer. The run ends with it.
     pub(super) failure: RefCell<Option<RunError>>,
-    /// Per core, the map that is under way there.
+    /// Per core, the map in progress.
     pub(super) maps: Vec<MapUnderWay>,
-    /// Per core, the single unmap that is under way there.
+    /// Per core, the single unmap in progress.
     pub(super) unmaps: Vec<RefCell<Option<(Slot, Live)>>>,
-    /// The due time that a timer is set for, per domain.
+    /// Per domain, the due time for which a timer is set.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
-    /// When the latest map or hand-back was: what follows is waiting for timers.
+    /// When the latest map or hand-back was. Later events only wait for timers.
     pub(super) worked_ps: Cell<u64>,
-    /// What the driver tells the hardware.
+    /// What the driver announces to the hardware.
     pub(super) hints: Hints,
-    /// What is known of how full buffers are: by rule, and by the capture.
+    /// What is known about the fill of buffers: by rule, and from the capture.
     pub(super) transaction_bytes: u64,
     payload: PayloadSource,
     shown: ShownPayloads,
-    /// Who watches.
+    /// The observers.
     observers: Vec<Rc<RefCell<dyn Observer>>>,
 }
 
 impl World {
-    /// What `look` sees of a live mapping, if it is one.
+    /// Calls `look` with the mapping of a slot, if it is live.
     pub(super) fn look<R>(&self, slot: Slot, look: impl FnOnce(&Live) -> R) -> Option<R> {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
     }
 
     /// The machine of `job`, whose devices each have a domain of their own, and so has `bystander`: nothing is ever mapped there.
-    pub(super) fn new(job: &Job<'_>, design: AnyDesign, bystander: Option<SourceId>) -> Result<Self, RunError> {
+    pub(super) fn new(job: &Job<'_>, bystander: Option<SourceId>) -> Result<Self, RunError> {
         job.work.check_span()?;
+        let design = job.design;
         let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
         devices.extend(bystander);
         let iommu = &machine.iommu;
@@ -185,7 +186,7 @@ impl World {
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
         let address_bits = if iommu.four_level { 48 } else { 39 };
         let memory = &*job.work.memory(machine);
-        let sub_page = super::sub_page(design.info, job.sub_page).unwrap_or_default();
+        let sub_page = super::sub_page(design.info(), job.sub_page).unwrap_or_default();
         let config =
             DomainConfig { address_bits, memory, options: job.options, sub_page, ..DomainConfig::new(job.protection) };
         let mut domains = Vec::with_capacity(devices.len());
@@ -201,7 +202,7 @@ impl World {
             vtd,
             unit,
             armed_us: domains.iter().map(|_| Cell::new(None)).collect(),
-            info: design.info,
+            info: design.info(),
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
@@ -210,7 +211,7 @@ impl World {
             backlog: RefCell::default(),
             waits_for_room: matches!(job.work, Work::Rings(_) | Work::Churn(_)),
             ring_entries: match &job.work {
-                Work::Trace(trace, _) if design.info.is_hypothetical() => replay::ring_entries(trace, job.batch),
+                Work::Trace(trace, _) if design.info().is_hypothetical() => replay::ring_entries(trace, job.batch),
                 Work::Server(work) => Some((4 * work.transmit_entries.max(work.receive_entries)).next_power_of_two()),
                 _ => None,
             },
@@ -231,19 +232,19 @@ impl World {
         })
     }
 
-    /// How much of a buffer of `len` bytes its device moves.
+    /// How many bytes of a buffer of `len` bytes its device moves.
     pub(super) fn payload(&self, slot: Slot, access: Access, len: u64) -> Payload {
         self.payload.of(access, len, self.shown.of_mapping(slot, len))
     }
 
-    /// Has `observer` watch the run.
+    /// Adds an observer.
     pub(super) fn subscribe<O: Observer + 'static>(&mut self, observer: O) -> Rc<RefCell<O>> {
         let observer = Rc::new(RefCell::new(observer));
         self.observers.push(observer.clone());
         observer
     }
 
-    /// All are there who watch: the run may begin.
+    /// All observers are subscribed, so the run may begin.
     pub(super) fn ready(self) -> Rc<Self> {
         let world = Rc::new(self);
         let weak = Rc::downgrade(&world);
@@ -261,19 +262,21 @@ impl World {
         world
     }
 
-    /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
+    /// The design's bound on how long an unmap waits until the hardware is told, in microseconds; `None` if there is
+    /// no bound.
     pub(super) fn bound_us(&self) -> Option<u64> {
         self.domains.first()?.usage().window_us_max
     }
 
-    /// Tells those who watch what has just happened. Nothing else happens meanwhile.
+    /// Tells the observers of an event. Nothing else happens in the meantime.
     pub(super) fn tell(&self, event: &RunEvent<'_>) {
         for observer in &self.observers {
             observer.borrow_mut().note(self, event);
         }
     }
 
-    /// Tells those who watch what has just happened, and lets those act on it who do: after all that other cores do before.
+    /// Tells the observers of an event, and then lets those act that do. First, other cores do everything that comes
+    /// before.
     pub(super) fn provoke(&self, event: &RunEvent<'_>) {
         self.tell(event);
         if self.is_provoking() {
@@ -284,16 +287,16 @@ impl World {
         }
     }
 
-    /// Whether some of those who watch act as well.
+    /// Whether some observers act.
     fn is_provoking(&self) -> bool {
         self.observers.iter().any(|observer| observer.borrow().acts())
     }
 
-    /// Lets the running core sleep until `at_ps`. Those who act do not.
+    /// Lets the running core sleep until `at_ps`. Observers that act are called from time to time.
     pub(super) fn idle_until(&self, at_ps: u64) {
         const RESTLESS_PS: u64 = 100_000_000;
         while self.is_provoking() && self.engine.now_ps() < at_ps {
-            // The last time just before: what ends then is still there.
+            // The last call comes just before `at_ps`, because what ends at `at_ps` is still there.
             let next_ps = (self.engine.now_ps() + RESTLESS_PS).min(at_ps - 1);
             self.engine.sleep_until(next_ps);
             self.provoke(&RunEvent::Idle);
@@ -304,12 +307,12 @@ impl World {
         self.engine.sleep_until(at_ps);
     }
 
-    /// Notes that an operation has ended now.
+    /// Records that an operation has ended now.
     pub(super) fn worked(&self) {
         self.worked_ps.set(self.worked_ps.get().max(self.engine.now_ps()));
     }
 
-    /// What the timer's handler does.
+    /// The handler of the timer.
     fn tick(&self) {
         for (index, domain) in self.domains.iter().enumerate() {
             self.armed_us[index].set(None);
@@ -321,16 +324,16 @@ impl World {
         self.tell(&RunEvent::Ticked);
     }
 
-    /// What happens in the midst of the single unmap of this core.
+    /// The handler for the middle of this core's single unmap.
     fn taken_down(&self) {
         let under_way = &self.unmaps[self.engine.current().expect("a core that unmaps")];
-        // Other cores may go on meanwhile, but none of them looks at what is under way here.
+        // Other cores may run in the meantime, but none of them accesses this core's entry.
         let (slot, live) = under_way.take().expect("the unmap that is under way here");
         self.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(true) });
         under_way.replace(Some((slot, live)));
     }
 
-    /// Sets a timer on this core for the next tick of a domain, unless one is set.
+    /// Arms a timer on this core for the next tick of a domain, unless it is armed already.
     pub(super) fn arm(&self, domain: usize) {
         let due_us = self.domains[domain].due_us();
         if due_us.is_some() && due_us != self.armed_us[domain].get() {
@@ -339,7 +342,7 @@ impl World {
         }
     }
 
-    /// Ends the run with `error`, unless it has failed already.
+    /// Ends the run with `error`, unless it has already failed.
     pub(super) fn fail(&self, error: RunError) {
         self.failure.borrow_mut().get_or_insert(error);
         self.engine.notify_all();
@@ -349,7 +352,7 @@ impl World {
         self.failure.borrow().is_some()
     }
 
-    /// Whether a buffer waits for room in a ring.
+    /// Whether a buffer is not mapped because its ring had no room.
     pub(super) fn is_waiting(&self, slot: Slot) -> bool {
         self.backlog.borrow().has(slot)
     }

@@ -11,7 +11,7 @@ use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapErro
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The flaws by number, for they are part of a type.
+/// The flaws are numbers, because they are part of a type.
 pub(crate) const NONE: u8 = 0;
 /// Addresses are handed out again once their unmap has begun.
 pub(crate) const REUSES_WHAT_IS_CLAIMED: u8 = 1;
@@ -162,7 +162,7 @@ unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for WindowAllocator<P,
             lock(&self.windows).ready.extend((window.first_pfn()..window.end_pfn()).rev());
         }
         let mut windows = lock(&self.windows);
-        let pfn = windows.ready.pop().expect("nobody else ran since there was one");
+        let pfn = windows.ready.pop().expect("no other core ran since there was one");
         windows.live.insert(pfn, 1);
         Ok(IovaRange::new(pfn, 1).expect("one page"))
     }

@@ -6,7 +6,7 @@ use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NewDomainError, Pl
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
-/// The flaws by number, for they are part of a type.
+/// The flaws are numbers, because they are part of a type.
 pub(crate) const NONE: u8 = 0;
 /// Commands are dropped and reported done.
 pub(crate) const LOSES_COMMANDS: u8 = 1;

@@ -1,4 +1,5 @@
-//! The malicious device: what it finds out about every design, and that it finds each planted flaw by the name of its rule.
+//! The malicious device: what it finds out about every design, and that it finds each planted flaw by the name of its
+//! rule.
 
 mod allocators;
 mod hardware;
@@ -8,12 +9,9 @@ mod registered;
 mod rings;
 mod shared_commits;
 
-use portcullis::design::Options;
-use portcullis::designs::DesignId;
-use portcullis::{Protection, SubPage};
-use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
-use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, Pace, PayloadRule, Work};
+use portcullis::design::Design;
+use portcullis_sim::attack::{Attacked, attack};
+use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, Work};
 use portcullis_trace::Trace;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,24 +20,9 @@ fn machine() -> Machine {
     Machine::by_id("cascadelake-cx5").expect("the default machine")
 }
 
-/// A run at the times of the work itself, under each design's own batch. Of a design that is in no list, the id is left out of
-/// account.
-fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Protection) -> Job<'m> {
-    let (pace, options, batch) = (Pace::Gaps(1.0), Options::NONE, design.info().batch_default);
-    Job {
-        machine,
-        work,
-        design,
-        options,
-        protection,
-        sub_page: SubPage::Expose,
-        batch,
-        pace,
-        seed: 1,
-        leaf_only_hint: true,
-        hints: Hints::NONE,
-        payload: PayloadRule::Shown,
-    }
+/// The run of `job` under the design `D`.
+fn attack_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Attacked {
+    attack(&Job { design: LabDesign::of::<D>(), ..job.clone() })
 }
 
 fn rings(parameters: &str) -> Work {
@@ -49,12 +32,4 @@ fn rings(parameters: &str) -> Work {
 fn replay(name: &str) -> Work {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
     Work::Trace(Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}"))), None)
-}
-
-/// Asserts that the run went to its end, that enough was cached to show something, and that nothing got through but what is
-/// declared.
-fn passes(attacked: &Attacked, run: &str) {
-    assert!(attacked.error.is_none(), "{run}: {:?}", attacked.error);
-    assert!(attacked.found.iter().all(|found| found.declared), "{run}: {:?}", attacked.found);
-    assert!(attacked.probes_cached.is_none_or(|cached| cached >= PROBES_CACHED_MIN), "{run}: {attacked:?}");
 }

@@ -12,7 +12,7 @@ use portcullis::{
 use std::marker::PhantomData;
 use std::sync::Mutex;
 
-/// The flaws by number, for they are part of a type.
+/// The flaws are numbers, because they are part of a type.
 pub(crate) const NONE: u8 = 0;
 /// Every mapping may be read and written.
 pub(crate) const WIDENS_RIGHTS: u8 = 1;

@@ -1,20 +1,21 @@
-//! The malicious device can find something: each flaw by the name of the rule that it breaks, and nothing under the same seed
-//! in the same design without the flaw.
+//! The malicious device finds each planted flaw by the name of the rule that it breaks. In the same design without the
+//! flaw, under the same seed, it finds nothing.
 
 use super::allocators::{self, Listed, Windowed};
 use super::hardware::{self, OnUnit};
 use super::mappers::{self, Mapping};
 use super::shared_commits::Riding;
-use super::{job, machine, passes, rings};
+use super::{machine, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Solaris, Stock};
 use portcullis_model::PrefetchFlaw;
 use portcullis_sim::attack::{
-    Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    Attacked, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
 };
-use portcullis_sim::{Job, LabPlatform, LabUnit, Machine, RunError};
+use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, RunError};
+use portcullis_testkit::attack::passes;
 
 /// What is attacked.
 struct Case {
@@ -30,16 +31,20 @@ impl Case {
     }
 
     fn job(&self) -> Job<'_> {
-        let job = job(&self.machine, rings(self.rings), DesignId::Stock, self.protection);
+        let job = Job::new(&self.machine, rings(self.rings), DesignId::Stock, self.protection);
         Job { batch: self.batch, ..job }
     }
 
-    fn attack<D: Design<LabPlatform, LabUnit>>(&self) -> Attacked {
-        attack_design::<D>(&self.job())
+    fn job_of<D: Design<LabPlatform, LabUnit>>(&self) -> Job<'_> {
+        Job { design: LabDesign::of::<D>(), ..self.job() }
     }
 
-    /// Asserts that the device finds in `Flawed` that `rule` is broken and none beside it but `consequences`, and finds nothing
-    /// in `Sound`.
+    fn attack<D: Design<LabPlatform, LabUnit>>(&self) -> Attacked {
+        attack(&self.job_of::<D>())
+    }
+
+    /// Asserts that the device finds in `Flawed` that `rule` is broken, and no other rules except `consequences`, and
+    /// that it finds nothing in `Sound`.
     fn finds<Flawed, Sound>(&self, rule: Rule, consequences: &[Rule])
     where
         Flawed: Design<LabPlatform, LabUnit>,
@@ -59,7 +64,7 @@ fn undeclared(attacked: &Attacked) -> Vec<Rule> {
     attacked.found.iter().filter(|found| !found.declared).map(|found| found.rule).collect()
 }
 
-/// One ring, and two that use each other's addresses.
+/// One ring, and two rings that share addresses.
 const ONE: &str = "operations=6000";
 const TWO: &str = "count=2,operations=6000";
 /// Rings whose commits meet.
@@ -71,7 +76,7 @@ fn s1_a_device_in_the_domain_of_another() {
         .finds::<OnUnit<Stock, { hardware::MIXES_UP_DOMAINS }>, OnUnit<Stock, { hardware::NONE }>>(Rule::Reach, &[]);
 }
 
-/// A single unmap has a way of its own through a design. The attack takes it too; in batches this design is sound.
+/// A single unmap takes a separate path through a design. The attack takes it too. In batches this design is sound.
 #[test]
 fn s2_a_single_unmap_that_is_committed_late() {
     type Late<B> = Mapping<B, { mappers::COMMITS_SINGLES_LATE }>;
@@ -84,7 +89,7 @@ fn s2_a_single_unmap_that_is_committed_late() {
     passes(&batches.attack::<Late<Magazine>>(), "in batches");
 }
 
-/// What is never flushed is handed out again.
+/// An address that was never flushed is handed out again.
 #[test]
 fn s2_no_flush() {
     Case::new(ONE, Strict).finds::<OnUnit<Stock, { hardware::LOSES_COMMANDS }>, OnUnit<Stock, { hardware::NONE }>>(
@@ -93,7 +98,7 @@ fn s2_no_flush() {
     );
 }
 
-/// Who does not wait hands the address out again before it is invalidated, too.
+/// A commit that does not wait also hands the address out again before it is invalidated.
 #[test]
 fn s2_a_wait_that_is_not_waited_for() {
     let case = Case::new(ONE, Strict);
@@ -122,7 +127,7 @@ fn s2_a_batch_that_returns_early() {
     passes(&Case::new(ONE, Strict).attack::<OnUnit<Stock, { hardware::WAITS_FOR_THE_FIRST }>>(), "in batches of one");
 }
 
-/// The one before is in another submission, which landed earlier.
+/// The commit before it is in another submission, which completed earlier.
 #[test]
 fn s2_a_combiner_that_returns_early() {
     let case = Case::new(EIGHT, Strict);
@@ -136,7 +141,7 @@ fn s2_a_combiner_that_returns_early() {
     );
 }
 
-/// By the end of the batch the hardware has seen four times as many other pages as it can hold.
+/// By the end of the batch, the hardware has seen four times as many other pages as it can cache.
 #[test]
 fn s2_a_batch_that_forgets_its_first_unmap() {
     let case = Case { batch: 32, ..Case::new("ring=64,burst=32,pages=16,operations=2000", Strict) };
@@ -146,7 +151,7 @@ fn s2_a_batch_that_forgets_its_first_unmap() {
     );
 }
 
-/// Declared up to the bound, and not beyond it.
+/// The breach is declared up to the bound, but not beyond it.
 #[test]
 fn s2_a_queue_whose_timer_never_comes() {
     let case = Case::new(ONE, Deferred);
@@ -156,7 +161,7 @@ fn s2_a_queue_whose_timer_never_comes() {
 #[test]
 fn s3_an_address_freed_before_the_flush() {
     for protection in [Strict, Deferred] {
-        // Claimed in one batch of one core, handed out to the other.
+        // The address is claimed in one core's batch, and handed out to the other core.
         let case = Case { batch: 16, ..Case::new(TWO, protection) };
         case.finds::<Listed<{ allocators::REUSES_WHAT_IS_CLAIMED }>, Listed<{ allocators::NONE }>>(Rule::Reuse, &[]);
     }
@@ -168,18 +173,19 @@ fn s3_a_window_used_again_too_early() {
         .finds::<Windowed<{ allocators::REUSES_WHAT_IS_CLAIMED }>, Windowed<{ allocators::NONE }>>(Rule::Reuse, &[]);
 }
 
-/// Where nothing is invalidated before an address is handed out, and a ring gets its addresses back in turn.
+/// Nothing is invalidated before an address is handed out, and a ring gets its addresses back in turn.
 #[test]
 fn s3_a_map_that_does_not_invalidate() {
     Case::new(ONE, Deferred)
         .finds::<OnUnit<Solaris, { hardware::LOSES_COMMANDS }>, OnUnit<Solaris, { hardware::NONE }>>(Rule::Reuse, &[]);
 }
 
-/// The way through the freed page leads to its old entries as well, and once it is a table again, to those of another mapping.
+/// The cached pointer to the freed page leads to its old entries, and once it is a table page again, to those of
+/// another mapping.
 #[test]
 fn s4_a_leaf_only_hint_after_a_freed_table_page() {
     let mut case = Case::new("ring=8,burst=2,pages=512,operations=600", Strict);
-    // Every mapping fills a leaf table, which goes with it.
+    // Every mapping fills a leaf table, which is freed with it.
     case.machine.iommu.set("leaf_2m", "false").expect("a parameter");
     case.finds::<OnUnit<Stock, { hardware::LEAVES_POINTERS }>, OnUnit<Stock, { hardware::NONE }>>(
         Rule::Tables,
@@ -195,14 +201,14 @@ fn s5_wider_rights() {
         Rule::Rights,
         &[],
     );
-    // Where the rights are a part of the address.
+    // In `identity` the rights are a part of the address.
     case.finds::<Mapping<Identity, { mappers::WIDENS_RIGHTS }>, Mapping<Identity, { mappers::NONE }>>(
         Rule::Rights,
         &[],
     );
 }
 
-/// Acknowledgements, that the device is to read.
+/// Acknowledgements, which the device should only read.
 #[test]
 fn s5_writes_through_what_may_be_read() {
     let case = Case::new("tx=0.25,operations=6000", Strict);
@@ -219,16 +225,16 @@ fn s9_a_reserved_page() {
         .finds::<Listed<{ allocators::HANDS_OUT_PAGE_ZERO }>, Listed<{ allocators::NONE }>>(Rule::Reserved, &[]);
 }
 
-/// Once the hardware refuses, a sound design gives back no buffer more, and says why.
+/// Once the hardware refuses, a sound design hands back no more buffers, and says why.
 #[test]
 fn s11_a_queue_error_that_returns_the_buffer() {
     let case = Case::new(ONE, Strict);
     let attack = |flawed: bool| {
         let after = 2000;
         if flawed {
-            attack_on_breaking_hardware::<Mapping<Stock, { mappers::HIDES_ERRORS }>>(&case.job(), after)
+            attack_on_breaking_hardware(&case.job_of::<Mapping<Stock, { mappers::HIDES_ERRORS }>>(), after)
         } else {
-            attack_on_breaking_hardware::<Mapping<Stock, { mappers::NONE }>>(&case.job(), after)
+            attack_on_breaking_hardware(&case.job_of::<Mapping<Stock, { mappers::NONE }>>(), after)
         }
     };
     let sound = attack(false);
@@ -238,18 +244,18 @@ fn s11_a_queue_error_that_returns_the_buffer() {
     assert_eq!(undeclared(&attack(true)), [Rule::Completion]);
 }
 
-/// Buffers of more pages than the IOTLB has entries: some are in the buffer of a prefetcher, or on their way, when they are
-/// unmapped.
+/// Buffers have more pages than the IOTLB has entries. When they are unmapped, some pages are in the buffer of a
+/// prefetcher, or being walked for.
 const LARGE: &str = "ring=4,pages=256,operations=600";
 
-/// Attacks a design on hardware with a prefetcher that has `flaw`, and on the same without it.
+/// Attacks a design on hardware with a prefetcher that has `flaw`, and on the same hardware without the flaw.
 fn a_flaw_of_the_prefetcher(rule: Rule, consequences: &[Rule], flaw: PrefetchFlaw) {
     for (design, prefetcher) in [(DesignId::Portcullis, "next"), (DesignId::Magazine, "adjacent")] {
         let mut case = Case::new(LARGE, Strict);
         case.machine.iommu.prefetcher = Some(prefetcher.parse().expect("a prefetcher"));
-        // Walks that take longer than an invalidation.
+        // Walks take longer than an invalidation.
         case.machine.iommu.memory_read_ps = 1_000_000;
-        let job = Job { design, ..case.job() };
+        let job = Job { design: design.into(), ..case.job() };
         passes(&attack(&job), "without the flaw");
         let attacked = attack_on_flawed_prefetcher(&job, flaw);
         let found = undeclared(&attacked);

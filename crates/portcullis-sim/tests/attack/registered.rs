@@ -1,48 +1,23 @@
-//! Every registered design under attack: what it declares is found, and nothing else.
+//! Every registered design under attack: the device finds what the design declares, and nothing else.
 
-use super::{job, machine, passes, replay, rings};
+use super::{machine, replay, rings};
+use portcullis::Protection;
 use portcullis::designs::DesignId;
-use portcullis::{Protection, Rule};
-use portcullis_sim::attack::{Attacked, SEEN_BY_DEVICES, attack};
+use portcullis_sim::attack::attack;
 use portcullis_sim::prefetch::{Hints, Prefetching};
 use portcullis_sim::{Job, Pace, Work};
+use portcullis_testkit::attack::{check_on, passes};
 
 fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
-    let designs = DesignId::under_test().into_iter();
+    let designs = DesignId::ALL.iter().copied();
     designs.flat_map(|design| design.info().protections.iter().map(move |protection| (design, *protection)))
 }
 
-/// Attacks every design, and asserts what must come of it.
+/// Attacks every design, and asserts the result.
 fn check(work: &Work, batch: Option<usize>) {
     let machine = machine();
-    for (design, protection) in every_protection() {
-        let own = job(&machine, work.clone(), design, protection);
-        let attacked = attack(&Job { batch: batch.unwrap_or(own.batch), ..own });
-        let info = design.info();
-        let run = format!("{} {protection}", info.id);
-        passes(&attacked, &run);
-        for rule in SEEN_BY_DEVICES {
-            let found = attacked.found.iter().any(|found| found.rule == rule);
-            assert_eq!(
-                found,
-                info.breaks(protection, rule),
-                "{run}: {rule} is found where it is declared: {attacked:?}"
-            );
-        }
-        check_windows(&attacked, protection, &run);
-    }
-}
-
-fn check_windows(attacked: &Attacked, protection: Protection, run: &str) {
-    let Some(stale) = attacked.found.iter().find(|found| found.rule == Rule::Strict) else { return };
-    assert_eq!(protection, Protection::Deferred, "{run}");
-    let window_us = stale.window_us_max.expect("buffers were reached");
-    assert!(stale.bytes_us.is_some_and(|bytes_us| bytes_us > 0.0), "{run}: {stale:?}");
-    match attacked.bound_us {
-        // Until the address is used again, which takes as long as the work has it.
-        None => assert!(window_us > 0.0, "{run}: {stale:?}"),
-        // Behind the bound comes what timer and hardware take, which is less than a few hundred microseconds here.
-        Some(bound_us) => assert!(window_us < bound_us as f64 + 500.0, "{run}: {stale:?}"),
+    for &design in DesignId::ALL {
+        check_on(design.into(), &machine, work, batch);
     }
 }
 
@@ -53,7 +28,7 @@ fn on_the_bundled_traces() {
     }
 }
 
-/// More cores than the walkers can keep up with, were the device to try all that it can think of.
+/// There are more cores than the walkers could serve if the device tried everything that it can.
 #[test]
 fn on_more_rings_than_the_walkers_serve() {
     check(&rings("count=16,operations=8000"), Some(1));
@@ -74,45 +49,46 @@ fn on_mappings_of_random_lifetimes() {
     check(&Work::parse("churn:live=2048,operations=8000").expect("a workload"), None);
 }
 
-/// Buffers of 2 MiB, which a leaf of that size translates where the design allows.
+/// Buffers of 2 MiB. A large leaf translates each of them if the design allows it.
 #[test]
 fn on_large_leaves() {
     check(&rings("ring=8,burst=2,pages=512,operations=300"), None);
 }
 
-/// A walker that does not snoop sees what was flushed, and nothing else of what an unmap has cleared.
+/// A walker that does not snoop sees only those cleared entries that were flushed.
 #[test]
 fn where_walks_do_not_snoop() {
     let mut machine = machine();
     machine.iommu.set("coherent", "false").expect("a parameter");
     for (design, protection) in every_protection() {
-        let attacked = attack(&job(&machine, rings("count=2,ring=64,operations=4000"), design, protection));
+        let attacked = attack(&Job::new(&machine, rings("count=2,ring=64,operations=4000"), design, protection));
         passes(&attacked, &format!("{} {protection}", design.info().id));
     }
 }
 
-/// Where a map invalidates what it has written, the device reaches the page for a while before the map returns.
+/// A map that invalidates what it has written: the device reaches the page for a while before the map returns.
 #[test]
 fn a_map_under_way_is_no_breach() {
     let mut machine = machine();
     machine.iommu.set("caching_mode", "true").expect("a parameter");
     for (design, protection) in every_protection() {
-        let attacked = attack(&job(&machine, rings("count=8,ring=32,operations=4000"), design, protection));
+        let attacked = attack(&Job::new(&machine, rings("count=8,ring=32,operations=4000"), design, protection));
         passes(&attacked, &format!("{} {protection}", design.info().id));
     }
 }
 
-/// Some hundred unmaps wait for the timer of the queue, while the caches see many other pages: the device holds on to what it has.
+/// A few hundred unmaps wait for the timer of the queue, while the caches see many other pages. The device keeps using
+/// what it has.
 #[test]
 fn the_longest_window_is_found() {
     let mut machine = machine();
     machine.iommu.set("iotlb_entries", "64").expect("a parameter");
-    let own = job(&machine, rings("ring=1024,operations=3000"), DesignId::Stock, Protection::Deferred);
+    let own = Job::new(&machine, rings("ring=1024,operations=3000"), DesignId::Stock, Protection::Deferred);
     let attacked = attack(&Job { pace: Pace::Gaps(200.0), ..own });
     let window_us = attacked.found.iter().find_map(|found| found.window_us_max);
     let bound_us = attacked.bound_us.expect("a bound") as f64;
     assert!(window_us.is_some_and(|window_us| window_us > 0.99 * bound_us), "{attacked:?}");
-    // 32 pages for some 10 ms, 16 times: at least half of that.
+    // 32 pages for about 10 ms, 16 times: at least half of that.
     let bytes_us = attacked.found.iter().find_map(|found| found.bytes_us);
     assert!(bytes_us.is_some_and(|bytes_us| bytes_us > 0.5 * 32.0 * 4096.0 * 10_000.0 * 16.0), "{attacked:?}");
 }
@@ -120,7 +96,7 @@ fn the_longest_window_is_found() {
 #[test]
 fn the_rest_of_shared_pages_is_reported_and_no_breach() {
     let machine = machine();
-    let of = |work| attack(&job(&machine, work, DesignId::Stock, Protection::Strict));
+    let of = |work| attack(&Job::new(&machine, work, DesignId::Stock, Protection::Strict));
     let (whole, halves) = (of(rings("operations=5000")), of(replay("q-e1000e-rx.strict.2cpu")));
     assert_eq!((whole.residual_accesses, whole.residual_bytes_us), (0, Some(0.0)));
     assert!(halves.residual_accesses > 1000 && halves.residual_bytes_us > Some(0.0), "{halves:?}");
@@ -130,12 +106,12 @@ fn the_rest_of_shared_pages_is_reported_and_no_breach() {
 #[test]
 fn too_few_cached_translations_prove_nothing() {
     let machine = machine();
-    let of = |work| attack(&job(&machine, work, DesignId::Stock, Protection::Strict));
+    let of = |work| attack(&Job::new(&machine, work, DesignId::Stock, Protection::Strict));
     assert!(of(rings("ring=16,operations=64")).proves_nothing());
     assert!(!of(rings("operations=2000")).proves_nothing());
     let mut uncached = machine.clone();
     uncached.iommu.set("iotlb_entries", "0").expect("a parameter");
-    let attacked = attack(&job(&uncached, rings("operations=2000"), DesignId::Stock, Protection::Strict));
+    let attacked = attack(&Job::new(&uncached, rings("operations=2000"), DesignId::Stock, Protection::Strict));
     assert!(attacked.proves_nothing(), "{attacked:?}");
 }
 
@@ -143,14 +119,14 @@ fn too_few_cached_translations_prove_nothing() {
 fn a_seed_repeats_a_run() {
     let machine = machine();
     let of = |seed| {
-        let job = job(&machine, rings("count=2,operations=3000"), DesignId::Magazine, Protection::Deferred);
+        let job = Job::new(&machine, rings("count=2,operations=3000"), DesignId::Magazine, Protection::Deferred);
         format!("{:?}", attack(&Job { seed, ..job }))
     };
     assert_eq!(of(7), of(7));
     assert_ne!(of(7), of(8));
 }
 
-/// What is walked for ahead of time is invalidated like everything else.
+/// Translations that were prefetched are invalidated like all others.
 #[test]
 fn under_every_prefetcher() {
     let all = [
@@ -166,15 +142,15 @@ fn under_every_prefetcher() {
         let Prefetching { prefetcher, hints } = Prefetching::parse(text).expect(text);
         let mut machine = machine();
         machine.iommu.prefetcher = prefetcher;
-        // Rings have a prefetcher of their own, and no other.
+        // Rings have only their own prefetcher.
         let strict = every_protection().filter(|(_, protection)| *protection == Protection::Strict);
         for (design, protection) in strict.filter(|(design, _)| !design.info().is_hypothetical()) {
-            let job = job(&machine, rings("count=2,ring=64,tx=0.2,operations=1000"), design, protection);
+            let job = Job::new(&machine, rings("count=2,ring=64,tx=0.2,operations=1000"), design, protection);
             let job = Job { batch: 1, hints, ..job };
             let (attacked, run) = (attack(&job), format!("{} under {text}", design.info().id));
             passes(&attacked, &run);
             assert!(attacked.found.is_empty(), "{run}: {:?}", attacked.found);
-            // Under others the pages that are predicted may never be mapped: beside guard pages, say.
+            // Under other designs the predicted pages may never be mapped, for instance beside guard pages.
             let must_find = hints != Hints::NONE || design == DesignId::Magazine;
             assert!(attacked.prefetches > 0 || !must_find, "{run} has prefetched nothing that is mapped");
         }

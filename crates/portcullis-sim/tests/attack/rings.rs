@@ -1,7 +1,7 @@
 //! The malicious device in rings: inside a burst it has two entries at most, after it none; and each flaw is found.
 
 use super::hardware::{self, FlawedUnit, OnUnit};
-use super::{job, machine, passes, replay, rings};
+use super::{attack_design, machine, replay, rings};
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
 use portcullis::designs::{Choice, DesignId, RIommu};
 use portcullis::invalidation::Revocation;
@@ -15,8 +15,9 @@ use portcullis::{
     Platform, Protection, QueueError, RawMapError, Request, Rule, Segment, SourceId, UnmapError,
 };
 use portcullis_model::RingFlaw;
-use portcullis_sim::attack::{Attacked, attack, attack_design, attack_on_flawed_rings};
+use portcullis_sim::attack::{Attacked, attack, attack_on_flawed_rings};
 use portcullis_sim::{Job, Machine, Work};
+use portcullis_testkit::attack::passes;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -26,7 +27,7 @@ fn with_ring(entries: u32) -> Options {
 }
 
 fn in_rings<'m>(machine: &'m Machine, work: Work, entries: u32) -> Job<'m> {
-    Job { options: with_ring(entries), ..job(machine, work, DesignId::RIommu, Protection::Strict) }
+    Job { options: with_ring(entries), ..Job::new(machine, work, DesignId::RIommu, Protection::Strict) }
 }
 
 fn rules(attacked: &Attacked) -> BTreeSet<Rule> {
@@ -46,7 +47,7 @@ fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
         assert_eq!((attacked.residual_accesses, attacked.residual_bytes_us), (0, Some(0.0)), "{name}");
     }
     // Other designs have no bursts in hardware.
-    let other = attack(&job(&machine, rings("operations=2000"), DesignId::Stock, Protection::Strict));
+    let other = attack(&Job::new(&machine, rings("operations=2000"), DesignId::Stock, Protection::Strict));
     assert_eq!(other.in_burst_entries_max, None);
 }
 
@@ -115,7 +116,7 @@ fn s3_an_occupied_slot_is_overwritten() {
     assert!(rules(&attacked).contains(&Rule::Reuse), "{attacked:?}");
 }
 
-/// The flaws of the published order of map and unmap by number, for they are part of a type.
+/// The flaws of the published order of map and unmap by number, because they are part of a type.
 const NONE: u8 = 0;
 /// Entries are free when they are cleared.
 const FREES_EARLY: u8 = 1;

@@ -1,4 +1,4 @@
-//! The device's own accesses: each bundled trace with the log of what its device did meanwhile.
+//! The device's own accesses: each bundled trace is replayed with the log of its device.
 
 use super::{every_protection, job, machine, measured};
 use portcullis::designs::DesignId;
@@ -16,7 +16,7 @@ fn pair(name: &str) -> (Arc<Trace>, Arc<Joined>) {
     (Arc::new(trace), Arc::new(joined))
 }
 
-/// Every design finds each logged access mapped, and almost every access has a mapping that explains it.
+/// Every design has each logged access mapped, and almost every access has a mapping that explains it.
 fn replays_without_fault(name: &str) {
     let (trace, joined) = pair(name);
     let machine = machine("cascadelake-cx5");
@@ -36,7 +36,7 @@ fn replays_without_fault(name: &str) {
     }
     without.dedup();
     assert_eq!(without.len(), 1, "{name}: the same work under every design");
-    // Rings and buffers mapped before the capture are there, and are no operation of it.
+    // Rings and buffers mapped before the capture exist, but are not operations of it.
     assert!(!joined.persistent.is_empty());
     assert_eq!(without[0].0, trace.mappings.len() as u64, "{name}");
 }
@@ -56,7 +56,7 @@ fn disk() {
     replays_without_fault("q-nvme-randread4k.strict.2cpu");
 }
 
-/// The log with one access made to a page that is not mapped. How many faults does each design see?
+/// The faults that each design sees if one access of the log goes to a page that is not mapped.
 fn faults_with_a_wild(access: impl Fn(&Joined) -> usize) -> Vec<u64> {
     let (trace, joined) = pair("q-nvme-randread4k.strict.2cpu");
     let mut wild = (*joined).clone();
@@ -90,11 +90,11 @@ fn the_furthest_access_is_the_least_that_a_buffer_held() {
         let outcome = measured(&job(&machine, work, DesignId::Unprotected, Protection::None));
         (outcome.payload_bytes_min, outcome.payload_bytes_max)
     };
-    // Which buffers were written is known, and not how far: a log has where an access began.
+    // The log shows which buffers were written, but not how far: it only has the first byte of each access.
     let (least, most) = payload((*joined).clone());
     let capacity: u64 = trace.segments.iter().map(|segment| segment.len).sum();
     assert!(least > 0 && least < most && most < capacity, "{least} to {most} of {capacity}");
-    // One more access, to the last byte of a buffer that was written.
+    // Adds an access to the last byte of a written buffer.
     let mut further = (*joined).clone();
     let is_received = |mapping: u32| trace.mappings[mapping as usize].access == Access::DeviceWrites;
     let last = further.accesses.iter_mut().rev().find_map(|access| match &mut access.target {

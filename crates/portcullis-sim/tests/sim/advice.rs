@@ -1,4 +1,4 @@
-//! The advice, by its rules: what it says on real traces, and on what it hangs.
+//! The advice: what it says about real traces, and on which assumptions it depends.
 
 use super::{bundled, machine, replay};
 use portcullis::designs::{Choice, DesignId};
@@ -29,7 +29,7 @@ fn advice(plan: &ComparePlan) -> Advice {
     advise(plan, &comparison, |_| ()).remove(0)
 }
 
-/// Those that Linux has, and those that it might.
+/// Designs that Linux has, and designs that it might get.
 const DESIGNS: [DesignId; 4] = [DesignId::Unprotected, DesignId::Magazine, DesignId::FastAndSafe, DesignId::Portcullis];
 
 #[test]
@@ -39,7 +39,8 @@ fn on_disks_strict_costs_next_to_nothing_and_the_first_sentence_says_how_to_turn
         let first = advice.text.split(". ").next().unwrap_or_default();
         assert!(first.starts_with("Turn strict protection on") && first.contains("`iommu.strict=1`"), "{first}");
         assert!(first.contains("next to nothing") && first.contains("disks are the limit"), "{first}");
-        // All are equal, and none is called the winner: what can be had today is named, and no other design.
+        // All designs tie, and none is called the winner. The advice names what is available today, and no other
+        // design.
         let best = advice.best.strict.expect("a strict run");
         assert_eq!((best.design, best.batch), ("magazine", 1), "the simplest wins a tie");
         assert!(advice.text.contains("none is better here"), "{}", advice.text);
@@ -60,7 +61,7 @@ fn on_received_packets_it_says_what_strict_costs_today_and_what_would_lower_it()
     let order =
         [at("Deferred, its default"), at("What would lower it"), at("the price of batches"), at("assumed constants")];
     assert!(order.is_sorted(), "{}", advice.text);
-    // A design in batches is compared with today's in the same.
+    // A design in batches is compared with today's design in the same batches.
     assert!(advice.text.contains("where `magazine` in the same batches would cost"), "{}", advice.text);
     assert!(advice.text.contains("`--payload` sets it"), "{}", advice.text);
 }
@@ -74,7 +75,7 @@ fn it_hangs_on_what_would_change_it() {
         .retain(|key, _| key == "unprotected_cycles_per_request" || key == "invalidation_ps" || key == "map");
     let of =
         |machine: &Machine| advice(&plan(name, machine.clone(), &DESIGNS)).sensitivity.expect("constants are assumed");
-    // Nearer than these, none of them matters.
+    // Within these narrow ranges, no constant matters.
     for (key, range) in
         [("unprotected_cycles_per_request", [5_000.0, 6_000.0]), ("invalidation_ps", [300_000.0, 400_000.0])]
     {
@@ -82,7 +83,8 @@ fn it_hangs_on_what_would_change_it() {
     }
     let narrow = of(&machine);
     assert_eq!((narrow.constants, narrow.changes.len()), (3, 0), "{narrow:?}");
-    // Each way of trying finds a change: by arithmetic, by runs of other hardware, and by runs where counted steps say so.
+    // Each way of trying finds a change: by arithmetic, by runs on other hardware, and by runs after counted steps
+    // predict a change.
     for (key, at) in [("unprotected_cycles_per_request", 50_000.0), ("invalidation_ps", 3_000_000.0), ("map", 5_000.0)]
     {
         let mut wide = machine.clone();
@@ -92,7 +94,7 @@ fn it_hangs_on_what_would_change_it() {
         let [change] = &found.changes[..] else { panic!("{key}: {found:?}") };
         assert_eq!((change.key.as_str(), change.at), (key, at));
         assert!(change.then.starts_with("strict protection would cost "), "{change:?}");
-        // What it says is what comes of such a machine.
+        // The predicted change matches the advice on such a machine.
         wide.set(key, &format!("{at:.0}")).expect("a value");
         let there = advice(&plan(name, wide, &DESIGNS));
         assert!(there.text.starts_with("Strict protection with Linux as it is"), "{key}: {}", there.text);

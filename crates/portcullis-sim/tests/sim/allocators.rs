@@ -1,4 +1,4 @@
-//! What the papers found about allocators and flush queues, found again by running them: FAST'15 §6, ATC'15 §3 and §5.
+//! Reproduces what the papers found about allocators and flush queues: FAST'15 §6, ATC'15 §3 and §5.
 
 use super::{every_trace, job, machine, measured, replay, rings};
 use portcullis::Protection::{self, Deferred, Strict};
@@ -42,7 +42,7 @@ fn two_rings_cost_the_tree_tens_to_hundreds_of_steps_and_the_others_none() {
     }
 }
 
-/// FAST'15, Figure 7: the searches come back where the list is shorter than the queue that is emptied into it.
+/// FAST'15, Figure 7: the searches return if the list is shorter than the queue that is emptied into it.
 #[test]
 fn a_list_shorter_than_the_flush_queue_searches() {
     let with = |choice| steps(&run(rings("count=2,ring=1024,burst=1"), choice, Deferred));
@@ -51,8 +51,8 @@ fn a_list_shorter_than_the_flush_queue_searches() {
     assert_eq!((long, unbounded), (0.0, 0.0), "k=250 is as good as no bound");
 }
 
-/// ATC'15, §3.2 and Figure 2: the global flush queue hides how contended the allocator is. With queues per core the wait for
-/// the invalidation lock goes and that for the allocator's lock grows; with magazines both vanish.
+/// ATC'15, §3.2 and Figure 2: the global flush queue hides the contention of the allocator. With queues per core, the
+/// wait for the invalidation lock disappears and that for the allocator's lock grows. With magazines both disappear.
 #[test]
 fn queues_per_core_lay_the_allocators_lock_bare() {
     for (global, per_core) in [("eiovar", "eiovar:queue=per-core"), ("stock", "stock:queue=per-core")] {
@@ -71,10 +71,10 @@ fn queues_per_core_lay_the_allocators_lock_bare() {
     assert!(half.lock_wait_invalidation_percent > 2.0 * invalidation, "{} %", half.lock_wait_invalidation_percent);
 }
 
-/// No unmap outlives its queue's time, on either clock.
+/// No unmap stays longer than the timeout of its queue, on either clock.
 #[test]
 fn the_window_of_queues_per_core_is_bounded() {
-    // The flush itself takes some microseconds, and the timer is set in whole ones.
+    // The flush itself takes a few microseconds, and the timer has a resolution of one.
     const FLUSH_US: f64 = 10.0;
     let machine = machine("cascadelake-cx5");
     for (name, trace) in every_trace() {
@@ -104,8 +104,8 @@ fn without_the_hint_walks_start_at_the_root() {
     assert_eq!((hint.invalidations_per_page, hint.stale_accesses), (none.invalidations_per_page, 0));
 }
 
-/// ATC'15, §3.4: cores under XNU wait for the lock around allocator and table, and for that of the invalidation queue, which
-/// every unmap takes.
+/// ATC'15, §3.4: under XNU cores wait for the lock around the allocator and the table, and for that of the
+/// invalidation queue, which every unmap takes.
 #[test]
 fn sixteen_cores_wait_for_both_locks_of_macos() {
     let [one, many] = ["count=1", "count=16"].map(|parameters| run(rings(parameters), "macos", Deferred));

@@ -1,5 +1,5 @@
-//! What makes a batch: a run of unmaps of one device on one CPU, until a map of the same direction, the end of the interrupt
-//! or task, or as many as fit.
+//! What ends a batch. A batch is a run of unmaps of one device on one CPU. It ends at a map of the same direction, at
+//! the end of the interrupt or task, or when it is full.
 
 use super::capture::{Capture, INTERRUPT, OTHER_CPU, READS, TASK, WRITES, Who, buffer};
 use super::{job, machine, measured, replay};
@@ -7,7 +7,7 @@ use portcullis::Protection;
 use portcullis::designs::DesignId;
 use portcullis_sim::{Job, Machine, RunOutcome};
 
-/// Only the wait behind the commands of a commit takes time, so waiting counts commits.
+/// Only the wait behind the commands of a commit takes time, so the wait time counts commits.
 fn counting_waits() -> Machine {
     let mut machine = machine("cascadelake-cx5");
     machine.iommu.set("invalidation_ps", "0").unwrap();
@@ -30,7 +30,7 @@ fn commits(capture: &Capture, batch: usize) -> u64 {
     commits as u64
 }
 
-/// `count` buffers of this direction are mapped, all on one CPU.
+/// A capture in which one CPU maps `count` buffers of this direction.
 fn mapped(direction: &str, count: u64) -> Capture {
     let mut capture = Capture::default();
     for number in 0..count {
@@ -51,7 +51,7 @@ fn one_commit_ends_a_run_of_unmaps() {
     let mut capture = mapped(WRITES, 5);
     unmaps(&mut capture, TASK, 0..5);
     assert_eq!((commits(&capture, 64), commits(&capture, 1)), (1, 5));
-    // Each unmap keeps its own command.
+    // Each unmap keeps a separate command.
     let (batched, single) = (strict(&capture, 64), strict(&capture, 1));
     assert_eq!((batched.invalidations_per_page, single.invalidations_per_page), (1.0, 1.0));
     assert_eq!((batched.stale_accesses, batched.pages, batched.operations), (0, 5, 5));
@@ -90,12 +90,12 @@ fn each_cpu_has_its_own() {
     for number in [0, 2, 4] {
         capture.unmap(TASK, buffer(number)).unmap(OTHER_CPU, buffer(number + 1));
     }
-    // One after the other, so that neither waits for the other's.
+    // The maps come one after the other, so that neither commit waits for the other.
     capture.at(1_000).map(TASK, buffer(8), WRITES).at(2_000).map(OTHER_CPU, buffer(9), WRITES);
     assert_eq!(commits(&capture, 64), 2);
 }
 
-/// Until the commit the device still has the buffers: nothing is handed back that it could reach.
+/// Until the commit the device still has the buffers. No buffer is handed back while the device can reach it.
 #[test]
 fn buffers_go_back_when_it_commits() {
     let mut capture = mapped(WRITES, 3);

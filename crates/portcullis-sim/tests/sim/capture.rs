@@ -1,21 +1,21 @@
-//! Captures written by hand: the text that the kernel would have left.
+//! Captures written by hand: the text that the kernel would have printed.
 
 use portcullis::{PAGE_SIZE, pages_spanned};
 use portcullis_trace::Trace;
 use std::sync::Arc;
 
-/// Who runs, as the columns before the time show it: task, CPU, flags.
+/// The task, the CPU and the flags, as in the columns before the time.
 pub(crate) type Who = (&'static str, u16, &'static str);
 
 pub(crate) const TASK: Who = ("iperf-7", 0, ".....");
 pub(crate) const OTHER_CPU: Who = ("iperf-8", 1, ".....");
 pub(crate) const INTERRUPT: Who = ("iperf-7", 0, "d.h1.");
 
-/// What the device does, in the words of `dma:` events.
+/// The direction of the device's accesses, as in `dma:` events.
 pub(crate) const READS: &str = "TO_DEVICE";
 pub(crate) const WRITES: &str = "FROM_DEVICE";
 
-/// A buffer: the page of I/O addresses that the traced kernel gave it, where it lies, how long it is.
+/// A buffer: the first page of I/O addresses that the traced kernel gave it, its physical address, and its length.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     pub(crate) page: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Buffer {
     pub(crate) len: u64,
 }
 
-/// Whole pages, each buffer's I/O addresses and memory apart from those of the others.
+/// Buffer `number`, a whole page. Its I/O addresses and its memory are apart from those of other buffers.
 pub(crate) fn buffer(number: u64) -> Buffer {
     Buffer { page: 0x1000 + 16 * number, phys: 0x100_0000 + 16 * number * PAGE_SIZE, len: PAGE_SIZE }
 }
@@ -33,7 +33,7 @@ impl Buffer {
         self.phys % PAGE_SIZE
     }
 
-    /// Addresses from and to, and the bytes between them: whole pages.
+    /// The first address, the one after the last, and the bytes between them. All are whole pages.
     fn run(self) -> (u64, u64, u64) {
         let bytes = pages_spanned(self.offset(), self.len) * PAGE_SIZE;
         (self.page * PAGE_SIZE, self.page * PAGE_SIZE + bytes, bytes)
@@ -48,14 +48,14 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Lets time pass up to `time_us`.
+    /// Lets time pass until `time_us`.
     pub(crate) fn at(&mut self, time_us: u64) -> &mut Self {
         assert!(time_us >= self.time_us, "a capture goes forward");
         self.time_us = time_us;
         self
     }
 
-    /// Any event, at the present time.
+    /// Adds an event at the present time.
     pub(crate) fn event(&mut self, (task, cpu, flags): Who, event: &str) -> &mut Self {
         let (seconds, micros) = (self.time_us / 1_000_000, self.time_us % 1_000_000);
         self.text += &format!("{task:>16}      [{cpu:03}] {flags} {seconds:>5}.{micros:06}: {event}\n");

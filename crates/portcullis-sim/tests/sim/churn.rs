@@ -1,4 +1,4 @@
-//! Table pages where mappings live for random times in memory that others use too (ATC'15, §6.1, Figure 6).
+//! Table pages when mappings have random lifetimes, in memory that other programs use too (ATC'15, §6.1, Figure 6).
 
 use super::{job, machine, measured};
 use portcullis::Protection;
@@ -14,8 +14,9 @@ fn churn(design: DesignId, background: f64, operations: u64) -> RunOutcome {
     outcome
 }
 
-/// The order of the figure: magazines come near the tree, identity takes several times it, and the allocator that knows nothing of
-/// tables takes ever more. Who frees empty tables has none left in the end but the root, for all is unmapped then.
+/// The order of the figure: magazines come near the tree, identity takes several times as much, and the allocator that
+/// ignores tables takes ever more. A design that frees empty tables has only the root left at the end, because
+/// everything is unmapped then.
 #[test]
 fn tables_grow_in_the_order_of_the_paper() {
     const OPERATIONS: u64 = 64_000;
@@ -32,7 +33,7 @@ fn tables_grow_in_the_order_of_the_paper() {
     let longer = |background| churn(DesignId::Kmalloc, background, 3 * OPERATIONS).table_pages_end;
     let later = longer(BACKGROUND);
     assert!(later > kmalloc * 11 / 10, "{later} after {kmalloc}");
-    // Left alone, it stays with the addresses that it has.
+    // Without other programs, it keeps the addresses that it has.
     let alone = churn(DesignId::Kmalloc, 0.0, OPERATIONS).table_pages_end;
     assert_eq!(longer(0.0), alone);
     assert!(alone < kmalloc / 2, "{alone} of {kmalloc}");

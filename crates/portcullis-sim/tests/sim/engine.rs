@@ -1,4 +1,4 @@
-//! Virtual cores: the order of virtual time, locks, timers, and the same run every time.
+//! Virtual cores: the order of virtual time, locks, timers, and that every run is the same.
 
 use super::machine;
 use portcullis::platform::{Lock, LockClass, Phase, Step};
@@ -27,7 +27,7 @@ impl Bench {
         Self { platform: LabPlatform::new(engine.clone(), ram, 0), engine, costs }
     }
 
-    /// Runs `body` on each of the cores, and returns how long the longest took, in picoseconds.
+    /// Runs `body` on each of the cores. Returns how long the longest took, in picoseconds.
     fn run(&self, cores: usize, body: impl Fn(Core) + 'static) -> u64 {
         let body = Rc::new(body);
         let bodies = (0..cores).map(|core| {
@@ -42,10 +42,10 @@ impl Bench {
     }
 }
 
-/// What cores leave behind in the order in which they really ran.
+/// What cores append, in the order in which they really ran.
 type Log<T> = Rc<RefCell<Vec<T>>>;
 
-/// Three cores of different speed, each leaving its clock and number after every step.
+/// Three cores of different speed, each of which appends its clock and number after every step.
 fn clocks(step: Step) -> Vec<(u64, Core)> {
     let bench = Bench::new(3);
     let log: Log<(u64, Core)> = Log::default();
@@ -66,7 +66,7 @@ fn shared_steps_happen_in_the_order_of_virtual_time() {
     let log = clocks(Step::TableWalk { levels: 1 });
     assert_eq!(log.len(), 120);
     assert!(log.is_sorted(), "by time, and at the same time by core: {log:?}");
-    // Steps that nobody else can see do not wait for each other, and that shows.
+    // Private steps, which other cores cannot observe, do not wait for each other, so they come out of order.
     assert!(!clocks(Step::TreeFind).is_sorted());
 }
 
@@ -77,7 +77,7 @@ fn a_lock_serves_in_the_order_of_arrival() {
     let lock = bench.lock(Vec::new());
     let (engine, platform, inner) = (bench.engine.clone(), bench.platform.clone(), lock.clone());
     bench.run(CORES, move |core| {
-        // The highest number comes first. All come while the first holds the lock.
+        // The core with the highest number comes first. All come while the first holds the lock.
         engine.sleep_until((CORES - core) as u64 * 50 * PS_PER_CYCLE);
         inner.with(|order| {
             order.push(core);
@@ -106,7 +106,7 @@ fn a_critical_section_is_never_entered_twice() {
     });
 }
 
-/// How long it takes until each of that many cores, all at once, has written a register under a lock; in cycles.
+/// How long it takes until each of `cores` cores, starting together, has written a register under a lock, in cycles.
 fn passed_round(cores: usize) -> (u64, Bench) {
     let bench = Bench::new(cores);
     let lock = bench.lock(());
@@ -120,12 +120,12 @@ fn a_hand_off_costs_more_the_more_cores_wait() {
     for cores in 1..=16 {
         let (took, bench) = passed_round(cores);
         let costs = &bench.costs;
-        // Everybody has asked by the time the first lets go; behind each hand-off one waiter less remains.
+        // All cores have requested the lock before the first releases it. After each hand-off one waiter less remains.
         let handoff = |turn: u64| costs.line_transfer + costs.handoff_per_waiter * (cores as u64 - 1 - turn);
         let before = |turn: u64| (1..=turn).map(|turn| costs.register_write + handoff(turn)).sum::<u64>();
         let last = cores as u64 - 1;
         assert_eq!(took, costs.lock + before(last) + costs.register_write, "{cores} cores");
-        // What each core has spun is charged to the lock's class, and to the phase that it was in.
+        // The spinning of each core is charged to the lock's class, and to the phase in which it was.
         let spun = (0..=last).map(before).sum::<u64>();
         let account = bench.engine.account();
         assert_eq!(account.lock_wait_cycles(LockClass::IovaAllocator), spun, "{cores} cores");
@@ -200,7 +200,7 @@ fn who_waits_goes_on_when_told_and_not_earlier() {
             assert_eq!(engine.now_ps(), 3_000_000);
         } else {
             engine.sleep_until(1_000_000);
-            // Nothing has come about yet.
+            // The condition does not hold yet.
             engine.notify(Event(1));
             engine.sleep_until(3_000_000);
             there.set(true);
@@ -243,7 +243,7 @@ fn only_what_is_protection_is_charged() {
     assert_eq!((account.allocations(), account.search_steps(), account.search_steps_max()), (1, 2, 2));
 }
 
-/// A brawl: cores that take two locks at times of their own, and who was in when.
+/// Cores that take two locks at random times. Returns which core was inside when.
 fn brawl(seed: u64) -> (Vec<(u64, Core)>, u64, u64) {
     const CORES: usize = 8;
     let bench = Bench::new(CORES);
@@ -275,7 +275,7 @@ fn the_same_run_is_the_same_every_time() {
     assert!(first.0.is_sorted());
 }
 
-/// A body that panics ends the run with that panic, while the other bodies are unwound from wherever they were.
+/// A body that panics ends the run with that panic, and the other bodies are unwound from where they were.
 #[test]
 fn a_panic_in_a_body_is_the_callers() {
     struct Syncs(Rc<Engine>);
@@ -308,7 +308,7 @@ fn a_panic_in_a_body_is_the_callers() {
     let message = ended.expect_err("a body panicked").downcast::<&str>().expect("with a message");
     assert_eq!(*message, "the body of core 1");
     assert_eq!(engine.current(), None);
-    // And the engine can be used again.
+    // The engine can be used again.
     let again = engine.clone();
     assert_eq!(engine.run(vec![Box::new(move || again.sleep_until(again.now_ps() + 7))]), 7);
 }

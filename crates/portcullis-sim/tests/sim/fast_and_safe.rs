@@ -1,4 +1,4 @@
-//! What Fast & Safe found about windows, found again by running them: SOSP'24, §3 and Figure 7.
+//! Reproduces what Fast & Safe found about windows: SOSP'24, §3 and Figure 7.
 
 use super::{every_trace, job, machine, measured, replay, rings};
 use portcullis::Protection::Strict;
@@ -10,8 +10,8 @@ fn run(work: Work, design: DesignId, batch: usize, leaf_only_hint: bool) -> RunO
     measured(&Job { batch, leaf_only_hint, ..job(&machine, work, design, Strict) })
 }
 
-/// Figure 7d and Table 4.4 of the facts: with 40 flows no walk begins above the leaf tables' pointers, and at most a tenth as many
-/// miss those as under Linux, which dropped them with every unmap.
+/// Figure 7d and Table 4.4 of the facts: with 40 flows no walk begins above the pointers to leaf tables. At most a
+/// tenth as many walks miss these as under Linux, which dropped them with every unmap.
 #[test]
 fn cached_table_pointers_survive_forty_rings() {
     let work = || rings("count=40,ring=256,operations=10000");
@@ -21,7 +21,8 @@ fn cached_table_pointers_survive_forty_rings() {
     assert!(linux > 0.5 && ours < 0.1 * linux, "{ours} and {linux} misses per page");
 }
 
-/// Figure 6: one command for a descriptor of 64 pages, mapped as one buffer or page by page, where Linux sends one for each.
+/// Figure 6: one command for a descriptor of 64 pages, mapped as one buffer or page by page, where Linux sends one
+/// command for each page.
 #[test]
 fn a_descriptor_takes_one_invalidation() {
     for (parameters, batch) in

@@ -1,5 +1,5 @@
-//! What FreeBSD pays for flushing a whole table page where a few entries were cleared (EiovaR, FAST'15, §7), and that the
-//! hardware's cached table pointers do not outlive the table pages that it frees.
+//! What FreeBSD pays for flushing a whole table page if a few entries were cleared (EiovaR, FAST'15, §7). Also tests
+//! that the hardware's cached table pointers do not outlive the table pages that it frees.
 
 use super::unit_costs::Instant;
 use super::{bundled, job, machine, measured, replay};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Cache lines in a table page.
 const LINES: u64 = 64;
 
-/// What the unmap of `pages` pages is charged under `choice`, while a neighbour keeps the table.
+/// The charge for the unmap of `pages` pages under `choice`, while a neighbour keeps the table.
 fn unmap(machine: &Machine, choice: &str, pages: u64) -> Account {
     let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), machine.iommu.coherent));
     let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
@@ -56,7 +56,7 @@ fn flushing_the_whole_table_page_costs_what_was_published() {
 #[test]
 fn only_the_lines_that_were_not_written_are_wasted() {
     let machine = machine("r210-cx3");
-    // Two lines' worth.
+    // The unmap writes two lines.
     let (whole, fixed) = (unmap(&machine, "freebsd", 16), unmap(&machine, "freebsd:fixed", 16));
     assert_eq!(whole.cycles() - fixed.cycles(), (LINES - 2) * machine.costs.line_flush_next);
 }
@@ -67,8 +67,9 @@ fn where_walks_snoop_it_makes_no_difference() {
     assert_eq!(unmap(&machine, "freebsd", 1), unmap(&machine, "freebsd:fixed", 1));
 }
 
-/// Batches on a trace that leaves a leaf table empty now and then: while an empty table page waits for the commit of its batch,
-/// others are mapped where it was. The device, with the old pointer in its caches, finds them all the same.
+/// Batches on a trace that leaves a leaf table empty from time to time. While an empty table page waits for the commit
+/// of its batch, other mappings are made in its range. The device finds these, although it has the old pointer in its
+/// caches.
 #[test]
 fn a_map_where_a_table_page_went_is_found() {
     let (machine, trace) = (machine("cascadelake-cx5"), bundled("q-e1000e-rx.strict.2cpu"));
@@ -77,6 +78,6 @@ fn a_map_where_a_table_page_went_is_found() {
         assert_eq!((outcome.faults, outcome.stale_accesses), (0, 0));
         outcome.invalidations_per_page
     };
-    // Those maps invalidate too.
+    // These maps invalidate too.
     assert!(with(DesignId::FreeBsd, 64) > with(DesignId::Stock, 64));
 }

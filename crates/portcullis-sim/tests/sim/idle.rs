@@ -1,4 +1,4 @@
-//! What buffers that stay cost beside a ring that does not rest.
+//! The cost of buffers that stay mapped beside a busy ring.
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection;
@@ -14,8 +14,8 @@ fn beside(design: DesignId, idle: usize) -> RunOutcome {
     measured(&job(&machine, work, design, Protection::Strict))
 }
 
-/// Each of the idle buffers comes into a chunk of its own: that much stays, and what the busy ring leaves of the tables it
-/// fills.
+/// Each of the idle buffers gets a separate chunk. That much stays in the tables, and what the busy ring leaves of the
+/// tables that it fills.
 #[test]
 fn an_idle_buffer_pins_a_chunk_and_not_a_table() {
     let [without, with] = [0, IDLE].map(|idle| beside(DesignId::Portcullis, idle).table_pages_max as usize);
@@ -24,7 +24,7 @@ fn an_idle_buffer_pins_a_chunk_and_not_a_table() {
     assert!(with <= without + pinned + TABLE_RESERVE, "{with} beside {without}");
 }
 
-/// The idle ring is there before what is measured begins.
+/// The idle ring is mapped before the measured part begins.
 #[test]
 fn idle_buffers_are_mapped_during_warm_up() {
     for design in [DesignId::Magazine, DesignId::Portcullis] {

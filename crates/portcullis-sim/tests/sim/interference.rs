@@ -1,5 +1,5 @@
-//! EiovaR's interference (FAST'15 §4): the cached node of the tree serves one ring in constant time, and two rings that share
-//! the tree keep moving it under each other.
+//! EiovaR's interference (FAST'15 §4): the cached node of the tree serves one ring in constant time. Two rings that
+//! share the tree keep moving it away from each other.
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection;
@@ -27,10 +27,10 @@ fn one_ring_needs_no_search() {
 fn two_rings_search_and_the_more_the_finer_they_interleave() {
     let bursts = stock_strict("count=2,ring=1024");
     let single = stock_strict("count=2,ring=1024,burst=1");
-    // A plain simulation gives 73 and 275.
+    // A simple simulation gives 73 and 275.
     assert!(steps(&bursts) > 20.0, "bursts of 16: {} steps", steps(&bursts));
     assert!(steps(&single) > 2.0 * steps(&bursts), "{} and {} steps", steps(&single), steps(&bursts));
-    // The pathology is a walk past the live buffers of the other ring: whole rings of them.
+    // The search walks past the live buffers of the other ring, up to a whole ring of them.
     assert!(bursts.search_steps_max.is_some_and(|most| most > 1000), "{:?}", bursts.search_steps_max);
 }
 

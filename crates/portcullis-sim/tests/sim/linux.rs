@@ -1,4 +1,4 @@
-//! `magazine` does what the traced kernel did, Linux 6.12: the same invalidation for every unmap.
+//! `magazine` does what the traced kernel, Linux 6.12, did: it sends the same invalidation for every unmap.
 
 use super::{STRICT_TRACES, bundled};
 use portcullis::designs::Magazine;
@@ -9,7 +9,8 @@ use portcullis_trace::{OperationKind, Trace, TracedInvalidation};
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use std::collections::BTreeMap;
 
-/// How many unmaps of so many pages sent a page-selective command with this mask and this hint.
+/// The number of unmaps of so many pages that sent a page-selective command with this mask and this hint. The key is
+/// the pages, the mask and the hint.
 type Histogram = BTreeMap<(u32, u8, bool), usize>;
 
 /// The first page, the mask and the hint of a traced descriptor.
@@ -22,7 +23,8 @@ fn page_selective(traced: &TracedInvalidation) -> (u64, u8, bool) {
     }
 }
 
-/// What the traced kernel sent. A command belongs to the unmap just before it, on whatever CPU, that it covers.
+/// The commands that the traced kernel sent. A command belongs to the last unmap before it, on any CPU, that it
+/// covers.
 fn traced(name: &str, trace: &Trace) -> Histogram {
     let mut histogram = Histogram::new();
     let mut unmapped: Vec<u32> = Vec::new();
@@ -52,7 +54,7 @@ fn traced(name: &str, trace: &Trace) -> Histogram {
     histogram
 }
 
-/// What `magazine` sends for the same operations.
+/// The commands that `magazine` sends for the same operations.
 fn ours(trace: &Trace) -> Histogram {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
@@ -98,6 +100,6 @@ fn every_strict_unmap_sends_the_command_that_linux_sent() {
     }
     masks.sort_unstable();
     masks.dedup();
-    // One page, two, and the 32 of a large read; the hint is set throughout.
+    // One page, two pages, and the 32 pages of a large read. The hint is always set.
     assert_eq!(masks, [(0, true), (1, true), (5, true)]);
 }

@@ -1,5 +1,5 @@
-//! The laboratory from outside: whole runs against what was published, against definitions worked out by hand, and against
-//! themselves. A file for each subject, and so more of them than in other folders.
+//! Whole runs of the lab, compared with published numbers, with definitions worked out by hand, and with each other.
+//! Each subject has a file, so there are more files than in other folders.
 
 mod accesses;
 mod actors;
@@ -45,7 +45,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
     Job {
         machine,
         work,
-        design,
+        design: design.into(),
         options,
         protection,
         sub_page: SubPage::Expose,
@@ -86,11 +86,11 @@ fn rings(parameters: &str) -> Work {
 
 /// Every design with each of its protections.
 fn every_protection() -> impl Iterator<Item = (DesignId, Protection)> {
-    let designs = DesignId::under_test().into_iter();
+    let designs = DesignId::ALL.iter().copied();
     designs.flat_map(|design| design.info().protections.iter().map(move |protection| (design, *protection)))
 }
 
-/// Those that translate: addresses of their own, given out and taken back.
+/// Designs and protections that translate: they allocate addresses and invalidate them.
 fn every_translating() -> impl Iterator<Item = (DesignId, Protection)> {
     every_protection().filter(|(design, _)| !design.info().physical_addresses())
 }

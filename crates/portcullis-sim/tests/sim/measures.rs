@@ -1,4 +1,4 @@
-//! What the device does, and what is counted of it, by the definitions and on captures small enough to work out by hand.
+//! The accesses of the device and their counts, by the definitions, on captures small enough to work out by hand.
 
 use super::capture::{Buffer, Capture, OTHER_CPU, READS, TASK, WRITES, buffer};
 use super::{every_protection, every_translating, job, machine, measured, replay};
@@ -8,7 +8,7 @@ use portcullis_sim::{Machine, RunOutcome};
 use portcullis_trace::Trace;
 use std::sync::Arc;
 
-/// A device with one transaction under way at a time, so that latencies add up.
+/// A device with one transaction in flight at a time, so that latencies add up.
 fn one_at_a_time() -> Machine {
     let mut machine = machine("cascadelake-cx5");
     machine.bytes_in_flight = machine.transaction_bytes;
@@ -27,8 +27,8 @@ fn misses(outcome: &RunOutcome) -> u64 {
     (outcome.iotlb_misses_per_page * outcome.pages as f64).round() as u64
 }
 
-/// Transactions of a run with one in flight: each takes the time of a hit, and each table entry read adds its own. The rate of the bus
-/// shows how long all of them took, and so says how many there were.
+/// The number of transactions of a run with one in flight: each takes the time of a hit, and each table entry read
+/// adds its latency. The rate of the bus gives the time of all transactions, and so their number.
 fn transactions(machine: &Machine, outcome: &RunOutcome) -> f64 {
     let bits = outcome.payload_bytes_max as f64 * 8.0;
     let took_ps = bits / outcome.pcie_gbps.expect("there was traffic") * 1e3;
@@ -36,13 +36,13 @@ fn transactions(machine: &Machine, outcome: &RunOutcome) -> f64 {
     (took_ps - walked_ps) / machine.iommu.hit_ps as f64
 }
 
-/// Where a buffer lies in its pages and how long it is; pages, transactions.
+/// The offset of a buffer in its first page, its length, its pages, and its transactions.
 const BUFFERS: [(u64, u64, u64, f64); 7] = [
     (0, 4096, 1, 8.0),
     (0, 1, 1, 1.0),
     (0x200, 512, 1, 1.0),
     (0x840, 1522, 1, 3.0),
-    // 960 bytes before the page ends and 562 behind: a transaction does not cross a page.
+    // 960 bytes before the end of the page and 562 behind it: a transaction does not cross a page.
     (0xc40, 1522, 2, 4.0),
     (0, 8192, 2, 16.0),
     (0xfff, 4098, 3, 10.0),
@@ -61,11 +61,12 @@ fn the_device_goes_over_the_whole_buffer_once() {
                     let outcome = measured(&job(&machine, replay(trace), design, protection));
                     let run = format!("{} {protection}, {direction}, {len} bytes at {offset:#x}", design.info().id);
                     assert_eq!((outcome.operations, outcome.pages, outcome.faults), (1, pages, 0), "{run}");
-                    // A walk from the root, and another entry of the same leaf table for each page more; of a ring, one entry.
+                    // A walk from the root, and another entry of the same leaf table for each further page. In a ring,
+                    // one entry.
                     let expected_reads = if outcome.riotlb.is_some() { (1, 2) } else { (pages, 3 + pages) };
                     assert_eq!((misses(&outcome), reads(&outcome)), expected_reads, "{run}");
                     if outcome.riotlb.is_some() {
-                        // Pages are split as the device sees them, from the first byte of the entry on.
+                        // In rings, pages are split as the device sees them, from the first byte of the entry on.
                         continue;
                     }
                     let found = transactions(&machine, &outcome);
@@ -92,14 +93,15 @@ fn strict_misses_once_per_page_and_keeps_the_paging_structure_caches() {
     assert_eq!(once, [1.0 / 20.0; 3]);
     assert_eq!(outcome.invalidations_per_page, 1.0);
 
-    // Where hardware has no regard for the hint, each invalidation costs the next walk all four levels.
+    // If hardware ignores the hint, each invalidation costs the next walk all four levels.
     machine.iommu.set("honours_hint", "false").unwrap();
     let outcome = strict(&machine, &trace);
     assert_eq!((misses(&outcome), reads(&outcome)), (20, 4 * 20));
     assert_eq!(outcome.ptcache_l1_misses_per_page, 1.0);
 }
 
-/// When the device comes can be read off the walks, where an invalidation in between costs the next one everything.
+/// The time of the device's accesses shows in the walks, because an invalidation in between costs the next walk all
+/// levels.
 #[test]
 fn a_written_buffer_is_accessed_before_its_unmap_and_a_read_one_after_its_map() {
     let mut machine = one_at_a_time();
@@ -113,7 +115,7 @@ fn a_written_buffer_is_accessed_before_its_unmap_and_a_read_one_after_its_map() 
         }
         reads(&strict(&machine, &capture.read()))
     };
-    // The invalidation of `between` comes before the second walk, or after both.
+    // The invalidation of `between` comes before the second walk, or after both walks.
     assert_eq!((around(WRITES, true), around(READS, true)), (4 + 4, 4 + 1));
     // A buffer that is never unmapped is accessed at the end.
     assert_eq!((around(WRITES, false), around(READS, false)), (4 + 4, 4 + 1));
@@ -140,7 +142,7 @@ fn a_scatter_list_is_one_operation() {
     }
     let outcome = strict(&machine, &trace);
     assert_eq!((misses(&outcome), reads(&outcome)), (5, 3 + 5));
-    // One aligned run of eight pages covers the five, which are contiguous for the device.
+    // One aligned run of eight pages covers the five pages, which are contiguous for the device.
     assert_eq!((outcome.invalidations_per_page * 5.0, outcome.over_invalidated_pages), (1.0, 3));
 }
 
@@ -165,7 +167,7 @@ fn a_cpu_may_unmap_what_another_has_mapped() {
     let mut capture = Capture::default();
     for number in 0..50 {
         capture.at(20 * number).map(TASK, buffer(number), if number % 2 == 0 { READS } else { WRITES });
-        // Before the device can be done: the second CPU has to wait for the first.
+        // The unmap comes before the device can be done, so the second CPU has to wait for the first.
         capture.unmap(OTHER_CPU, buffer(number));
     }
     let trace = capture.read();

@@ -1,5 +1,5 @@
-//! The model's `qemu` preset against QEMU's own logs: it hits and misses where they say, and whatever is not that preset, or
-//! not those logs, shows.
+//! Compares the model's `qemu` preset with QEMU's own logs: it hits and misses where they say. Any other preset, and
+//! any changed log, must differ.
 
 use portcullis::table::EntryValue;
 use portcullis::{Iova, PhysAddr};
@@ -32,7 +32,7 @@ fn count(log: &AccessLog, of: impl Fn(&LogEvent) -> bool) -> u64 {
     log.events.iter().filter(|event| of(event)).count() as u64
 }
 
-/// Every access and every descriptor of the log has been through the model.
+/// Checks that every access and every descriptor of the log has gone through the model.
 fn is_whole(agreement: &Agreement, log: &AccessLog) {
     let counters = &agreement.counters;
     assert_eq!(agreement.accesses, count(log, |event| matches!(event, LogEvent::Access { .. })));
@@ -55,14 +55,15 @@ fn every_access_of_the_lazy_log() {
 
 #[test]
 fn nearly_every_access_of_the_strict_logs() {
-    // How many QEMU walked for though its IOTLB should have held them: it also drops pages equal modulo 256.
+    // How often QEMU walked although its IOTLB should have held the page: it also drops pages that are equal modulo
+    // 256.
     for (name, disagreements) in [(RECEIVING, 28), (DISK, 0)] {
         let log = bundled(name);
         let agreement = against_qemu(&log);
         is_whole(&agreement, &log);
         assert!(agreement.percent() >= 99.0, "{name}: {} %", agreement.percent());
         assert_eq!(agreement.disagreements, disagreements, "{name}");
-        // QEMU loses an entry now and then. The model never misses where QEMU hits.
+        // QEMU loses an entry from time to time. The model never misses where QEMU hits.
         assert_eq!(agreement.counters.iotlb_hits - agreement.logged_hits, agreement.disagreements, "{name}");
         for Disagreement { logged, found, .. } in agreement.first {
             let (Answer::Walk(logged), Answer::Hit(found)) = (logged, found) else { panic!("{logged}, {found}") };
@@ -72,9 +73,9 @@ fn nearly_every_access_of_the_strict_logs() {
     }
 }
 
-/// The events that an IOTLB as the README of the traces describes it, and nothing more, answers otherwise than the log. A
-/// page-selective invalidation drops the pages with its number but for the lowest bits, as the address mask says; of the
-/// number only the bits in `compared` count.
+/// The events at which a simple IOTLB, as described in the README of the traces, answers otherwise than the log. A
+/// page-selective invalidation drops the pages with its number, ignoring the low bits that the address mask gives.
+/// Only the bits in `compared` are compared.
 fn plainly(log: &AccessLog, entries: usize, compared: u64) -> Vec<usize> {
     let mut cached = BTreeMap::new();
     let mut differ = Vec::new();
@@ -119,8 +120,9 @@ fn a_plain_model_differs_where_the_model_does() {
     }
 }
 
-/// QEMU 7.2 keeps the mask of a page-selective invalidation in 8 bits, so pages go whose numbers are equal modulo 256.
-/// That is all that distinguishes the strict logs from the model. Dropping too much is allowed, so the model need not.
+/// QEMU 7.2 keeps the mask of a page-selective invalidation in 8 bits, so it drops pages whose numbers are equal
+/// modulo 256. This is the only difference between the strict logs and the model. Dropping too much is allowed, so the
+/// model need not do it.
 #[test]
 fn what_qemu_loses_it_loses_to_a_mask_of_8_bits() {
     for name in [RECEIVING, SENDING, DISK] {
@@ -142,7 +144,7 @@ fn half_as_many_entries_show() {
         };
         assert_eq!(logged, found, "what was emptied too early is walked for again, and found");
     }
-    // The most that the log ever caches between two flushes.
+    // The most entries that the log ever caches between two flushes.
     let around = [572, 574].map(|entries| replay(&log, &sized(entries)).unwrap().disagreements > 0);
     assert_eq!(around, [true, false]);
     let smaller = [256, 128, 0].map(|entries| replay(&log, &sized(entries)).unwrap().disagreements);
@@ -163,7 +165,7 @@ fn other_hardware_shows() {
     }
 }
 
-/// The log as hardware would have it that reads IOTLB descriptors in another way, or not at all.
+/// The log as seen by hardware that misreads IOTLB descriptors, or ignores them.
 fn misread(log: &AccessLog, read: impl Fn(IotlbScope) -> Option<IotlbScope>) -> AccessLog {
     let events = log.events.iter().filter_map(|event| {
         let LogEvent::Descriptor { qw0, qw1 } = *event else { return Some(*event) };
@@ -204,7 +206,7 @@ fn misread_descriptors_show() {
             assert!(percent(&all) < 99.0, "{name}: pages taken for everything");
         }
     }
-    // A third of the receive mappings are of two pages. Without the address mask the second page stays.
+    // A third of the receive mappings have two pages. Without the address mask the second page stays cached.
     let first_page = misread(&bundled(RECEIVING), |scope| match scope {
         IotlbScope::Pages { domain, first, leaf_only, .. } => {
             Some(IotlbScope::Pages { domain, first, mask: 0, leaf_only })
@@ -241,7 +243,7 @@ fn one_wrong_line_is_found() {
     );
 }
 
-/// Writes a log by hand.
+/// A log, written by hand.
 #[derive(Default)]
 struct Text(String);
 
@@ -308,7 +310,7 @@ fn a_small_invalidation_drops_a_large_entry_whole() {
     let mut text = Text::default();
     text.walk(0x8020_0000, LARGE).hit(0x803f_fff8, LARGE).pages(0x8040_0000, 0).hit(0x8020_1000, LARGE);
     text.pages(0x8021_0000, 0).walk(0x803f_f000, LARGE).hit(0x8021_0000, LARGE);
-    // The pages come one by one, and then together again.
+    // The range is mapped by single pages, and then by a large page again.
     text.pages(0x8020_0000, 9).walk(0x8020_1000, 0x9003).hit(0x8020_1004, 0x9003).walk(0x8020_0000, 0xa001);
     text.pages(0x8020_0000, 9).walk(0x8020_1000, LARGE).hit(0x8020_0000, LARGE);
     text.agreed();
@@ -321,7 +323,7 @@ fn domains_and_devices_are_told_apart() {
     text.access(true, 0x20, 0x5008, 0xa003, 4).access(true, 0x118, 0x5008, 0xb003, 9);
     text.pages(0x5000, 0).access(true, 0x118, 0x5010, 0xb003, 9).access(false, 0x20, 0x5010, 0xa003, 4);
     text.descriptor(0, 0x900e2).access(true, 0x20, 0x5018, 0xa003, 4).access(false, 0x118, 0x5018, 0xb003, 9);
-    // The device changes its domain; that shows once the context cache has been invalidated.
+    // The device changes its domain. This takes effect once the context cache has been invalidated.
     text.descriptor(0, 0x11).access(false, 0x20, 0x5020, 0xc003, 6).access(true, 0x20, 0x5028, 0xc003, 6);
     text.agreed();
 }
@@ -331,7 +333,7 @@ fn a_stale_entry_leads_where_it_led() {
     let mut text = Text::default();
     text.walk(0x5000, 0xa003).walk(0x6000, 0xb003).pages(0x6000, 0).walk(0x6000, 0xc003).hit(0x5000, 0xa003);
     text.agreed();
-    // The log walks to a new place without an invalidation that would make the model do so too.
+    // The log walks to a new place without an invalidation that would make the model walk too.
     let agreement = against_qemu(&text.walk(0x5008, 0xd003).hit(0x5010, 0xd003).log());
     let (old, new) = (PhysAddr::new(0xa008), PhysAddr::new(0xd008));
     let event = agreement.accesses as usize - 1;
@@ -355,7 +357,7 @@ fn a_refused_access_is_a_disagreement() {
     let agreement = against_qemu(&Text::default().walk(iova, 0xa003).walk(0x5000, 0xa003).log());
     assert_eq!(agreement.disagreements, 1);
     assert_eq!(agreement.first[0].found, Answer::Refused(FaultReason::AddressBeyondWidth));
-    // A cached entry that has fewer rights than the log says.
+    // A cached entry has fewer rights than the log shows.
     let agreement = against_qemu(&Text::default().walk(0x5000, 0xa001).hit(0x5000, 0xa003).log());
     assert_eq!(agreement.first[0].found, Answer::Refused(FaultReason::NoWrite));
 }

@@ -1,4 +1,4 @@
-//! How many leaf tables many rings touch at once: no more than the cache of pointers to them holds.
+//! How many leaf tables many rings use at once: no more than the cache of pointers to them holds.
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection::{self, Deferred, Strict};
@@ -22,7 +22,8 @@ fn few_tables_at_once_and_their_pointers_stay() {
             assert!(misses <= most, "{misses} misses a page: {protection}, {parameters}");
         }
     }
-    // Others miss both: one that hands out first what came back last, and one whose flushes take the pointers as well.
+    // Other designs miss both goals: one hands out the most recently freed address first, and one has flushes that
+    // drop the pointers as well.
     let scattered = misses(DesignId::Magazine, Strict, "count=128");
     assert!(scattered > 0.02, "{scattered}");
     let flushed = misses(DesignId::Magazine, Deferred, "count=16");

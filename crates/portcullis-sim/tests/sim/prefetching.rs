@@ -1,5 +1,5 @@
-//! What the thesis behind rIOMMU (ASPLOS'15, §5.4) says of IOTLB prefetchers, found again by running them, and what a contiguous
-//! order of addresses makes of it.
+//! Reproduces what the thesis behind rIOMMU (ASPLOS'15, §5.4) says about IOTLB prefetchers, and tests what a
+//! contiguous order of addresses changes.
 
 use super::{bundled, job, machine, measured, replay, rings};
 use portcullis::Protection::Strict;
@@ -14,7 +14,7 @@ fn run(work: &Work, design: DesignId, batch: usize, pace: Pace, prefetch: &str) 
     measured(&Job { batch, pace, hints, ..job(&machine, work.clone(), design, Strict) })
 }
 
-/// The share of the misses without prefetching that are gone.
+/// The share of the misses without prefetching that the prefetcher avoids.
 fn covered(work: &Work, design: DesignId, prefetch: &str) -> f64 {
     let misses = |prefetch| run(work, design, 1, Pace::Gaps(1.0), prefetch).iotlb_misses_per_page;
     1.0 - misses(prefetch) / misses("none")
@@ -22,7 +22,7 @@ fn covered(work: &Work, design: DesignId, prefetch: &str) -> f64 {
 
 const LIVE: usize = 256;
 
-/// History as long as half the buffers that are mapped at once, or half as long again as all of them.
+/// Histories of half and of one and a half times the number of buffers that are mapped at once.
 fn histories(form: &str) -> [(f64, [String; 2]); 2] {
     [0.5, 1.5].map(|times| {
         let size = (LIVE as f64 * times) as usize;
@@ -30,7 +30,8 @@ fn histories(form: &str) -> [(f64, [String; 2]); 2] {
     })
 }
 
-/// Addresses come back in an order that history knows, if it survives their invalidation and is longer than the ring.
+/// Addresses return in an order that history knows, if history survives their invalidation and is longer than the
+/// ring.
 #[test]
 fn history_covers_a_ring_that_is_shorter_than_it() {
     let ring = rings(&format!("ring={LIVE},operations=10000"));
@@ -46,8 +47,8 @@ fn history_covers_a_ring_that_is_shorter_than_it() {
     }
 }
 
-/// `portcullis` fills tables like a log: an address comes back after all others of its table, so that no such history is long
-/// enough. But the next page is the next one.
+/// `portcullis` fills tables like a log: an address is reused only after all others of its table, so no such history
+/// is long enough. But the next page is simply the next one.
 #[test]
 fn a_contiguous_order_needs_no_history() {
     let ring = rings(&format!("ring={LIVE},operations=10000"));
@@ -65,7 +66,8 @@ fn a_contiguous_order_needs_no_history() {
     assert!(scattered <= 0.5, "{scattered}");
 }
 
-/// That distance prefetching is poor is the doing of the order of addresses: on a ring that is served alone it covers nearly all.
+/// Distance prefetching is poor because of the order of addresses: on a ring that is served alone it covers nearly all
+/// misses.
 #[test]
 fn distance_lives_on_the_order_of_addresses() {
     let ring = rings(&format!("ring={LIVE},operations=10000"));
@@ -76,7 +78,8 @@ fn distance_lives_on_the_order_of_addresses() {
     assert!(mixed <= 0.5, "{mixed}");
 }
 
-/// With a buffer of an entry for each ring, translations no longer hold a fast device up; with fewer, they all go to waste.
+/// With a buffer of one entry per ring, translations no longer delay a fast device. With fewer entries, all prefetches
+/// are wasted.
 #[test]
 fn a_buffer_of_an_entry_for_each_ring_is_enough() {
     let work = rings("count=16,ring=256,burst=16");

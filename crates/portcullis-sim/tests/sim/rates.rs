@@ -1,4 +1,4 @@
-//! What limits the rate: the CPUs that do the work, the link or the disks; and how full buffers are.
+//! What limits the rate: the CPUs that do the work, the link or the disks. Also tests the fill of buffers.
 
 use super::capture::{Buffer, Capture, OTHER_CPU, READS, TASK, WRITES, Who, buffer};
 use super::{bundled, job, machine, measured, replay, rings};
@@ -10,7 +10,7 @@ fn unprotected(machine: &Machine, work: Work) -> RunOutcome {
     measured(&job(machine, work, DesignId::Unprotected, Protection::None))
 }
 
-/// What a core carries at most with nothing but the work itself.
+/// The most that a core carries without protection.
 fn one_core_gbps(machine: &Machine) -> f64 {
     machine.core_hz * 8.0 / machine.unprotected_cycles_per_byte / 1e9
 }
@@ -29,18 +29,18 @@ fn one_ring_is_served_by_one_core_and_sixteen_by_sixteen() {
         assert!(is_near(outcome.estimate_gbps, expected), "{count}: {} {expected}", outcome.estimate_gbps);
         assert_eq!((outcome.limit, outcome.estimate_vs_none), (Limit::Cpu, 1.0));
     }
-    // A machine has no more cores than it has.
+    // The work uses no more cores than the machine has.
     machine.cores = 4;
     let outcome = unprotected(&machine, rings("count=16"));
     assert!(is_near(outcome.estimate_gbps, 4.0 * one_core_gbps(&machine)), "{}", outcome.estimate_gbps);
 }
 
-/// A buffer of a network card's: it has no whole sectors.
+/// A buffer of a network card: it does not consist of whole sectors.
 fn frame(number: u64) -> Buffer {
     Buffer { len: 1000, ..buffer(number) }
 }
 
-/// Two buffers, the second of which another CPU maps and unmaps, or the same.
+/// Two buffers. The second is mapped and unmapped by the CPU of `second`, which may be another one or the same.
 fn two_frames(second: Who, direction: &str) -> Work {
     let mut capture = Capture::default();
     capture.map(TASK, frame(1), direction).at(5).map(second, frame(2), direction);
@@ -64,7 +64,7 @@ fn how_full_received_buffers_were_is_a_range_unless_it_is_known() {
     let shown = received(PayloadRule::Shown);
     assert_eq!((shown.payload_bytes_min, shown.payload_bytes_max), (2, 2000));
     let (least, most) = (shown.estimate_gbps_min.expect("a range"), shown.estimate_gbps);
-    // The CPUs are the limit either way, and make as many buffers.
+    // The CPUs are the limit in both cases, and serve the same number of buffers.
     assert!(is_near(least * 1000.0, most), "{least} to {most}");
     assert!(shown.estimate_vs_none_min.is_some_and(|share| is_near(share, shown.estimate_vs_none)), "{shown:?}");
     for (rule, bytes) in
@@ -79,7 +79,7 @@ fn how_full_received_buffers_were_is_a_range_unless_it_is_known() {
             said.estimate_gbps
         );
     }
-    // What is sent is known.
+    // The payload of a sent buffer is known.
     let sent = measured(&job(&machine, two_frames(TASK, READS), DesignId::Magazine, Strict));
     assert_eq!((sent.payload_bytes_min, sent.payload_bytes_max, sent.estimate_gbps_min), (2000, 2000, None));
 }
@@ -113,7 +113,7 @@ fn a_disks_buffers_are_whole_sectors_and_full() {
     for name in ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu"] {
         assert_eq!(unprotected(&machine, replay(&bundled(name))).traffic, Traffic::Network, "{name}");
     }
-    // A machine without disks has none of their traffic, and one without a link no other.
+    // A machine without disks has no disk traffic, and one without a link has no other traffic.
     let disk = replay(&bundled("q-nvme-randread4k.strict.2cpu"));
     assert_eq!(unprotected(&super::machine("r210-cx3"), disk).traffic, Traffic::Network);
     let mut storage = machine;
@@ -140,7 +140,7 @@ fn a_buffer_waits_from_its_unmap_to_the_end_of_its_batch() {
     };
     let batched = run(64);
     assert_eq!((batched.batch_buffers_mean, batched.batch_buffers_max), (Some(4.0), Some(4)));
-    // The first waits for three pauses of 10 µs, the last for none; the commit takes its time.
+    // The first buffer waits for three pauses of 10 µs, and the last for none. The commit also takes time.
     let (mean, most) = (batched.batch_wait_us_mean.expect("waits"), batched.batch_wait_us_max.expect("waits"));
     assert!((15.0..17.0).contains(&mean) && (30.0..32.0).contains(&most), "{mean} {most}");
     assert_eq!((run(1).batch_buffers_mean, run(1).batch_wait_us_max), (None, None));

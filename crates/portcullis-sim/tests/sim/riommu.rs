@@ -1,4 +1,4 @@
-//! The design `riommu` in whole runs: what it costs, what its hardware has to read, and what becomes of full rings.
+//! The design `riommu` in whole runs: its cost, what its hardware has to read, and what happens to full rings.
 
 use super::{bundled, job, machine, measured, replay, rings};
 use portcullis::designs::{Choice, DesignId};
@@ -23,8 +23,8 @@ fn cycles(is_coherent: bool) -> f64 {
     measured(&in_rings(&machine, rings("ring=4096,burst=64"), "", 64)).cycles_per_page
 }
 
-/// The sums of published costs: a map and an unmap of 131 cycles each, a flush of a line at each where walks do not snoop, and a 64th of
-/// an invalidation. They check the calibration, and are the price of nothing.
+/// The sums of published costs: 131 cycles each for a map and an unmap, one line flush each if walks do not snoop, and
+/// a 64th of an invalidation. They check the calibration, and are not used as prices.
 #[test]
 fn a_page_costs_what_its_steps_do() {
     let (snooped, flushed) = (cycles(true), cycles(false));
@@ -39,7 +39,7 @@ fn is_sound(outcome: &RunOutcome, name: &str) {
     assert!(outcome.operations > 0, "{name}");
 }
 
-/// What became of the entries of rings in a run that is sound.
+/// What happened to the entries of rings in a sound run.
 fn counted(work: Work, name: &str, batch: usize) -> RiotlbCounts {
     let machine = machine("cascadelake-cx5");
     let outcome = measured(&in_rings(&machine, work, "", batch));
@@ -49,17 +49,18 @@ fn counted(work: Work, name: &str, batch: usize) -> RiotlbCounts {
     let misses = of_all(outcome.iotlb_misses_per_page);
     assert_eq!(counts.misses(), misses, "{name} in batches of {batch}: each has one reason: {counts:?}");
     assert_eq!(of_all(outcome.memory_reads_per_page), 2 * misses, "{name} in batches of {batch}: a ring and an entry");
-    // Behind each entry that a device goes on to, and behind some that it goes back to after an invalidation.
+    // Entries are read ahead behind each entry to which a device moves, and behind some to which it returns after an
+    // invalidation.
     let ahead = counts.reads_ahead / 2;
     assert!((counts.switches..=counts.switches + misses).contains(&ahead), "{name} in batches of {batch}: {counts:?}");
     assert!(counts.switches > 1000, "{name}: {counts:?}");
-    // A ring for each CPU, or two: one to send, one to receive. None has to make room.
+    // Each CPU has one ring, or two: one to send and one to receive. None has to be evicted.
     assert!(counts.first <= 8, "{name} in batches of {batch}: {counts:?}");
     counts
 }
 
-/// Every walk but the first of a ring has a reason: the entry was invalidated, or mapped, after the one before it was asked for, or is not
-/// the next. Of network cards it always is the next.
+/// Every walk except the first of a ring has a reason: the entry was invalidated, or mapped, after the one before it
+/// was requested, or it is not the next. With network cards it always is the next.
 #[test]
 fn the_entry_behind_is_fetched_ahead() {
     for (name, batch) in NETWORK_TRACES.into_iter().flat_map(|name| [(name, 1), (name, 64)]) {
@@ -71,7 +72,7 @@ fn the_entry_behind_is_fetched_ahead() {
     assert_eq!((counts.out_of_order, counts.close_behind), (0, 0), "{counts:?}");
 }
 
-/// As `docs/riommu.md` says.
+/// The numbers of `docs/riommu.md`.
 #[test]
 fn disks_complete_in_any_order() {
     for (name, batch) in DISK_TRACES.into_iter().flat_map(|name| [(name, 1), (name, 64)]) {
@@ -90,7 +91,7 @@ fn rings_of_256_entries_serve_network_cards() {
     }
 }
 
-/// The driver waits with buffers for which there is no room, and nothing is lost of the work.
+/// The driver keeps buffers for which there is no room, and no work is lost.
 #[test]
 fn a_driver_waits_for_room_in_a_full_ring() {
     let machine = machine("cascadelake-cx5");
@@ -107,7 +108,7 @@ fn a_driver_waits_for_room_in_a_full_ring() {
     assert_eq!((other.refused_maps, other.riotlb), (0, None));
 }
 
-/// A trace has no driver that waits. It is told what would do, which does.
+/// A trace has no driver that waits. The error names a ring that is large enough, and that ring works.
 #[test]
 fn a_trace_with_more_mappings_than_entries_is_told_how_many_would_do() {
     let machine = machine("cascadelake-cx5");
@@ -128,7 +129,7 @@ fn a_unit_without_rings_is_refused() {
     machine.iommu.rings = false;
     let refused = run(&in_rings(&machine, rings("operations=100"), "", 1));
     assert!(matches!(refused, Err(RunError::NewDomain(NewDomainError::NoRings))), "{:?}", refused.map(|_| ()));
-    // No other design notices.
+    // No other design is affected.
     let stock = |machine| measured(&job(machine, rings("operations=1000"), DesignId::Stock, Protection::Strict));
     let with = super::machine("cascadelake-cx5");
     assert_eq!(stock(&machine), stock(&with));

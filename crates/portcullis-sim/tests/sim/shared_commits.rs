@@ -1,19 +1,19 @@
-//! Commits of several cores that ride in one submission, with one wait.
+//! Commits of several cores that share one submission, with one wait.
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection::Strict;
 use portcullis::designs::DesignId;
 use portcullis_sim::{Job, Pace, RunOutcome};
 
-/// So many cores, each with a ring of its own, on the costs of `r210-cx3`. The rate of that machine is what one of its cores can
-/// do: here each of sixteen keeps it up.
+/// A run on `count` cores, each with a separate ring, on the costs of `r210-cx3`. The rate of that machine is what one
+/// of its cores can reach. Here each of the cores reaches it.
 fn cores(count: usize, design: DesignId, parameters: &str, batch: usize) -> RunOutcome {
     let machine = machine("r210-cx3");
     let work = rings(&format!("count={count},operations=8000{parameters}"));
     measured(&Job { batch, pace: Pace::Gaps(1.0 / 16.0), ..job(&machine, work, design, Strict) })
 }
 
-/// In batches it takes polls that bring little to keep the hardware busy. Nobody waits for a lock meanwhile.
+/// In batches it takes bursts with few buffers to keep the hardware busy. No core waits for a lock in the meantime.
 #[test]
 fn where_the_hardware_is_busy_a_wait_serves_several_commits() {
     for (parameters, batch, least) in [("", 1, 2.5), (",burst=1", 64, 2.5), (",burst=2", 64, 1.5)] {
@@ -21,15 +21,15 @@ fn where_the_hardware_is_busy_a_wait_serves_several_commits() {
         let commits = shared.commits_per_wait.expect("it waited");
         assert!(commits >= least, "{commits} commits per wait{parameters}, batches of {batch}");
         assert!(shared.lock_wait_percent < 2.0, "{} %{parameters}, batches of {batch}", shared.lock_wait_percent);
-        // Each for itself, and with more waiting for it.
+        // Without sharing, each commit waits by itself, and in total they wait longer.
         let alone = cores(16, DesignId::Magazine, parameters, batch);
         assert_eq!(alone.commits_per_wait, Some(1.0));
         assert!(shared.wait_cycles_per_page < alone.wait_cycles_per_page, "{parameters}, batches of {batch}");
     }
 }
 
-/// The more there are, the longer they wait, and the more go together: they do not queue for the lock to find out that their ride
-/// has departed, which would leave the next with nobody on board.
+/// With more cores, waits get longer and more commits share one. Cores do not queue for the lock only to find that
+/// their submission has been sent already, which would leave the next submission without commits.
 #[test]
 fn however_many_wait_they_go_together() {
     let [few, many] = [32, 96].map(|count| cores(count, DesignId::Portcullis, "", 1));

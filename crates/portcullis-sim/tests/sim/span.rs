@@ -6,7 +6,7 @@ use portcullis::Protection;
 use portcullis::designs::DesignId;
 use portcullis_sim::{RunError, run};
 
-/// A wrong time in a trace, as fuzzing had it, is no reason to run out of virtual time.
+/// Fuzzing found a trace with a wrong time. It must not overflow virtual time.
 #[test]
 fn a_trace_that_spans_months_is_refused() {
     const DAY_US: u64 = 24 * 3600 * 1_000_000;

@@ -1,7 +1,8 @@
-//! The cost book of `r210-cx3` adds up to the unit costs that were published for that machine (rIOMMU, ASPLOS'15, Table 1).
+//! The cost book of `r210-cx3` adds up to the unit costs that were published for that machine (rIOMMU, ASPLOS'15,
+//! Table 1).
 //!
-//! Software alone is charged phase by phase, on one virtual core over an IOMMU that takes no time; what the invalidation
-//! takes with the modelled hardware comes from a whole run.
+//! Software is charged phase by phase, on one virtual core over an IOMMU that takes no time. The cost of an
+//! invalidation with the modelled hardware comes from a whole run.
 
 use super::{job, machine, measured, rings};
 use portcullis::design::Design;
@@ -19,7 +20,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Hardware that is always done.
+/// Hardware that completes everything at once.
 pub(super) struct Instant {
     pub(super) coherent: bool,
 }
@@ -69,12 +70,12 @@ unsafe impl Iommu for Instant {
     }
 }
 
-/// What mapping a page and unmapping it again is charged, each by itself, when all tables are there.
+/// The charges for mapping a page and for unmapping it again, after all tables exist.
 fn map_and_unmap(machine: &Machine, protection: Protection) -> (Account, Account) {
     pairs_of::<Stock>(machine, protection, 1)
 }
 
-/// The same for a mapping of so many pages, with a design.
+/// The charges for a mapping of `pages` pages, with a given design.
 fn pairs_of<D>(machine: &Machine, protection: Protection, pages: u64) -> (Account, Account)
 where
     D: Design<LabPlatform, Instant> + 'static,
@@ -102,10 +103,11 @@ where
     spent.borrow()[1]
 }
 
-/// A map in a chunk is charged its own entry, one that goes elsewhere that of any other map, and none both; unmaps likewise.
+/// A map in a chunk is charged its own entry step, any other map the general one, and none both. The same holds for
+/// unmaps.
 #[test]
 fn each_map_and_unmap_is_charged_one_entry() {
-    // More than all other steps together.
+    // The entry step costs more than all other steps together.
     const ENTRY: u64 = 1_000_000;
     let counted = |entries: [u64; 4], protection, pages| {
         let mut machine = machine("cascadelake-cx5");
@@ -124,10 +126,10 @@ fn each_map_and_unmap_is_charged_one_entry() {
     }
 }
 
-/// A published number and ours, in cycles.
+/// A name, a published number and ours, in cycles.
 type Line = (&'static str, f64, f64);
 
-/// Every column of Table 1 that the book is built from.
+/// Every column of Table 1 from which the book is built.
 fn lines(machine: &Machine) -> Vec<Line> {
     let (map, unmap) = map_and_unmap(machine, Protection::Strict);
     let (_, queued) = map_and_unmap(machine, Protection::Deferred);
@@ -147,12 +149,13 @@ fn lines(machine: &Machine) -> Vec<Line> {
         ("unmap deferred, queueing", 205.0, phase(&queued, Phase::Invalidate)),
         ("IOTLB invalidation, waited for", 2127.0, strict.cycles_per_page - software),
         ("strict, the whole", 3723.0, strict.cycles_per_page),
-        // Strict's columns, but 9 of a flush that 250 share in place of its invalidation, and the queueing.
+        // The columns of strict, with 9 cycles of a flush that 250 unmaps share in place of the invalidation, and the
+        // queueing.
         ("deferred, the whole but the search", 1810.0, deferred.cycles_per_page - searched),
     ]
 }
 
-/// Lines that are further from what was published than rounding and the turn of a spin explain.
+/// Lines that differ from the published numbers by more than rounding and the turn of a spin explain.
 fn off(machine: &Machine) -> Vec<Line> {
     let far = |(_, published, ours): &Line| (ours - published).abs() > 0.01 * published;
     lines(machine).into_iter().filter(far).collect()
@@ -170,14 +173,14 @@ fn a_step_of_the_search_costs_what_the_published_searches_imply() {
     let deferred = measured(&job(&machine, rings("count=1,ring=1024"), DesignId::Stock, Protection::Deferred));
     let searching = deferred.iova_alloc_cycles_mean.unwrap() - 92.0;
     let step = searching / deferred.search_steps_mean.unwrap();
-    // FAST'15, Table 2: allocation cycles over search length.
+    // FAST'15, Table 2: allocation cycles divided by search length.
     assert!((47.0..=57.0).contains(&step), "{step} cycles a step");
 }
 
-/// Where in a machine a constant stands.
+/// Access to a constant of a machine.
 type Constant = fn(&mut Machine) -> &mut u64;
 
-/// The comparison would notice a constant that is wrong by a fifth.
+/// The comparison must notice a constant that is wrong by a fifth.
 #[test]
 fn a_fifth_more_on_any_constant_shows() {
     let constants: [(&str, Constant); 13] = [

@@ -1,4 +1,4 @@
-//! How long a buffer stays within the device's reach after its unmap, and what lies beside it in its page.
+//! How long a buffer stays within the device's reach after its unmap, and what else lies in its page.
 
 use super::capture::{Buffer, Capture, OTHER_CPU, TASK, WRITES, buffer};
 use super::{STRICT_TRACES, bundled, every_trace, every_translating, job, machine, measured, replay};
@@ -9,7 +9,7 @@ use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 use portcullis_sim::{Job, Pace, RunOutcome};
 
 const TIMEOUT_US: f64 = QUEUE_TIMEOUT_US as f64;
-/// A timer set in whole microseconds, then a flush of less than one.
+/// The resolution of the timer, and a flush of less than a microsecond.
 const TIMER_US: f64 = 2.0;
 
 fn stock(capture: &Capture, protection: Protection) -> RunOutcome {
@@ -41,7 +41,7 @@ fn a_lone_unmap_waits_for_the_timer() {
 
 #[test]
 fn the_oldest_of_what_waits_ages_until_the_timer_comes() {
-    // An unmap every millisecond: the first of them waits longest, and then the first after the flush.
+    // There is an unmap every millisecond. The first of them waits longest, and then the first one after the flush.
     let mut capture = Capture::default();
     for number in 0..25 {
         capture.at(1000 * number).map(TASK, buffer(number), WRITES).unmap(TASK, buffer(number));
@@ -58,7 +58,7 @@ fn the_oldest_of_what_waits_ages_until_the_timer_comes() {
     assert_eq!(ages_us.iter().copied().fold(0.0, f64::max), outcome.stale_window_us_max.unwrap());
     let strict = measured(&Job { protection: Protection::Strict, ..job.clone() });
     assert_eq!(strict.stale_window_us_over_time, Some(Vec::new()), "nothing waits");
-    let none = measured(&Job { design: DesignId::Static, protection: Protection::None, ..job });
+    let none = measured(&Job { design: DesignId::Static.into(), protection: Protection::None, ..job });
     assert_eq!((none.stale_window_us_over_time, none.stale_window_piece_us), (None, None), "nothing is taken back");
 }
 
@@ -81,14 +81,15 @@ fn a_full_queue_does_not_wait_for_the_timer() {
     let (flushes, stale, (mean, _)) = unmapped(full);
     assert_eq!((flushes, stale), (1.0, full));
     assert!(mean > 0.9 * TIMEOUT_US, "{mean} us: all of them wait for the timer");
-    // One more finds no room. Its own translations are cleared by then, so the flush takes them too; the timer comes for what
-    // waits in the queue all the same.
+    // One more finds no room. Its translations are cleared by then, so the flush covers them too. The timer still
+    // fires for what waits in the queue.
     let (flushes, stale, (_, max)) = unmapped(full + 1);
     assert_eq!((flushes, stale), (2.0, full));
     assert!(max < 0.1 * TIMEOUT_US, "{max} us");
 }
 
-/// Where an invalidation is submitted and not waited for, the window is what the hardware takes, and what is ahead in its queue.
+/// If an invalidation is submitted and not waited for, the window is the time that the hardware takes, including what
+/// is ahead in its queue.
 #[test]
 fn where_nobody_waits_the_window_is_the_queue() {
     let unmapped = |count: u64| {
@@ -115,7 +116,7 @@ fn where_nobody_waits_the_window_is_the_queue() {
 
 #[test]
 fn the_timer_does_not_wait_for_a_cpu_that_has_nothing_to_do() {
-    // The first CPU queues an unmap and is not heard of until the second has done 40 ms of work.
+    // The first CPU queues an unmap and then does nothing until the second has done 40 ms of work.
     let mut machine = machine("cascadelake-cx5");
     machine.bytes_in_flight = machine.transaction_bytes;
     machine.iommu.set("hit_ps", "1000000000").unwrap();
@@ -142,13 +143,13 @@ fn strict_leaves_none() {
     let (strict, deferred) = (stock(&capture, Protection::Strict), stock(&capture, Protection::Deferred));
     assert_eq!((strict.stale_accesses, windows(&strict)), (0, (0.0, 0.0)));
     assert_eq!(strict.stale_bytes_us, Some(0.0));
-    // The same work all the same.
+    // The work is the same.
     assert_eq!((strict.operations, strict.pages), (deferred.operations, deferred.pages));
     assert_eq!(strict.iotlb_misses_per_page, deferred.iotlb_misses_per_page);
     assert_eq!((deferred.stale_accesses, deferred.residual_bytes_us), (30, Some(0.0)));
 }
 
-/// With CPUs as close upon each other as can be.
+/// The CPUs follow each other as closely as possible.
 #[test]
 fn strict_leaves_none_on_any_trace() {
     let machine = machine("cascadelake-cx5");
@@ -170,14 +171,14 @@ fn every_page_of_a_mapping_is_asked_about() {
     assert_eq!(stock(&capture, Protection::Strict).stale_accesses, 0);
 }
 
-/// Where only the next map of an address ends a window, one lasts as long as that takes, and one that nothing ends is counted up
-/// to the last operation.
+/// If only the next map of an address ends a window, the window lasts until then. A window that nothing ends is
+/// counted up to the last operation.
 #[test]
 fn a_window_without_bound_lasts_until_the_address_is_used_again() {
     let across = |number| Buffer { len: 2 * 4096, ..buffer(number) };
     let mut capture = Capture::default();
     capture.map(TASK, buffer(0), WRITES).at(1_000).unmap(TASK, buffer(0));
-    // It gets the same address, and two pages get others.
+    // This buffer gets the same address. The one of two pages gets other addresses.
     capture.at(21_000).map(TASK, buffer(1), WRITES).at(22_000).unmap(TASK, buffer(1));
     capture.at(30_000).map(TASK, across(4), WRITES).at(62_000).unmap(TASK, across(4));
     let machine = machine("cascadelake-cx5");
@@ -189,7 +190,7 @@ fn a_window_without_bound_lasts_until_the_address_is_used_again() {
     assert!((mean * 3.0 - 60_000.0).abs() < 2.0 * TIMER_US, "{mean} us: 20 ms, 40 ms and none");
     let bytes_us = outcome.stale_bytes_us.unwrap();
     assert!((bytes_us / (4096.0 * 60_000.0) - 1.0).abs() < 0.001, "{bytes_us} bytes·us");
-    // Those of the first map and of the last take nothing away from anybody.
+    // The invalidations of the first and the last map cover no stale page.
     assert_eq!(outcome.over_invalidated_pages, 1 + 2);
 }
 
@@ -205,20 +206,20 @@ fn windows_without_bound_are_seen_on_a_trace() {
     }
 }
 
-/// Two buffers share a page, each under its own address or both under one. What of the page the device reaches through the other
-/// one's mapping is not stale, and is reported.
+/// Two buffers share a page, each under its own address or both under one. The part of the page that the device
+/// reaches through the other mapping is not stale, and is reported as residual.
 #[test]
 fn the_other_half_of_a_page_is_residual_and_not_stale() {
     let halves = [0, 1].map(|half| Buffer { page: 0x40 + half, phys: 0x9000 + 2048 * half, len: 2048 });
     let mut capture = Capture::default();
     capture.map(TASK, halves[0], WRITES).at(1_000).map(TASK, halves[1], WRITES);
-    // 9 ms apart: the flush of the first, after 10 ms, must not fall into the unmap of the second.
+    // The unmaps are 9 ms apart: the flush of the first, after 10 ms, must not coincide with the unmap of the second.
     capture.at(10_000).unmap(TASK, halves[0]).at(19_000).unmap(TASK, halves[1]);
     for (design, protection) in every_translating() {
         let machine = machine("cascadelake-cx5");
         let outcome = measured(&job(&machine, replay(&capture.read()), design, protection));
         let run = format!("{} {protection}", design.info().id);
-        // 1 ms before the second half is mapped, 9 ms after the first has gone; nothing while both are live.
+        // 1 ms before the second half is mapped, and 9 ms after the first is unmapped. Nothing while both are live.
         let residual = outcome.residual_bytes_us.unwrap();
         if outcome.riotlb.is_some() {
             assert_eq!((residual, outcome.stale_accesses), (0.0, 0), "{run}: an entry ends with its buffer");
@@ -229,15 +230,15 @@ fn the_other_half_of_a_page_is_residual_and_not_stale() {
         let stale = if protection == Protection::Strict { 0 } else { 2 - u64::from(shared) };
         assert_eq!(outcome.stale_accesses, stale, "{run}");
         if shared {
-            // The first unmap leaves nothing to be flushed, and its buffer no window.
+            // The first unmap leaves nothing to flush, and its buffer has no window.
             let (mean, max) = windows(&outcome);
             assert!((max - TIMEOUT_US * stale as f64).abs() < TIMER_US && mean == max / 2.0, "{run}: {mean}, {max} us");
         }
     }
 }
 
-/// The first half is handed back while the unmap of the second is under way on another CPU: cleared, and not yet invalidated.
-/// What the device reaches then is of a mapping whose buffer is not back.
+/// The first half is handed back while the unmap of the second is in progress on another CPU: cleared, but not yet
+/// invalidated. What the device reaches then belongs to a mapping whose buffer is not handed back.
 #[test]
 fn a_page_whose_last_unmap_is_under_way_is_not_stale() {
     let mut machine = machine("cascadelake-cx5");

@@ -1,11 +1,11 @@
-//! The kernel's own text: `task-pid [cpu] flags seconds: event: what it says`.
+//! The kernel's own text: `task-pid [cpu] flags seconds: event: text`.
 
 use crate::columns::{Line, Record, is_call, is_padded, notice, task};
 use crate::error::Flaw;
 use crate::event::Event;
 use crate::scan::Scan;
 
-/// Understands one line.
+/// Parses one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
     if line.first() == Some(&b'#') {
         return header(line);
@@ -35,12 +35,12 @@ pub(super) fn is_header(line: &[u8]) -> bool {
     is_beginning(line) || line.starts_with(ENTRIES) || notice(line).and_then(lost).is_some()
 }
 
-/// `# tracer: nop`, which the kernel prints above all else.
+/// Whether the line is `# tracer: nop` or similar, the first line that the kernel prints.
 pub(super) fn is_beginning(line: &[u8]) -> bool {
     line.starts_with(b"# tracer: ")
 }
 
-/// `function: text`; the function tracer's own lines have no such colon.
+/// Splits `function: text`. The function tracer's own lines have no such colon.
 pub(super) fn named(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = rest.iter().position(|&byte| byte == b':')?;
     Some((&rest[..colon], &rest[colon + 1..])).filter(|(name, _)| !name.contains(&b' '))
@@ -48,7 +48,7 @@ pub(super) fn named(rest: &[u8]) -> Option<(&[u8], &[u8])> {
 
 const ENTRIES: &[u8] = b"# entries-in-buffer/entries-written: ";
 
-/// `# entries-in-buffer/entries-written: 100/250   #P:4`: the difference was overwritten.
+/// Parses `# entries-in-buffer/entries-written: 100/250   #P:4`. The difference of the two numbers was overwritten.
 fn header(line: &[u8]) -> Result<Line<'_>, Flaw> {
     let mut scan = Scan(line);
     if scan.literal(ENTRIES).is_none() {
@@ -64,7 +64,7 @@ fn header(line: &[u8]) -> Result<Line<'_>, Flaw> {
     })
 }
 
-/// `LOST 1234 EVENTS`. Where the tracer does not know how many, it prints no number: at least one.
+/// Parses `LOST 1234 EVENTS`. If the tracer does not know the number, it prints none; at least one event was lost.
 pub(super) fn lost(notice: &[u8]) -> Option<Result<u64, Flaw>> {
     let mut scan = Scan(notice);
     scan.literal(b"LOST ")?;

@@ -1,7 +1,8 @@
-//! Which program printed a capture, told from its lines and not from its name.
+//! Recognizes which program printed a capture. The lines of the capture show it, not the name of the file.
 //!
-//! The kernel and trace-cmd write nearly the same. trace-cmd begins with `cpus=4`, and pads the names of events to 20
-//! characters where the kernel writes one blank. What perf writes fits neither: it puts a blank before the pid, not a dash.
+//! The kernel and trace-cmd write nearly the same text. trace-cmd begins with `cpus=4`, and pads the names of events
+//! to 20 characters where the kernel writes one blank. perf's text differs from both: it has a blank before the pid,
+//! not a dash.
 
 mod ftrace;
 mod perf;
@@ -34,12 +35,12 @@ impl fmt::Display for Format {
     }
 }
 
-/// What an event looks like where it is not yet known who printed it.
+/// What an event looks like, before the format is known.
 pub(super) const ANY: &str = "`task-pid [cpu] flags seconds: event: …` (ftrace, trace-cmd report) or `task pid [cpu] \
                               seconds: system:event: …` (perf script)";
 
 impl Format {
-    /// Understands one line.
+    /// Parses one line.
     pub(super) fn parse(self, line: &[u8]) -> Result<Line<'_>, Flaw> {
         match self {
             Self::Ftrace => ftrace::parse(line),
@@ -57,7 +58,7 @@ impl Format {
         }
     }
 
-    /// Who alone writes such a line. `None`: nobody does, or several.
+    /// The only program that writes such a line. `None` if no program does, or several do.
     pub(super) fn of(line: &[u8]) -> Option<Self> {
         if ftrace::is_header(line) {
             return Some(Self::Ftrace);
@@ -81,12 +82,12 @@ impl Format {
         }
     }
 
-    /// Whether a capture begins with this line, and has no other like it.
+    /// Whether the line can only be the first line of a capture.
     pub(super) fn is_beginning(line: &[u8]) -> bool {
         ftrace::is_beginning(line) || trace_cmd::is_beginning(line)
     }
 
-    /// In words, what kind of capture begins with this line. `None`: none that is known.
+    /// Describes the kind of capture that begins with this line, if it is known.
     pub(super) fn of_capture(line: &[u8]) -> Option<String> {
         let is_event = || matches!(Self::parse_untold(line), Ok(Line::Record(_)));
         match Self::of(line) {
@@ -96,7 +97,7 @@ impl Format {
         }
     }
 
-    /// Understands a line while nothing is told: what fits several formats means the same in each.
+    /// Parses a line before the format is known. A line that fits several formats means the same in each.
     pub(super) fn parse_untold(line: &[u8]) -> Result<Line<'_>, Flaw> {
         ftrace::parse(line).or_else(|flaw| match perf::parse(line) {
             Ok(Line::Comment) => Ok(Line::Comment),
@@ -105,7 +106,7 @@ impl Format {
     }
 }
 
-/// The beginning of a file that holds a capture in its tool's own encoding, and how to print it.
+/// If these bytes begin a capture in a tool's own encoding, names the encoding and how to print it.
 pub(super) fn binary(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"\x17\x08\x44tracing") {
         Some("trace-cmd's own encoding, to be printed with `trace-cmd report`")

@@ -1,16 +1,17 @@
-//! What `perf script` prints: `task pid [cpu] seconds: system:event: what it says`, with the thread behind a slash where
-//! `-F` asks for it, and a period before the event where there was one.
+//! The output of `perf script`: `task pid [cpu] seconds: system:event: text`. With `-F`, the thread may follow behind
+//! a slash. If the event had a period, it stands before the event.
 //!
-//! It does not tell interrupts from the tasks that they came into: all events of a task are at [`Level::Task`].
+//! perf does not distinguish an interrupt from the task that it interrupted: all events of a task are at
+//! [`Level::Task`].
 //!
-//! Sources: `perf_sample__fprintf_start` and `process_event` of perf's `builtin-script.c`, and what perf 6.1 printed.
+//! Sources: `perf_sample__fprintf_start` and `process_event` in perf's `builtin-script.c`, and the output of perf 6.1.
 
 use crate::columns::{Level, Line, Place, Record, cpu, number, starts, time};
 use crate::error::Flaw;
 use crate::event::Event;
 use crate::scan::Scan;
 
-/// Understands one line.
+/// Parses one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
     if line.first() == Some(&b'#') || line.trim_ascii().is_empty() || is_call(line) {
         return Ok(Line::Comment);
@@ -32,7 +33,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
     Err(flaw)
 }
 
-/// The thread in `task pid` or `task pid/thread`, which is what other tracers call the pid.
+/// The thread in `task pid` or `task pid/thread`. Other tracers call it the pid.
 fn pid(text: &[u8]) -> Option<u32> {
     let text = text.trim_ascii_end();
     let blank = text.iter().rposition(|&byte| byte == b' ')?;
@@ -44,7 +45,7 @@ fn pid(text: &[u8]) -> Option<u32> {
     .filter(|_| !text[..blank].trim_ascii().is_empty())
 }
 
-/// `000]    11.938529: rest`, with the letters of `-F +misc` before the time.
+/// Parses `000]    11.938529: rest`. The letters of `-F +misc` may stand before the time.
 fn columns(text: &[u8]) -> Result<(u16, u64, &[u8]), Flaw> {
     let mut scan = Scan(text);
     let cpu = cpu(&mut scan).filter(|_| scan.literal(b"]").is_some()).ok_or(Flaw::Columns)?;
@@ -57,7 +58,7 @@ fn columns(text: &[u8]) -> Result<(u16, u64, &[u8]), Flaw> {
     Ok((cpu, time_ns, scan.0))
 }
 
-/// `[period] system:event: text`. Only these systems have the events that are meant: others may use their names too.
+/// Parses `[period] system:event: text`. The system is checked, because other systems have events of the same names.
 fn event(rest: &[u8]) -> Result<Event<'_>, Flaw> {
     let mut scan = Scan(rest);
     let mut word = scan.word();
@@ -73,7 +74,8 @@ fn event(rest: &[u8]) -> Result<Event<'_>, Flaw> {
     }
 }
 
-/// `LOST lost 12`, of `--show-lost-events`. Other records are of no interest. One without a number stands for one at least.
+/// Parses `LOST lost 12`, which `--show-lost-events` prints. Other records are ignored. A record without a number
+/// stands for at least one event.
 fn lost(record: &[u8]) -> Result<Line<'_>, Flaw> {
     let mut scan = Scan(record);
     if !scan.word().starts_with(b"LOST") {
@@ -87,7 +89,7 @@ fn lost(record: &[u8]) -> Result<Line<'_>, Flaw> {
     count.map(Line::Lost).ok_or(Flaw::Expected("`PERF_RECORD_LOST lost n`"))
 }
 
-/// A step of a call chain: a tab, an address, its name.
+/// Whether the line is a step of a call chain: a tab, an address, a name.
 fn is_call(line: &[u8]) -> bool {
     let mut scan = Scan(line);
     line.first() == Some(&b'\t') && {

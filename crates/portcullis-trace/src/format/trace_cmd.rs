@@ -1,8 +1,9 @@
-//! What `trace-cmd report` prints: `task-pid [cpu] seconds: event:      what it says`, with flags behind the CPU in newer
-//! versions and under `-l`, nanoseconds under `-t`, and a difference to the line before under `--ts-diff`.
+//! The output of `trace-cmd report`: `task-pid [cpu] seconds: event:      text`. Newer versions and `-l` print flags
+//! after the CPU, `-t` prints nanoseconds, and `--ts-diff` prints the difference to the line before.
 //!
-//! Sources: `trace_show_data` of trace-cmd's `trace-read.c`, `tep_print_event` of libtraceevent. In the first second of its
-//! clock, and under `--raw-ts`, the time has no fraction; whether it counts nanoseconds is then not told, so it is refused.
+//! Sources: `trace_show_data` in trace-cmd's `trace-read.c`, and `tep_print_event` in libtraceevent. In the first
+//! second of the clock, and under `--raw-ts`, the time has no fraction. Such a time may or may not be in nanoseconds,
+//! so it is refused.
 
 use super::ftrace::{self, named};
 use crate::columns::{Line, Place, Record, cpu, is_call, is_padded, level, notice, pid, starts, task, time};
@@ -10,9 +11,9 @@ use crate::error::Flaw;
 use crate::event::Event;
 use crate::scan::Scan;
 
-/// Understands one line.
+/// Parses one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
-    // The kernel's own words too: text of both kinds is sometimes put together.
+    // The kernel's own notices are accepted too, because text of both kinds is sometimes combined.
     if let Some(lost) = notice(line).and_then(|notice| dropped(notice).or_else(|| ftrace::lost(notice))) {
         return lost.map(Line::Lost);
     }
@@ -34,7 +35,8 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, Flaw> {
     Ok(Line::Record(Record { place, event }))
 }
 
-/// Whether only trace-cmd writes such a line: `cpus=4`, `version = 7`, `CPU 1 is empty`, `CPU:1 [12 EVENTS DROPPED]`.
+/// Whether only trace-cmd writes such a line: `cpus=4`, `version = 7`, `CPU 1 is empty` or `CPU:1 [12 EVENTS
+/// DROPPED]`.
 pub(super) fn is_header(line: &[u8]) -> bool {
     is_beginning(line)
         || has_number_between(line, b"version = ", b"")
@@ -42,7 +44,7 @@ pub(super) fn is_header(line: &[u8]) -> bool {
         || notice(line).is_some_and(|text| text == b"SUBBUFFER START" || dropped(text).is_some())
 }
 
-/// `cpus=4`, which trace-cmd prints before the first event.
+/// Whether the line is `cpus=4` or similar, which trace-cmd prints before the first event.
 pub(super) fn is_beginning(line: &[u8]) -> bool {
     has_number_between(line, b"cpus=", b"")
 }
@@ -52,7 +54,8 @@ fn has_number_between(line: &[u8], before: &[u8], after: &[u8]) -> bool {
     scan.literal(before).and_then(|()| scan.decimal()).is_some() && scan.0 == after
 }
 
-/// `1234 EVENTS DROPPED`. Where the ring buffer did not count them, there is no number: at least one.
+/// Parses `1234 EVENTS DROPPED`. If the ring buffer did not count them, there is no number; at least one event was
+/// dropped.
 fn dropped(notice: &[u8]) -> Option<Result<u64, Flaw>> {
     let count = notice.strip_suffix(b"EVENTS DROPPED")?;
     if count.is_empty() {
@@ -63,7 +66,7 @@ fn dropped(notice: &[u8]) -> Option<Result<u64, Flaw>> {
     Some(count.ok_or(Flaw::Expected("`CPU:n [n EVENTS DROPPED]`")))
 }
 
-/// The columns of `-l`: `task-pid   1d.h1. seconds: `, the flags right behind the CPU.
+/// Parses the columns of `-l`: `task-pid   1d.h1. seconds: `. The flags stand right behind the CPU.
 pub(super) fn latency(line: &[u8]) -> Option<(Place, &[u8])> {
     starts(line, |byte| byte.is_ascii_digit()).find_map(|start| {
         let pid = pid(&line[..start])?;
@@ -75,7 +78,7 @@ pub(super) fn latency(line: &[u8]) -> Option<(Place, &[u8])> {
     })
 }
 
-/// What follows the `(+12)` of `--ts-diff`.
+/// Skips the `(+12)` of `--ts-diff`.
 fn difference(rest: &[u8]) -> &[u8] {
     let mut scan = Scan(rest);
     match scan.literal(b"(+").and_then(|()| scan.until(b')')) {

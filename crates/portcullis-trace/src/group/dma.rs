@@ -1,14 +1,16 @@
-//! Captures without `iommu:` events: what `dma:` events alone tell of the mappings.
+//! Captures without `iommu:` events: derives mappings from `dma:` events alone.
 //!
-//! A buffer's address for the device, its size, where it lies and whose it is are all in `dma_map_page` and its like, and its
-//! unmap repeats the address. A scatter list is less plain. Its unmap only repeats where the pieces lie. Its map tells how
-//! long the runs of I/O addresses are, and not the pieces: where there are fewer runs than pieces, each piece but the last is
-//! taken for one page, which is exact where there are as many pages as pieces.
+//! `dma_map_page` and similar events carry a buffer's I/O address, size, physical address and device, and the unmap
+//! repeats the I/O address. A scatter list is less complete. Its unmap repeats only the physical addresses of the
+//! pieces. Its map gives the lengths of the runs of I/O addresses, but not those of the pieces. If there are fewer
+//! runs than pieces, each piece but the last is taken to be one page. This is exact if there are as many pages as
+//! pieces.
 //!
-//! A device that no IOMMU serves is given physical addresses. The same bytes may then be mapped twice at a time, and go in
-//! either order. An IOMMU has one mapping at an address: where a second begins, the first has lost its unmap.
+//! A device that is not behind an IOMMU gets physical addresses. The same bytes may then be mapped twice at a time,
+//! and unmapped in either order. Behind an IOMMU an address has one mapping: if a second one begins, the unmap of the
+//! first is missing.
 //!
-//! `dma_alloc` does not tell where its memory lies; it makes no mapping here.
+//! `dma_alloc` does not give the physical address of its memory, so it makes no mapping here.
 
 use super::Grouper;
 use super::payload::LOOKED_AT_MAX;
@@ -23,11 +25,13 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-/// Both readings of a capture, until it shows which applies: its first `iommu:` event ends that of the `dma:` events alone.
+/// Both readings of a capture. The capture shows later which one applies: its first `iommu:` event ends the reading of
+/// `dma:` events alone.
 pub(crate) struct Readings {
     tables: Grouper,
     buffers: Option<Buffers>,
-    /// What `buffers` could not take, after which it takes nothing. It matters only if no `iommu:` event comes.
+    /// The first event that `buffers` could not take; it takes no event after that. The flaw matters only if no
+    /// `iommu:` event comes.
     flaw: Option<Flaw>,
 }
 
@@ -50,37 +54,37 @@ impl Readings {
         self.tables.record(record)
     }
 
-    /// What is wrong with the `dma:` events, should they stand alone.
+    /// What is wrong with the `dma:` events, if there are no others.
     pub(crate) fn flaw(&self) -> Option<Flaw> {
         self.flaw.filter(|_| self.buffers.is_some())
     }
 
-    /// What has been counted so far.
+    /// The counts so far.
     pub(crate) fn counts(&self) -> Statistics {
         self.buffers.as_ref().map_or(self.tables.counts, |buffers| buffers.grouper.counts)
     }
 
-    /// Whether no `iommu:` event has mapped or unmapped anything, so that `dma:` events stand for them.
+    /// Whether no `iommu:` event has mapped or unmapped anything, so that the `dma:` events are used instead.
     pub(crate) fn is_of_dma_events(&self) -> bool {
         self.buffers.is_some()
     }
 
-    /// The trace that the events make.
+    /// Makes the trace from the events.
     pub(crate) fn finish(self, name: String, format: Format, events: Events) -> Trace {
         self.buffers.map_or(self.tables, |buffers| buffers.grouper).finish(name, format, events)
     }
 }
 
-/// By what an unmap of a device names its mapping.
+/// What an unmap uses to name the mapping of its device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Name {
     /// The I/O address of its first byte.
     Address,
-    /// Where the pieces of its list lie, hashed.
+    /// A hash of the physical addresses of its list's pieces.
     Pieces,
 }
 
-/// The number that is its name, the device, and what sort of name it is.
+/// The number that names the mapping, the device, and the kind of name.
 type Key = (u64, u16, Name);
 
 fn key_of_list(device: u16, phys: Numbers<'_>) -> Key {
@@ -93,9 +97,9 @@ fn key_of_list(device: u16, phys: Numbers<'_>) -> Key {
 #[derive(Default)]
 struct Buffers {
     grouper: Grouper,
-    /// First pieces of the mappings that live now; of several by one name, that of the youngest.
+    /// The first pieces of the live mappings. If several have the same name, this is the youngest.
     live: BTreeMap<Key, u32>,
-    /// Where several live by one name, the next older.
+    /// If several live mappings have the same name: the next older one.
     older: FxHashMap<u32, u32>,
 }
 
@@ -127,7 +131,7 @@ impl Buffers {
             }
             Event::DmaUnmapList { device, phys } => {
                 let key = key_of_list(self.grouper.device(device)?, phys);
-                // Where an unmatched one was, nobody says.
+                // The event does not give the address, so an unmatched unmap has none.
                 self.unmap(place, key, None, (0, 0))
             }
             Event::Invalidate { qw0, qw1 } => {
@@ -138,7 +142,7 @@ impl Buffers {
                 self.sync(device, iova, size);
                 Ok(())
             }
-            // A list is known here by where it lies in memory, which its sync does not tell.
+            // A list is known here by its physical addresses, which its sync does not give.
             Event::SyncList { .. } | Event::Map { .. } | Event::Unmap { .. } | Event::Other => Ok(()),
         }
     }
@@ -149,8 +153,8 @@ impl Buffers {
         self.grouper.operation(place, context, first, OperationKind::Map)
     }
 
-    /// The youngest mapping of that name ends, if it takes as many pages as its unmap says and no fewer bytes. Else the unmap is
-    /// unmatched.
+    /// Ends the youngest mapping of that name, if it has as many pages as its unmap says and no fewer bytes. Otherwise
+    /// the unmap is unmatched.
     fn unmap(&mut self, place: Place, key: Key, size: Option<u64>, (iova_pfn, pages): (u64, u64)) -> Result<(), Flaw> {
         self.grouper.counts.unmaps += 1;
         let mapped = |first: u32| (u64::from(self.grouper.pieces[first as usize].pages), self.grouper.bytes_of(first));
@@ -171,7 +175,7 @@ impl Buffers {
         self.grouper.operation(place, context, first, OperationKind::Unmap)
     }
 
-    /// A driver is about to look at these bytes.
+    /// Handles a sync: the driver is about to read these bytes.
     fn sync(&mut self, device: &[u8], iova: u64, size: u64) {
         let Some(&device) = self.grouper.device_index.get(device) else { return };
         let mut near = self.live.range(..=(iova, device, Name::Address)).rev().take(LOOKED_AT_MAX);
@@ -182,22 +186,23 @@ impl Buffers {
         }
     }
 
-    /// `size` bytes at `iova` that lie at `phys`.
+    /// Adds a piece of `size` bytes at `iova` that lies at `phys`.
     fn piece(&mut self, iova: u64, size: u64, phys: u64) -> Result<u32, Flaw> {
         if phys.checked_add(size).is_none_or(|end| end > PHYSICAL_END) {
             return Err(Flaw::Expected("a physical address below 2^52"));
         }
-        // A bounce buffer may begin elsewhere in its page; no event tells where it lies. The pages are those of the device.
+        // A bounce buffer may begin elsewhere in its page, and no event gives its address. The offset in the page is
+        // that of the I/O address.
         let phys = PhysAddr::new(at_offset(phys, iova));
         self.grouper.piece(iova >> PAGE_SHIFT, Segment { phys, len: size })
     }
 
-    /// The pieces of a list, chained; the first stands for all.
+    /// Adds the pieces of a list, chained. The first stands for all.
     fn list(&mut self, list: List<'_>) -> Result<u32, Flaw> {
         let phys = list.phys()?;
         let one_each = list.runs().count() == phys.iter().count();
         let mut phys = phys.iter().peekable();
-        // Neighbours in memory are one piece, as the kernel maps them.
+        // Physically adjacent pieces are merged, because the kernel maps them as one.
         let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
         for (start, end) in list.runs() {
             let mut iova = start;
@@ -232,7 +237,7 @@ impl Buffers {
     }
 }
 
-/// A part of a list that is contiguous for the device and in memory.
+/// A part of a list that is contiguous in I/O addresses and in memory.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     iova: u64,
@@ -241,14 +246,14 @@ struct Piece {
 }
 
 impl Piece {
-    /// Whether `next` goes on at a page's beginning where this ends.
+    /// Whether `next` continues this piece, at the beginning of a page.
     fn is_before(&self, next: &Self) -> bool {
         let end = self.iova + self.size;
         end == next.iova && end.is_multiple_of(PAGE_SIZE) && self.phys.saturating_add(self.size) == next.phys
     }
 }
 
-/// The byte in the page of `phys` that is as far into it as `iova` into its own.
+/// The address in the page of `phys` at the same offset that `iova` has in its own page.
 fn at_offset(phys: u64, iova: u64) -> u64 {
     phys & !(PAGE_SIZE - 1) | iova & (PAGE_SIZE - 1)
 }

@@ -1,4 +1,4 @@
-//! From pieces to mappings: the last step, when it is known which map events belong together.
+//! Makes mappings from pieces: the last step, when it is known which map events belong together.
 
 use super::{Grouper, NONE};
 use crate::{
@@ -8,7 +8,7 @@ use portcullis::Access;
 use std::num::NonZeroU32;
 
 impl Grouper {
-    /// Settles what is open and numbers everything anew, without the pieces that have become part of others.
+    /// Ends the waiting unmaps and renumbers everything, leaving out the pieces that became parts of other mappings.
     pub(super) fn finish(mut self, name: String, format: Format, events: Events) -> Trace {
         for unmap in std::mem::take(&mut self.waiting) {
             self.end_any(unmap);

@@ -1,17 +1,17 @@
-//! How much of a buffer its driver looked at: a packet may be shorter than the buffer that it was received in.
+//! How much of a buffer its driver read: a packet may be shorter than the buffer that received it.
 //!
-//! A driver that is done with a buffer for good may unmap it with the size of what came. One that leaves it mapped, and has the
-//! next packet put in it, syncs the bytes that it is about to look at.
+//! A driver that is done with a buffer may unmap it with the size of the packet. A driver that keeps the buffer mapped
+//! for the next packet syncs the bytes that it is about to read.
 
 use super::{Grouper, NONE, Owner};
 use portcullis::{PAGE_SHIFT, PAGE_SIZE};
 use std::iter;
 
-/// Mappings that are looked at for the one that holds an address: other devices may have theirs between.
+/// How many mappings are searched for the one that holds an address: mappings of other devices may lie between.
 pub(super) const LOOKED_AT_MAX: usize = 32;
 
 impl Grouper {
-    /// A driver is about to look at these bytes.
+    /// Handles a sync: the driver is about to read these bytes.
     pub(super) fn sync(&mut self, device: &[u8], iova: u64, size: u64) {
         let Some(&device) = self.device_index.get(device) else { return };
         let owner = Owner::Device(device);
@@ -22,7 +22,8 @@ impl Grouper {
         }
     }
 
-    /// `size` bytes are payload of the mapping that begins with the piece `first`, so far into it, if its `bytes` hold all of them.
+    /// Counts `size` bytes as payload of the mapping whose first piece is `first`, if they lie within its `bytes`.
+    /// They begin `from` bytes into it.
     pub(super) fn look_at(&mut self, first: u32, bytes: u64, (from, size): (u64, u64)) {
         if size > 0 && from.checked_add(size).is_some_and(|end| end <= bytes) {
             let payload = self.payloads.entry(first).or_default();
@@ -30,7 +31,8 @@ impl Grouper {
         }
     }
 
-    /// The device has unmapped `size` bytes: of the mapping that this context has ended last, if they are there.
+    /// Handles the size of an unmap. It belongs to the mapping that this context ended last, if that mapping holds the
+    /// address and is the device's.
     pub(super) fn unmapped(&mut self, context: u32, device: u16, iova: u64, size: u64) {
         let Some(first) = self.ended.remove(&context) else { return };
         let piece = self.pieces[first as usize];
@@ -40,7 +42,7 @@ impl Grouper {
         }
     }
 
-    /// The mapping has ended by an unmap of `size` bytes. What was synced tells more.
+    /// Records that an unmap of `size` bytes ended the mapping. Syncs are more exact, so they take precedence.
     pub(super) fn ended_with(&mut self, first: u32, size: u64) {
         if size < self.bytes_of(first) {
             self.payloads.entry(first).or_insert(size);

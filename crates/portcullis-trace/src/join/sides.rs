@@ -11,7 +11,7 @@ use std::ops::Range;
 pub(super) struct Descriptor {
     qw0: u64,
     qw1: u64,
-    /// Accesses before it.
+    /// How many accesses come before it.
     accesses: usize,
 }
 
@@ -23,7 +23,7 @@ struct Access {
     entry: EntryValue,
 }
 
-/// A page that the log shows, and what the trace says of it.
+/// A page that the log shows, with its mappings in the trace.
 struct Page {
     source: SourceId,
     pfn: u64,
@@ -33,19 +33,19 @@ struct Page {
     gone_at: Option<u32>,
 }
 
-/// The time of a mapping, in operations: from just after `map` up to `end`.
+/// The lifetime of a mapping, in operations: from just after `map` up to `end`.
 struct Life {
     mapping: u32,
     map: u32,
     end: u32,
 }
 
-/// Both, and what the trace says of every page in the log.
+/// The log and the trace, and the mappings of every page in the log.
 pub(super) struct Sides<'a> {
     trace: &'a Trace,
     pub(super) descriptors: Vec<Descriptor>,
     accesses: Vec<Access>,
-    /// By source and number.
+    /// Sorted by source and number.
     pages: Vec<Page>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Sides<'a> {
             for &source in sources.iter().filter(|&&source| device == UNKNOWN_DEVICE || device == source) {
                 for page in self.pages_in(source, mapping.iova_pfn, u64::from(mapping.pages)) {
                     let page = &mut self.pages[page];
-                    // Whatever was here and never unmapped is gone by now.
+                    // An earlier mapping of this page without an unmap has ended by now.
                     if let Some(last) = page.lives.last_mut() {
                         last.end = last.end.min(mapping.map_operation);
                     }
@@ -126,14 +126,14 @@ impl<'a> Sides<'a> {
         below(first_pfn)..below(first_pfn + pages)
     }
 
-    /// The invalidations of the trace that the log has too.
+    /// The range of the trace's invalidations that the log has too.
     pub(super) fn common(&self, offset: i64) -> Range<usize> {
         let end =
             (self.descriptors.len() as i64).saturating_sub(offset).clamp(0, self.trace.invalidations.len() as i64);
         offset.saturating_neg().clamp(0, end) as usize..end as usize
     }
 
-    /// Whether the log shows the same invalidations as the trace, as far as both go.
+    /// Whether the log and the trace show the same invalidations where they overlap.
     pub(super) fn agree(&self, offset: i64) -> bool {
         let common = self.common(offset);
         let mut logged = self.descriptors[(common.start as i64 + offset) as usize..].iter();
@@ -141,14 +141,15 @@ impl<'a> Sides<'a> {
         traced.all(|traced| logged.next().is_some_and(|it| (it.qw0, it.qw1) == (traced.qw0, traced.qw1)))
     }
 
-    /// The join at `offset`, unless it explains no more than the rate `limit` of unexplained accesses.
+    /// The join at `offset`. Returns `None` if its rate of unexplained accesses is not below `limit`.
     pub(super) fn at(&self, offset: i64, limit: f64) -> Result<Option<Joined>, JoinError> {
         let common = self.common(offset);
         if common.is_empty() {
             return Err(JoinError::Apart(offset));
         }
         let traced = &self.trace.invalidations;
-        // Interval `k` lies before invalidation `k` of the trace: one more than there are invalidations.
+        // Interval `k` lies before invalidation `k` of the trace, so there is one more interval than there are
+        // invalidations.
         let accesses_of = |interval: usize| {
             let logged = interval as i64 + offset;
             let before = |descriptor: i64| match usize::try_from(descriptor) {
@@ -204,8 +205,8 @@ impl<'a> Sides<'a> {
         Ok((unexplained_rate(joined.unexplained, inside_count) < limit).then_some(joined))
     }
 
-    /// The mapping that lives at the page during these operations, at the physical page that was accessed. `cursor` is where
-    /// the accesses before this one have got to.
+    /// The mapping that is live at the page during these operations, at the physical page that was accessed. `cursor`
+    /// is the position that the accesses before this one have reached.
     fn mapping_at(&self, page: &Page, access: &Access, during: Range<u32>, cursor: u32) -> Option<LoggedAccess> {
         let begun = page.lives.partition_point(|life| life.map < during.end);
         let mut found = None;
@@ -217,7 +218,7 @@ impl<'a> Sides<'a> {
             if self.phys_of(mapping, number) != Some(phys_at(access.entry, page.pfn)) {
                 continue;
             }
-            // Of several, the earliest that is not over yet.
+            // If there are several, the earliest that has not ended before `cursor`.
             if let Some(rights) = rights.filter(|_| found.is_none() || last >= cursor) {
                 let after_operation = cursor.clamp(during.start.max(life.map + 1), last);
                 let target = Target::Mapping { mapping: life.mapping, page: number as u32, offset: access.offset };
@@ -227,7 +228,7 @@ impl<'a> Sides<'a> {
         found
     }
 
-    /// Where page `number` of the mapping lies.
+    /// The physical address of page `number` of the mapping.
     fn phys_of(&self, mapping: &TraceMapping, number: u64) -> Option<PhysAddr> {
         let mut number = number;
         for segment in self.trace.segments_of(mapping) {
@@ -240,7 +241,7 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// The page as one that was mapped before the trace: one that the trace never maps, or not before it unmaps it.
+/// The page, if it was mapped before the trace: the trace never maps it, or unmaps it before it maps it.
 fn persistent_at(page: &Page, access: &Access, from: u32) -> Option<(PhysAddr, Rights)> {
     let there = match page.gone_at {
         Some(gone_at) => from <= gone_at,
@@ -250,7 +251,7 @@ fn persistent_at(page: &Page, access: &Access, from: u32) -> Option<(PhysAddr, R
     Some((phys_at(access.entry, page.pfn), rights))
 }
 
-/// The device and page that an access goes to, and the byte in it.
+/// The device and page that an access goes to, and the byte in the page.
 fn page_of(event: &LogEvent) -> Option<((SourceId, u64), u16)> {
     match event {
         LogEvent::Access { source, iova, .. } => Some(((*source, iova.pfn()), byte_of(*iova))),
@@ -267,13 +268,13 @@ fn is_iotlb(qw0: u64) -> bool {
     qw0 & 0xe0f == 2
 }
 
-/// Where the page `pfn` lies that this entry translates; a large one is taken to be of 2 MiB.
+/// The physical address of page `pfn` under this entry. A large entry is taken to cover 2 MiB.
 fn phys_at(entry: EntryValue, pfn: u64) -> PhysAddr {
     let within = if entry.is_large() { pfn % 512 } else { 0 };
     PhysAddr::from_pfn(entry.phys().pfn() | within)
 }
 
-/// What both allow, if anything.
+/// The rights that both allow, if any.
 fn common_rights(a: Rights, b: Rights) -> Option<Rights> {
     let all = [Rights::READ_WRITE, Rights::READ, Rights::WRITE];
     all.into_iter().find(|&rights| a.allows(rights) && b.allows(rights))

@@ -1,4 +1,4 @@
-//! Compressed files, of every kind that is read: the same text, and an error where they are cut or damaged.
+//! Compressed files of every supported kind: they read like the plain text, and fail if they are cut or damaged.
 
 use super::{TASK, Text, read};
 use flate2::Compression;
@@ -20,7 +20,7 @@ fn small() -> Text {
 
 fn xz(text: &str, check: CheckType, block_bytes: Option<u64>) -> Vec<u8> {
     let mut options = XzOptions::with_preset(1);
-    // No block is smaller than the dictionary.
+    // A block must not be smaller than the dictionary.
     options.lzma_options.dict_size = 1 << 16;
     options.set_check_sum_type(check);
     options.set_block_size(block_bytes.and_then(NonZeroU64::new));
@@ -39,12 +39,12 @@ fn zstd(text: &str) -> Vec<u8> {
     compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
 }
 
-/// A frame that decoders pass over, as `pzstd` writes them.
+/// A frame that decoders skip, as `pzstd` writes it.
 fn skippable(content: &[u8]) -> Vec<u8> {
     [&[0x5a, 0x2a, 0x4d, 0x18], &(content.len() as u32).to_le_bytes()[..], content].concat()
 }
 
-/// Every way to pack a text, by its name.
+/// The text, packed in every way, each with a name.
 fn packed(text: &str) -> Vec<(&'static str, Vec<u8>)> {
     let (head, tail) = text.split_at(text.len() / 2);
     vec![
@@ -78,7 +78,7 @@ fn compressed_in_any_way_a_trace_reads_the_same() {
     assert_eq!(read(text.replace('\n', "\r\n")).unwrap(), plain);
 }
 
-/// What the programs themselves wrote: `gzip -9`, and `zstd -19` with its checksum, of two lines.
+/// Files of two lines that the programs themselves wrote: `gzip -9`, and `zstd -19` with its checksum.
 #[test]
 fn files_of_the_usual_programs_are_read() {
     const GZIP: &[u8] = include_bytes!("data/two-lines.trace.gz");
@@ -99,7 +99,7 @@ fn a_log_is_decompressed_too() {
     }
 }
 
-/// Where a file may end between two streams, it is only short of lines, and that no reader can tell.
+/// If a file is cut between two streams, only lines are missing. No reader can detect that.
 #[test]
 fn a_compressed_file_cut_anywhere_is_an_error() {
     let text = small().text;
@@ -115,8 +115,8 @@ fn a_compressed_file_cut_anywhere_is_an_error() {
     assert!(matches!(read(&skipped[..200]), Err(TraceError::Compression { line: 0, .. })));
 }
 
-/// A changed byte may still mean the same: a gzip header has a time, and text that repeats itself can be copied from several
-/// places. Never is another trace read.
+/// A changed byte need not change the text: a gzip header has a time, and repeated text can be copied from several
+/// places. But the reader must never return another trace.
 #[test]
 fn a_compressed_file_with_any_byte_changed_is_never_another_trace() {
     let text = small().text;
@@ -138,7 +138,7 @@ fn a_compressed_file_with_any_byte_changed_is_never_another_trace() {
 
 #[test]
 fn a_window_beyond_the_limit_is_refused_before_it_is_made() {
-    // A frame header with a window of 2^31 bytes, as `zstd --long=31` writes it.
+    // A frame header with a window of 2^31 bytes, as written by `zstd --long=31`.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, (31 - 10) << 3, 0, 0, 0];
     let error = read(frame).unwrap_err();
     assert!(matches!(error, TraceError::DecoderMemory { limit_mib: 256, line: 0, .. }), "{error}");

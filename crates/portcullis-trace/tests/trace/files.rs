@@ -1,4 +1,4 @@
-//! The bundled files, counted twice.
+//! The bundled files, compared with an independent count.
 
 use super::{BUNDLED, bundled, unpacked};
 use portcullis::{PAGE_SIZE, SourceId};
@@ -6,7 +6,7 @@ use portcullis_trace::{AccessLog, Format, LogEvent, OperationKind, Statistics, T
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// The same numbers by the plainest means: words of lines.
+/// Counts the same numbers in the simplest way, from the words of each line.
 fn count(text: &str) -> Statistics {
     let mut counts = Statistics::default();
     let mut live = BTreeMap::new();
@@ -44,7 +44,7 @@ fn counts_equal_an_independent_count() {
         let file = format!("{name}.trace.xz");
         let mut progress = Vec::new();
         let trace = Trace::read(&bundled(&file), |bytes| progress.push(bytes)).unwrap();
-        // Each of these is single pages or pages of one buffer: one map, one mapping.
+        // Each mapping of these traces is one page, or the contiguous pages of one buffer, so each has one map event.
         assert_eq!(trace.statistics, count(&unpacked(&file)), "{name}");
         assert_eq!(trace.name, file);
         assert_eq!(trace.format, Format::Ftrace);

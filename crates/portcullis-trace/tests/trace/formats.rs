@@ -1,4 +1,4 @@
-//! Three programs print the same events. Which one did is told from the content, and the traces are the same.
+//! Three programs print the same events. The reader recognizes the program from the content, and the traces are equal.
 
 use super::printed::{STYLES, Style, printed};
 use super::properties::sample;
@@ -14,7 +14,7 @@ fn format_of(style: Style) -> Format {
     }
 }
 
-/// A trace but for who printed it.
+/// The trace, except for the program that printed it.
 fn content(trace: Trace) -> Trace {
     Trace { name: String::new(), format: Format::Ftrace, ..trace }
 }
@@ -31,7 +31,7 @@ fn the_bundled_traces_are_the_same_whoever_prints_them() {
             let expected = if shows_interrupts { &with_flags } else { &without };
             assert!(content(trace) == *expected, "{name} {style:?}");
         }
-        // Without flags the contexts are fewer; all else is the same.
+        // Without flags there are fewer contexts. The rest is equal.
         let apart = |trace: &Trace| -> Vec<_> {
             trace.operations.iter().map(|&operation| Operation { context: 0, ..operation }).collect()
         };
@@ -105,12 +105,12 @@ fn the_name_of_the_file_tells_nothing() {
 
 #[test]
 fn lines_that_fit_several_formats_decide_nothing() {
-    // Their names are too long for trace-cmd's padding, or nothing is known of their words.
+    // The names are too long for trace-cmd's padding, or the event is not known.
     let open = "  fio-1  [000]     0.000001: cache_tag_flush_range: dmar0\n  fio-1  [000]     0.500001: sched_switch:  x\n\n# \n";
     for (text, format) in [(KERNEL, Format::Ftrace), (TRACE_CMD, Format::TraceCmd)] {
         let trace = read(format!("{open}{text}")).unwrap();
         assert_eq!(trace.format, format);
-        // They count all the same.
+        // These lines are still counted.
         assert_eq!((trace.statistics.span_us, trace.statistics.cpus), (1_000_000, 1));
     }
     for header in ["cpus=8\n", "version = 6\n", "CPU 3 is empty\n", "CPU:0 [EVENTS DROPPED]\n"] {
@@ -176,7 +176,7 @@ fn tasks_of_perf_may_be_called_anything() {
         assert_eq!((operation.cpu, operation.time_ns / 1000), (1, 12_000_345), "{columns}");
         assert_eq!(trace.contexts[operation.context as usize].pid, pid, "{columns}");
     }
-    // Other systems have maps of their own; a modifier belongs to no name.
+    // Other systems also have events named `map`; a modifier does not belong to the name.
     let others = "x 1 [000] 1.0: kvm:map: gfn 7\nx 1 [000] 1.0: cycles:P: \nx 1 [000] 1.0: DEFERRED CALLCHAIN\n";
     let text = format!("{others}{}", PERF.replace("iommu:map:", "iommu:map:k:"));
     assert_eq!(read(text).unwrap().statistics.maps, 1);
@@ -249,7 +249,7 @@ fn a_log_of_accesses_is_no_trace_and_a_trace_no_log() {
         let error = AccessLog::read_from("a.qemu", text.as_bytes(), |_| ()).unwrap_err();
         assert!(matches!(error, TraceError::OtherKind { line: 1, .. }), "{error}");
         assert!(error.to_string().contains(found), "{error}");
-        // In the midst of a log it is a bad line.
+        // On a later line of a log, it is a malformed line.
         let error = AccessLog::read_from("a.qemu", format!("{log}{text}").as_bytes(), |_| ()).unwrap_err();
         assert!(matches!(error, TraceError::Malformed { line: 2, .. }), "{error}");
     }

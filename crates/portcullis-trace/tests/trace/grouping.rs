@@ -1,4 +1,4 @@
-//! What belongs together, where the bundled traces do not show it.
+//! Which events belong together, in cases that the bundled traces do not have.
 
 use super::{INTERRUPT, OTHER_CPU, TASK, Text, Who};
 use portcullis::{Access, PhysAddr, Segment, SourceId};
@@ -45,7 +45,7 @@ fn a_buffer_that_crosses_a_page_keeps_both_pages() {
 fn a_scatter_list_is_one_mapping() {
     let mut text = Text::default();
     text.map(TASK, 0x10000, 0x81000, 0x1000).map(TASK, 0x11000, 0x90000, 0x3000).map(TASK, 0x14000, 0x20000, 0x1000);
-    // It starts 0x200 into its first page and ends 0x100 into its last.
+    // The list starts 0x200 into its first page and ends 0x100 into its last.
     let list = "dma_map_sg: 0000:00:04.0 dir=FROM_DEVICE nents=3/3 ents=1/1 dma_addrs={0x10200} sizes={0x3f00} \
                 phys_addrs={0x81200,0x90000,0x20000} attrs=";
     text.event(TASK, list);
@@ -55,7 +55,7 @@ fn a_scatter_list_is_one_mapping() {
     assert_eq!(trace.segments, [segment(0x81200, 0xe00), segment(0x90000, 0x3000), segment(0x20000, 0x100)]);
     assert_eq!((trace.mappings.len(), trace.operations.len()), (1, 2));
     assert_eq!((trace.mappings[0].pages, trace.mappings[0].iova_pfn), (5, 0x10));
-    // Its map is the first event; its unmap the `unmap`, in the interrupt.
+    // Its map is the first event. Its unmap is the `unmap` event, in the interrupt.
     assert_eq!((trace.operations[0].time_ns, trace.operations[1].time_ns), (1_000, 6_000));
     assert_eq!(trace.contexts[trace.operations[1].context as usize].level, Level::HardInterrupt);
     assert_eq!((trace.statistics.maps, trace.statistics.pages, trace.statistics.unmaps), (3, 5, 1));
@@ -91,7 +91,7 @@ fn interrupts_nest_inside_a_scatter_list() {
     let soft: Who = ("fio-7", 0, "..s1.");
     let mut text = Text::default();
     text.map(TASK, 0x10000, 0x81000, 0x1000);
-    // The interrupt gets the very next address, and is interrupted itself.
+    // The soft interrupt gets the next address, and is itself interrupted.
     text.map(soft, 0x11000, 0x55000, 0x1000);
     text.map(("fio-7", 0, "d.H2."), 0x20000, 0x66000, 0x1000);
     text.dma_map(("fio-7", 0, "d.H2."), "0000:01:00.0", "TO_DEVICE", 0x20010, 0x10);
@@ -139,7 +139,7 @@ fn without_dma_events_an_unmap_makes_one_mapping_of_what_it_covers() {
     let operations: Vec<_> = trace.operations.iter().map(|it| (it.mapping, it.kind)).collect();
     use OperationKind::{Map, Unmap};
     assert_eq!(operations, [(0, Map), (1, Map), (0, Unmap), (1, Unmap)]);
-    // Three map events came before it, and two mappings.
+    // Three map events came before the invalidation. They made two mappings, so it comes after two operations.
     assert_eq!(trace.invalidations[0].at_operation, 2);
     assert_eq!((trace.statistics.maps, trace.statistics.unmatched_maps), (3, 0));
 }
@@ -150,12 +150,13 @@ fn two_devices_may_live_at_one_address() {
     let mut text = Text::default();
     text.map(TASK, 0x10000, 0x81000, 0x1000).dma_map(TASK, a, "TO_DEVICE", 0x10000, 64);
     text.map(OTHER_CPU, 0x10000, 0x92000, 0x1000).dma_map(OTHER_CPU, b, "TO_DEVICE", 0x10000, 64);
-    // The later one goes first; only its `dma:` event says so, and by then another CPU has the address again.
+    // The later mapping is unmapped first. Only its `dma:` event shows that, and by then another CPU has the address
+    // again.
     text.unmap(OTHER_CPU, 0x10000, 0x1000);
     text.map(TASK, 0x10000, 0xa3000, 0x1000).dma_map(TASK, b, "TO_DEVICE", 0x10000, 64);
     text.dma_unmap(OTHER_CPU, b, 0x10000, 64);
     text.unmap(TASK, 0x10000, 0x1000).dma_unmap(TASK, a, 0x10000, 64);
-    // A third device unmaps what it had mapped before the capture.
+    // A third device unmaps a page that it mapped before the capture.
     text.unmap(TASK, 0x10000, 0x1000).dma_unmap(TASK, "0000:00:06.0", 0x10000, 64);
     let trace = text.read();
     let unmaps: Vec<_> = trace.mappings.iter().map(|mapping| mapping.unmap_operation.map(u32::from)).collect();

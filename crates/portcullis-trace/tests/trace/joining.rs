@@ -1,4 +1,5 @@
-//! Device accesses and the mappings behind them. The join must be right where it should and wrong where it is made so.
+//! Device accesses and the mappings behind them. The join must explain a right offset, and must not explain a wrong
+//! one.
 
 use super::{BUNDLED, TASK, Text, bundled, read};
 use portcullis::table::Rights;
@@ -25,7 +26,7 @@ fn every_bundled_pair_is_explained() {
         assert_eq!(inside(&joined) + joined.outside, accesses, "{name}");
         assert!(joined.outside * 100 < accesses, "{name}: {} outside", joined.outside);
         assert!(joined.unexplained * 1000 < accesses, "{name}: {} unexplained", joined.unexplained);
-        // The mappings of the trace have a good part of it, so "never mapped" does not explain everything.
+        // A good part of the accesses go to mappings of the trace, so "never mapped" does not explain everything.
         let mapped = joined.accesses.iter().filter(|it| matches!(it.target, Target::Mapping { .. })).count() as u64;
         assert!(mapped * 8 > accesses, "{name}: {mapped} of {accesses} to mappings of the trace");
     }
@@ -36,7 +37,8 @@ fn a_wrong_offset_explains_much_less() {
     for name in BUNDLED {
         let (trace, log) = pair(name);
         let right = join(&trace, &log).unwrap();
-        // The receive buffers of e1000e are mapped for so long that an offset by one invalidation shows little.
+        // The receive buffers of e1000e stay mapped for so long that an offset by one invalidation makes little
+        // difference.
         for by in [-1, 1] {
             let wrong = join_at(&trace, &log, right.offset + by).unwrap();
             assert!(wrong.unexplained > 20 * (right.unexplained + 1), "{name} {by:+}: {}", wrong.unexplained);
@@ -96,7 +98,7 @@ fn an_access_is_placed_while_its_mapping_lives() {
 
 const DEVICE: &str = "0000:00:04.0";
 
-/// One page mapped at 0x10000, used, unmapped and mapped again elsewhere, between three invalidations.
+/// A page is mapped at 0x10000, used, unmapped, and mapped again elsewhere, between three invalidations.
 fn small() -> (Text, String) {
     let mut text = Text::default();
     let flush = "qi_submit: iotlb_inv dmar0: 0x400f2 0x10040 0x0 0x0";
@@ -132,10 +134,10 @@ fn every_kind_of_access_finds_its_place() {
     assert_eq!(
         found,
         [
-            // Mapped before the capture, and not yet unmapped.
+            // The page was mapped before the capture, and is not yet unmapped.
             (0, Target::Persistent { index: 0, offset: 8 }, Rights::READ_WRITE),
             (0, Target::Persistent { index: 1, offset: 4 }, read),
-            // The entry says both, the mapping says that the device writes.
+            // The entry allows both, and the mapping allows the device to write.
             (1, Target::Mapping { mapping: 0, page: 0, offset: 0x10 }, write),
             (1, Target::Persistent { index: 1, offset: 8 }, write),
             (3, Target::Mapping { mapping: 1, page: 0, offset: 0x20 }, read),
@@ -152,7 +154,8 @@ fn what_cannot_be_is_unexplained() {
     let trace = text.read();
     assert_eq!(trace.mappings[0].access, Access::DeviceWrites);
     for (was, is) in [
-        // A page after its unmap, another physical page, no right in common with the mapping, another device's page.
+        // A page after its unmap, another physical page, no right in common with the mapping, and a page of another
+        // device.
         ("iova 0x10020 slpte 0x92003", "iova 0x70020 slpte 0x5003"),
         ("slpte 0x92003", "slpte 0x81003"),
         ("slpte 0x92003", "slpte 0x92002"),

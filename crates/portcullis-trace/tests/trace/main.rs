@@ -1,5 +1,5 @@
-//! Reading traces: the bundled ones against an independent count, synthetic ones for what those do not show, and broken
-//! ones for the errors.
+//! Reading traces: bundled traces are compared with an independent count, synthetic ones cover what those lack, and
+//! broken ones test the errors.
 
 mod compression;
 mod files;
@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The pairs in the folder `traces`, without `.trace.xz` or `.qemu.xz`.
+/// The pairs in the folder `traces`, without the endings `.trace.xz` and `.qemu.xz`.
 const BUNDLED: [&str; 3] = ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", "q-nvme-randread4k.strict.2cpu"];
 
 fn bundled(file: &str) -> PathBuf {
@@ -43,7 +43,7 @@ struct Text {
     time_us: u64,
 }
 
-/// Who runs, as the columns before the time show it.
+/// The task, the CPU and the flags, as in the columns before the time.
 type Who = (&'static str, u16, &'static str);
 
 const TASK: Who = ("fio-7", 0, ".....");

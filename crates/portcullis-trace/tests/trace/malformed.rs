@@ -1,4 +1,4 @@
-//! Every way in which a file can be bad has its own error, with file, line and what was expected.
+//! Every defect of a file has its own error, with the file, the line and what was expected.
 
 use super::{TASK, Text, bundled, read};
 use portcullis_trace::{AccessLog, Trace, TraceError};
@@ -8,7 +8,7 @@ use std::path::Path;
 const GOOD: &str =
     "  fio-1  [000] .....  1.000001: map: IOMMU: iova=0x1000 - 0x2000 paddr=0x0000000000003000 size=4096\n";
 
-/// What follows `GOOD` on line 2, and a part of what the error says.
+/// Bad lines, which follow `GOOD` on line 2, each with a part of the error.
 const BAD_LINES: [(&str, &str); 30] = [
     ("fio-1 [000] ..... 1.000001: map: IOMMU: iova=0x1000 - 0x1000 paddr=0x3000 size=0", "a size above zero"),
     ("fio-1 [000] ..... 1.000001: unmap: IOMMU: iova=0x1000 - 0x1000 size=0 unmapped_size=0", "a size above zero"),

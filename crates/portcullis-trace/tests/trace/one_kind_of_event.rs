@@ -1,4 +1,4 @@
-//! Captures with `iommu:` events alone and with `dma:` events alone: the bundled traces without the other kind.
+//! Captures with `iommu:` events alone or `dma:` events alone: the bundled traces without the other kind of event.
 
 use super::{BUNDLED, INTERRUPT, OTHER_CPU, TASK, Text, read, unpacked};
 use portcullis::{Access, PhysAddr, Segment};
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 const DEVICE: &str = "0000:00:04.0";
 
-/// A bundled trace, with the events that are to stay.
+/// A bundled trace with only the events for which `stays` is true.
 fn with_events(name: &str, stays: impl Fn(&str) -> bool) -> Trace {
     let text = unpacked(&format!("{name}.trace.xz"));
     let event = |line: &str| line.split_whitespace().nth(4).unwrap_or_default().trim_end_matches(':').to_owned();
@@ -19,7 +19,7 @@ fn with_events(name: &str, stays: impl Fn(&str) -> bool) -> Trace {
     read(kept).unwrap()
 }
 
-/// What is mapped, without when.
+/// The mapping, without its times.
 fn shape(trace: &Trace, mapping: &TraceMapping) -> (u64, u32, Vec<Segment>, Access, portcullis::SourceId) {
     let device = trace.devices[usize::from(mapping.device)];
     (mapping.iova_pfn, mapping.pages, trace.segments_of(mapping).to_vec(), mapping.access, device)
@@ -37,7 +37,7 @@ fn with_iommu_events_alone_only_devices_directions_and_lengths_are_lost() {
         assert_eq!(alone.devices, [UNKNOWN_DEVICE], "{name}");
         assert_eq!(alone.invalidations, whole.invalidations, "{name}");
         assert_eq!((&alone.unmatched, alone.statistics.maps), (&whole.unmatched, whole.statistics.maps), "{name}");
-        // Only contexts may be numbered otherwise: a task that shows in other events alone is not there.
+        // Only the numbering of contexts may differ: tasks that occur only in the other events are missing.
         let plain = |trace: &Trace| -> Vec<_> {
             let operation =
                 |it: &Operation| (it.time_ns, it.mapping, trace.contexts[it.context as usize], it.cpu, it.kind);
@@ -59,7 +59,7 @@ fn with_iommu_events_alone_only_devices_directions_and_lengths_are_lost() {
 
 #[test]
 fn with_dma_events_alone_the_mappings_are_the_same() {
-    // How many operations are in another place.
+    // The second number says how many operations are in another place.
     for (name, moved) in BUNDLED.into_iter().zip([637, 488, 297]) {
         let whole = with_events(name, |_| true);
         let alone = with_events(name, |event| event.starts_with("dma_") || event == "qi_submit");
@@ -83,8 +83,8 @@ fn with_dma_events_alone_the_mappings_are_the_same() {
             shapes
         };
         assert_eq!(sorted(&alone), sorted(&whole), "{name}");
-        // The `dma:` event of a map comes after its `iommu:` event, so that tasks and interrupts may pass each other. Each by
-        // itself does the same in the same order.
+        // The `dma:` event of a map comes after its `iommu:` event, so tasks and interrupts may overtake each other.
+        // Each of them does the same in the same order.
         let sequence = |trace: &Trace, only: Option<(u16, Context)>| -> Vec<_> {
             let here = trace.operations.iter().filter(|it| only.is_none_or(|only| who(trace, it) == only));
             here.map(|it| (it.kind, shape(trace, &trace.mappings[it.mapping as usize]))).collect()
@@ -99,7 +99,7 @@ fn with_dma_events_alone_the_mappings_are_the_same() {
     }
 }
 
-/// The same words under other names.
+/// The same text under the names of the module's events.
 #[test]
 fn the_events_of_the_kernel_module_say_what_dma_events_say() {
     let mut text = Text::default();
@@ -125,7 +125,7 @@ fn an_iommu_event_decides_however_late() {
     assert_eq!((trace.mappings.len(), trace.unmatched.len(), trace.statistics.unmaps), (0, 1, 1));
 }
 
-/// `runs` and `phys` as the kernel prints them.
+/// Adds a map of a list with these `runs` and `phys`, as the kernel prints it.
 fn list(text: &mut Text, runs: &[(u64, u64)], phys: &[u64]) {
     let join =
         |numbers: &mut dyn Iterator<Item = u64>| numbers.map(|it| format!("{it:#x}")).collect::<Vec<_>>().join(",");
@@ -145,20 +145,20 @@ fn segments(parts: &[(u64, u64)]) -> Vec<Segment> {
 #[test]
 fn the_pieces_of_a_list_are_as_long_as_can_be_known() {
     for (runs, phys, expected) in [
-        // As many pages as pieces; the first begins, and the last ends, inside its page.
+        // There are as many pages as pieces. The first piece begins, and the last ends, inside its page.
         (
             &[(0x10200, 0x2d00)][..],
             &[0x81200, 0x90000, 0x20000][..],
             &[(0x81200, 0xe00), (0x90000, 0x1000), (0x20000, 0xf00)][..],
         ),
-        // Neighbours in memory are one piece.
+        // Physically adjacent pieces are merged.
         (&[(0x10000, 0x3000)], &[0x81000, 0x82000, 0x20000], &[(0x81000, 0x2000), (0x20000, 0x1000)]),
-        // More pages than pieces: the last takes the rest.
+        // There are more pages than pieces: the last piece takes the rest.
         (&[(0x10000, 0x20000)], &[0x7ec8000, 0x2e18000], &[(0x7ec8000, 0x1000), (0x2e18000, 0x1f000)]),
-        // A run for each piece.
+        // There is a run for each piece.
         (&[(0x10000, 0x800), (0x11010, 0x1000)], &[0x81000, 0x90010], &[(0x81000, 0x800), (0x90010, 0x1000)]),
         (&[(0x81000, 0x3000), (0x20010, 8)], &[0x81000, 0x20010], &[(0x81000, 0x3000), (0x20010, 8)]),
-        // Two runs for three pieces.
+        // There are two runs for three pieces.
         (
             &[(0x10000, 0x1800), (0x12000, 0x800)],
             &[0x81000, 0x95000, 0x33000],
@@ -228,7 +228,7 @@ fn without_an_iommu_the_same_bytes_may_be_mapped_twice() {
     for _ in 0..3 {
         text.dma_unmap(TASK, DEVICE, 0x81040, 64);
     }
-    // Not so long a mapping.
+    // The first unmap is longer than the mapping, so it does not match.
     text.dma_unmap(TASK, DEVICE, 0x81840, 65).dma_unmap(TASK, DEVICE, 0x81840, 64);
     let trace = text.read();
     let unmaps: Vec<_> = trace.mappings.iter().map(|it| it.unmap_operation.map(u32::from)).collect();
@@ -261,7 +261,7 @@ fn a_trace_says_which_events_it_has() {
     assert_eq!(of(|event| event.starts_with("dma_")), Events::Dma);
 }
 
-/// What only the `dma:` events by themselves could not stand, the pair of both can.
+/// A flaw that makes `dma:` events useless by themselves does not matter if there are `iommu:` events too.
 #[test]
 fn a_flaw_of_dma_events_counts_only_where_they_stand_alone() {
     let mut text = Text::default();

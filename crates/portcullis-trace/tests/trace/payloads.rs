@@ -21,7 +21,7 @@ fn sync_list(text: &mut Text, pieces: &[(u64, u64)]) {
     text.event(INTERRUPT, &words);
 }
 
-/// The capture without its `iommu:` events.
+/// Reads the capture without its `iommu:` events.
 fn alone(text: &Text) -> Trace {
     let kept = text.text.lines().filter(|line| !line.contains("map: IOMMU"));
     read(kept.flat_map(|line| [line, "\n"]).collect::<String>()).expect("a trace")
@@ -31,7 +31,8 @@ fn payloads(trace: &Trace) -> Vec<(u32, u64)> {
     trace.payloads.iter().map(|&Payload { mapping, bytes }| (mapping, bytes)).collect()
 }
 
-/// Of two pages the first is used for two packets, and synced beyond its end once; the second is unmapped unseen.
+/// Two pages. The first is used for two packets, and once a sync goes beyond its end. The second is unmapped without a
+/// sync.
 fn recycled() -> Text {
     let mut text = Text::default();
     for (iova, phys) in [(0x10000, 0x81000), (0x11000, 0x92000)] {
@@ -85,7 +86,7 @@ fn a_list_is_synced_piece_by_piece() {
     );
     sync_list(&mut text, &[(0x10000, 0x1000), (0x11000, 0x80), (u64::MAX, 0), (u64::MAX, u64::from(u32::MAX))]);
     assert_eq!(payloads(&text.read()), [(0, 0x1080)]);
-    // Where a list lies in memory is all that is known of it without `iommu:` events.
+    // Without `iommu:` events a list is known only by its physical addresses.
     assert_eq!(payloads(&alone(&text)), []);
 }
 
@@ -96,7 +97,7 @@ fn an_unmap_of_fewer_bytes_tells_what_came() {
     text.map(TASK, 0x11000, 0x92000, 4096).dma_map(TASK, CARD, "FROM_DEVICE", 0x11040, 1536);
     text.map(TASK, 0x12000, 0x93000, 4096).dma_map(TASK, CARD, "FROM_DEVICE", 0x12040, 1536);
     sync(&mut text, CARD, "FROM_DEVICE", 0x12040, 64);
-    // Another context comes between an unmap and the event that tells its size.
+    // Another context's unmap comes between an unmap and the event that gives its size.
     text.unmap(TASK, 0x10000, 4096).unmap(OTHER_CPU, 0x11000, 4096);
     text.dma_unmap(TASK, CARD, 0x10040, 60).dma_unmap(OTHER_CPU, CARD, 0x11040, 1536);
     text.unmap(TASK, 0x12000, 4096).dma_unmap(TASK, CARD, 0x12040, 1000);

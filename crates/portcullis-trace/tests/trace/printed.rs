@@ -1,25 +1,25 @@
-//! The same events as the three programs print them, in the words of `traces/README.md` and of the programs' own sources.
+//! Prints the same events like each of the three programs, according to `traces/README.md` and the programs' sources.
 
 /// A way to print a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Style {
-    /// The kernel, without the flags of `irq-info`.
+    /// The kernel's text, without the flags of `irq-info`.
     FtraceWithoutFlags,
     /// `trace-cmd report`.
     TraceCmd,
-    /// Its newer versions.
+    /// Newer versions of `trace-cmd report`, with flags.
     TraceCmdWithFlags,
-    /// Under `-l`.
+    /// `trace-cmd report -l`.
     TraceCmdLatency,
-    /// Under `-t --ts-diff`.
+    /// `trace-cmd report -t --ts-diff`.
     TraceCmdNanoseconds,
     /// `perf script`.
     Perf,
-    /// With `-F pid,tid,...,period --ns` and the call chains of `-g`.
+    /// `perf script` with `-F pid,tid,...,period --ns` and the call chains of `-g`.
     PerfWithChains,
 }
 
-/// All that are not the kernel's, with whether they show interrupts.
+/// All styles of trace-cmd and perf. The flag says whether a style shows interrupts.
 pub(super) const STYLES: [(Style, bool); 6] = [
     (Style::TraceCmd, false),
     (Style::TraceCmdWithFlags, true),
@@ -54,7 +54,7 @@ impl<'a> Columns<'a> {
     fn print(&self, style: Style) -> String {
         let Self { task, pid, cpu, flags, time, event, .. } = self;
         let own = self.text;
-        // libtraceevent's lists.
+        // Lists in libtraceevent's form.
         let text = &bare_lists(own);
         let padded = format!("{event}: {:1$}{text}", "", 20usize.saturating_sub(event.len()));
         match style {
@@ -84,7 +84,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// perf's name of the idle task.
+/// perf's name for the task.
 fn comm(task: &str) -> &str {
     if task == "<idle>" { "swapper" } else { task }
 }
@@ -97,7 +97,7 @@ fn system(event: &str) -> &'static str {
     }
 }
 
-/// `{0x1000,0x2000}` as `4096 8192`.
+/// Replaces `{0x1000,0x2000}` by `4096 8192`.
 fn bare_lists(text: &str) -> String {
     let mut parts = text.split('{');
     let mut bare = parts.next().unwrap().to_owned();
@@ -110,7 +110,7 @@ fn bare_lists(text: &str) -> String {
     bare
 }
 
-/// The events of a capture of ftrace in another style, below what the other program begins with.
+/// Prints the events of an ftrace capture in another style, below the header of the other program.
 pub(super) fn printed(ftrace: &str, style: Style) -> String {
     let mut text = match style {
         Style::FtraceWithoutFlags => "# tracer: nop\n#\n",

@@ -1,4 +1,4 @@
-//! No bytes whatever make the readers panic, and every trace that they accept fits together.
+//! No input makes the readers panic, and every trace that they accept is consistent.
 
 use super::printed::{STYLES, printed};
 use super::{INTERRUPT, OTHER_CPU, TASK, Text, read};
@@ -12,7 +12,7 @@ vtd_iotlb_page_update IOTLB page update sid 0x20 iova 0x11020 slpte 0x92003 doma
 vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x4 addr 0x10000 mask 0x0
 ";
 
-/// One of everything.
+/// A capture with one event of every kind.
 pub(super) fn sample() -> String {
     let mut text = Text::default();
     text.line("# tracer: nop").line("# entries-in-buffer/entries-written: 9/9   #P:2").line("CPU:1 [LOST 3 EVENTS]");
@@ -58,7 +58,7 @@ fn check(trace: &Trace) {
     }
 }
 
-/// The sample in every format, once more with its `dma:` events alone, and a log: whether it is one.
+/// The sample in every format, the sample with its `dma:` events alone, and a log. The flag says whether it is a log.
 fn samples() -> Vec<(String, bool)> {
     let dma_alone =
         sample().lines().filter(|line| !line.contains("map: IOMMU")).flat_map(|line| [line, "\n"]).collect();
@@ -66,7 +66,7 @@ fn samples() -> Vec<(String, bool)> {
     [(sample(), false), (dma_alone, false), (LOG.to_owned(), true)].into_iter().chain(printed).collect()
 }
 
-/// Anything between an address and an event, on few addresses, so that they meet.
+/// Any events, on few addresses, so that they often concern the same address.
 fn events() -> impl Strategy<Value = String> {
     let who = prop::sample::select(vec![TASK, OTHER_CPU, INTERRUPT]);
     let device = prop::sample::select(vec!["0000:00:04.0", "0000:00:05.0", "platform"]);
@@ -114,7 +114,7 @@ proptest! {
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = read(&bytes);
         let _ = AccessLog::read_from("log", &bytes[..], |_| ());
-        // The same, taken for compressed.
+        // The same bytes behind the magic numbers of compressed files.
         for magic in [&b"\xfd7zXZ\0"[..], b"\x1f\x8b\x08\0\0\0\0\0\0\x03", b"\x28\xb5\x2f\xfd", b"\x5a\x2a\x4d\x18"] {
             let _ = read([magic, &bytes].concat());
         }

@@ -1,11 +1,12 @@
-//! One capture after another in a file: nothing is known of what was mapped between them. And what may stand before the first.
+//! A file with one capture after another is refused: it is not known what was mapped between them. Also tests what may
+//! precede the first capture.
 
 use super::printed::{STYLES, printed};
 use super::{BUNDLED, OTHER_CPU, TASK, Text, bundled, read, unpacked};
 use portcullis_trace::{AccessLog, Trace, TraceError};
 use std::fs;
 
-/// Where a second capture begins, by the error.
+/// The line at which a second capture begins, according to the error.
 fn second(capture: impl AsRef<[u8]>) -> u64 {
     let error = read(capture).expect_err("a second capture");
     let message = error.to_string();
@@ -35,7 +36,7 @@ fn a_file_that_holds_a_capture_twice_is_refused() {
     }
 }
 
-/// What no header shows, the clock does.
+/// Without a header, the clock shows the second capture.
 #[test]
 fn a_clock_that_goes_back_begins_another() {
     let events = events();
@@ -54,7 +55,7 @@ fn a_clock_that_goes_back_begins_another() {
     }
 }
 
-/// A later capture behind an earlier one: time goes on, and only the header tells.
+/// A later capture follows an earlier one: time advances, and only the header shows it.
 #[test]
 fn a_header_after_events_begins_another() {
     let mut text = Text::default();
@@ -83,7 +84,7 @@ fn lines_that_were_moved_a_little_are_one_capture() {
     }
     let trace = read(lines.join("\n") + "\n").expect("one capture");
     assert!(trace.statistics.out_of_order > 0);
-    // Nor do the events of one CPU begin a capture that come after those of another.
+    // Events of one CPU after those of another do not begin a capture either.
     let mut text = Text::default();
     text.map(TASK, 0x1000, 0x9000, 4096).map(TASK, 0x2000, 0xa000, 4096);
     text.time_us = 0;
@@ -102,7 +103,7 @@ fn a_byte_order_mark_may_come_first() {
     let log = "vtd_inv_desc invalidate desc type wait high 0x9b0c04 low 0x200000\n";
     let read_log = |text: &str| AccessLog::read_from("log", text.as_bytes(), |_| ()).expect("a log");
     assert_eq!(read_log(&marked(log)), read_log(log));
-    // Nowhere else, and nothing by itself.
+    // The mark is accepted nowhere else. By itself it is an empty file.
     assert!(matches!(read(marked("")), Err(TraceError::Empty { .. })));
     assert!(matches!(read(text.text.clone() + "\u{feff}\n"), Err(TraceError::Malformed { line: 3, .. })));
     assert!(matches!(Trace::read_from("a", "\u{feff}\n".as_bytes(), |_| ()), Err(TraceError::NoEvents { .. })));

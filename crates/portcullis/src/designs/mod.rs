@@ -8,8 +8,6 @@
 //! calls of `iommu/` and `platform/` to hardware and host. They also leave out the parts of an `AssembledMapper` that
 //! do nothing in most designs: without a lock, `design/locking.rs` only runs its closure, `invalidation/policy.rs` is
 //! called at the end of a map, and `table/freed.rs` at the end of an unmap.
-//!
-//! The examples follow the semicolon. Only tests pick them up.
 
 mod choice;
 
@@ -22,27 +20,16 @@ use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 
 macro_rules! designs {
-    (
-        $($module:ident :: $name:ident,)*
-        ; $(#[cfg($condition:meta)] #[path = $path:literal] $example_module:ident :: $example:ident,)*
-    ) => {
+    ($($module:ident :: $name:ident,)*) => {
         $(
             mod $module;
             pub use $module::$name;
-        )*
-        $(
-            #[cfg($condition)]
-            #[path = $path]
-            mod $example_module;
-            #[cfg($condition)]
-            pub use $example_module::$example;
         )*
 
         /// A design by name.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DesignId {
             $(#[doc = concat!("[`", stringify!($name), "`]")] $name,)*
-            $(#[cfg($condition)] #[doc = concat!("[`", stringify!($example), "`]")] $example,)*
         }
 
         /// Calls the macro `$with` with the types of all designs, separated by commas. It is for code that needs each
@@ -57,14 +44,11 @@ macro_rules! designs {
         impl DesignId {
             /// Every design, in the order of the table of designs.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-            /// The examples, which show how to add a design.
-            const EXAMPLES: &'static [Self] = &[$(#[cfg($condition)] Self::$example,)*];
 
             /// The description of the design.
             pub const fn info(self) -> &'static Info {
                 match self {
                     $(Self::$name => &$name::INFO,)*
-                    $(#[cfg($condition)] Self::$example => &$example::INFO,)*
                 }
             }
 
@@ -72,7 +56,6 @@ macro_rules! designs {
             pub fn visit<P: Platform, I: Iommu, V: Visitor<P, I>>(self, visitor: V) -> V::Output {
                 match self {
                     $(Self::$name => visitor.visit::<$name>(),)*
-                    $(#[cfg($condition)] Self::$example => visitor.visit::<$example>(),)*
                 }
             }
         }
@@ -93,28 +76,12 @@ designs! {
     fast_and_safe::FastAndSafe,
     riommu::RIommu,
     portcullis::Portcullis,
-    ;
-    #[cfg(feature = "example-design")] #[path = "../../../../examples/guarded.rs"] guarded::Guarded,
 }
 
 impl DesignId {
     /// The design called `id`.
     pub fn by_id(id: &str) -> Option<Self> {
-        Self::ALL.iter().chain(Self::EXAMPLES).copied().find(|design| design.info().id == id)
-    }
-
-    /// The designs that a test is to go through: those named in `PORTCULLIS_DESIGNS`, separated by commas, or else every one,
-    /// with the examples that are built.
-    ///
-    /// # Panics
-    /// If one is named that there is not.
-    #[cfg(feature = "fake")]
-    pub fn under_test() -> std::vec::Vec<Self> {
-        let named = |id: &str| Self::by_id(id).unwrap_or_else(|| panic!("no design `{id}` to be tested"));
-        match std::env::var("PORTCULLIS_DESIGNS") {
-            Ok(ids) => ids.split(',').map(named).collect(),
-            Err(_) => Self::ALL.iter().chain(Self::EXAMPLES).copied().collect(),
-        }
+        Self::ALL.iter().copied().find(|design| design.info().id == id)
     }
 }
 

@@ -14,8 +14,6 @@ mod identity;
 mod invalidation_at_map;
 mod magazines;
 mod per_cpu_queues;
-#[path = "../raw_face/mod.rs"]
-mod raw_face;
 mod rings;
 mod spending;
 mod windows;
@@ -32,8 +30,8 @@ use portcullis::{
     Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection,
     RawUnmapError, SourceId, UnmapError,
 };
-use raw_face::RawFace;
-// These are not loom's types: the models test what lies inside the library.
+use portcullis_testkit::raw_face::{self, RawFace};
+// Not loom's: the models are about what lies inside.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,12 +1,11 @@
 //! Long scripts of random operations on random designs, on random machines, with the adversary listening.
 
-use crate::checker::check_choice;
-use crate::checker::operation::script;
+use crate::checker::script;
 use crate::fuzzing::fuzz;
-use crate::machines::machine;
 use portcullis::Protection;
 use portcullis::design::{OptionInfo, OptionKind};
 use portcullis::designs::{Choice, DesignId};
+use portcullis_testkit::{Subject, machine};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::cell::Cell;
@@ -25,7 +24,7 @@ fn long_scripts_keep_the_rules_under_any_parameters() {
     let strategy = (choice(), machine(), script(LENGTH));
     fuzz("scripts", CASES, &strategy, |((choice, protection), machine, script)| {
         let choice = Choice::parse(&choice).expect("written as the design describes it");
-        match check_choice(choice, &machine, protection, &script) {
+        match Subject::from(choice.design).check(choice.options, &machine, protection, &script) {
             Ok(tally) => cached.set(cached.get() + tally.cached_before_unmap),
             Err((rule, what)) => panic!("{choice} {protection}: {rule:?}: {what}"),
         }
@@ -35,7 +34,7 @@ fn long_scripts_keep_the_rules_under_any_parameters() {
 
 /// A design, as it is written, with any of its parameters, and one of its protections.
 fn choice() -> impl Strategy<Value = (String, Protection)> {
-    select(DesignId::under_test()).prop_flat_map(|design| {
+    select(DesignId::ALL).prop_flat_map(|design| {
         let info = design.info();
         let parameters: Vec<_> = info.options.iter().map(parameter).collect();
         (parameters, select(info.protections)).prop_map(move |(parameters, protection)| {

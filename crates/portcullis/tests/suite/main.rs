@@ -3,7 +3,6 @@
 
 mod allocators;
 mod asynchronous;
-mod checker;
 mod chunks;
 #[path = "../compile_fail/mod.rs"]
 mod compile_fail;
@@ -22,7 +21,6 @@ mod heap;
 mod identity;
 mod interrupted;
 mod invalidation_at_map;
-mod machines;
 mod map_batch;
 mod memory;
 mod ownership;
@@ -30,8 +28,6 @@ mod panics;
 mod placement;
 mod planted;
 mod properties;
-#[path = "../raw_face/mod.rs"]
-mod raw_face;
 mod rings;
 mod riommu;
 mod s11_completion;
@@ -47,3 +43,5 @@ mod sub_page;
 mod tables;
 mod waits;
 mod whole_lock;
+
+use portcullis_testkit::{checker, raw_face};

@@ -296,7 +296,7 @@ fn run(design: DesignId, protection: Protection, refused: usize) -> usize {
 /// Nothing is lost, half mapped or leaked, and each operation can be done again.
 #[test]
 fn each_request_for_memory_may_be_refused() {
-    for design in DesignId::under_test() {
+    for &design in DesignId::ALL {
         for protection in design.info().protections {
             let asked = run(design, *protection, 0);
             assert!(asked > 0, "it asks for none");
@@ -368,7 +368,7 @@ fn maps_without_memory(design: DesignId, protection: Protection, reserves: bool,
 #[test]
 fn a_map_finds_its_tables_in_the_reserve() {
     let mut seen = 0;
-    for design in DesignId::under_test() {
+    for &design in DesignId::ALL {
         for protection in design.info().protections {
             let maps = |reserves| maps_without_memory(design, *protection, reserves, false);
             if maps(false).is_some() {

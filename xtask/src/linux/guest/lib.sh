@@ -52,6 +52,9 @@ protect() {
 	grep -q "^$device " $SEEN/devices
 }
 
+# The file has no size that `test -s` could see.
+none_protected() { [ -z "$(cat $SEEN/devices)" ]; }
+
 # count DEVICE NAME: a number of a device.
 count() { sed -n "s/^$1 .* $2 \([0-9]*\).*/\1/p" $SEEN/devices; }
 # of_units NAME: a number of the units, summed up.
@@ -93,3 +96,26 @@ disk() { basename "$(readlink -f /sys/class/nvme/nvme0/device)"; }
 disk_up() { until_true [ -b /dev/nvme0n1 ]; }
 # sum_of FROM COUNT: the checksum of so many MiB of the disk, read past all caches.
 sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }
+
+# registers DEVICE: where those of an attacker are. Its driver may have gone, and the kernel may not know of it any more.
+registers() { sed -n '1s/ .*//p' "/sys/bus/pci/devices/$1/resource"; }
+# reads REGISTERS ADDRESS: that attacker reads 16 bytes there, if it has bus mastering. It takes 100 ms, and as long to hear of a fault.
+reads() {
+	devmem $(($1 + 0x80)) 64 "$2"
+	devmem $(($1 + 0x88)) 64 0x40000
+	devmem $(($1 + 0x90)) 64 16
+	devmem $(($1 + 0x98)) 64 1
+}
+# is_refused REGISTERS ADDRESS: whether such a read is refused, by one fault.
+is_refused() {
+	faults=$(of_units faults)
+	reads "$1" "$2"
+	until_true has_faults $((faults + 1)) && [ "$(of_units faults)" = $((faults + 1)) ]
+}
+# is_served REGISTERS ADDRESS: whether there is no fault.
+is_served() {
+	faults=$(of_units faults)
+	reads "$1" "$2"
+	usleep 400000
+	[ "$(of_units faults)" = "$faults" ]
+}

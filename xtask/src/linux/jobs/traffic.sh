@@ -47,7 +47,7 @@ if rmmod portcullis 2>/dev/null; then fail "the module is unloaded while devices
 
 device=$(disk)
 unbind "$device" && unbind "$(card)" || fail "a driver does not go"
-[ ! -s $SEEN/devices ] || fail "a device is protected without a driver"
+none_protected || fail "a device is protected without a driver"
 rmmod portcullis || fail "the module is not unloaded"
 dmesg | grep -q "gone, and nothing is left behind" || fail "memory is left behind"
 dmesg | grep "buffers mapped" && fail "a driver has left buffers mapped"

@@ -43,23 +43,53 @@ const POLICY: Scenario = Scenario {
     modules: &["e1000"],
     ..PLAIN
 };
-const RESERVED: Scenario = Scenario {
-    name: "reserved",
-    job: include_str!("../jobs/reserved.sh"),
-    devices: &["-netdev", "user,id=net", "-device", "e1000e,netdev=net,addr=0x10"],
+const FIRMWARE: Scenario = Scenario {
+    name: "firmware",
+    job: include_str!("../jobs/firmware.sh"),
+    devices: &[
+        "-netdev",
+        "user,id=net",
+        "-device",
+        "e1000e,netdev=net,addr=0x10",
+        "-device",
+        "edu,dma_mask=0xffffffffffff,addr=0x11",
+        "-device",
+        "edu,dma_mask=0xffffffffffff,addr=0x12",
+    ],
     modules: &["e1000e"],
-    with: With::Reserved,
+    with: With::Firmware,
     ..PLAIN
 };
+/// Beside the attacker one that the job gives an id of the other, and two behind a bridge to conventional PCI.
+const IDS: Scenario = Scenario {
+    name: "ids",
+    job: include_str!("../jobs/ids.sh"),
+    devices: &[
+        "-device",
+        "edu,dma_mask=0xffffffffffff,addr=2",
+        "-device",
+        "pcie-root-port,id=port1,chassis=1",
+        "-device",
+        "pcie-pci-bridge,id=bridge,bus=port1",
+        "-device",
+        "edu,dma_mask=0xffffffffffff,bus=bridge,addr=3",
+        "-device",
+        "edu,dma_mask=0xffffffffffff,bus=bridge,addr=4",
+    ],
+    ..PLAIN
+};
+const LATE: Scenario = Scenario { name: "late", job: include_str!("../jobs/late.sh"), ..PLAIN };
 
 /// Those of every run.
-pub(super) const SCENARIOS: [Scenario; 9] = [
+pub(super) const SCENARIOS: [Scenario; 11] = [
     ATTACK,
     Scenario { variables: STRICT, ..TRAFFIC },
     Scenario { variables: STRICT, ..MEMORY },
     Scenario { name: "reboot", job: include_str!("../jobs/reboot.sh"), has_traffic: true, ..PLAIN },
     POLICY,
-    RESERVED,
+    FIRMWARE,
+    IDS,
+    LATE,
     Scenario {
         name: "refused-translating",
         variables: &[("REASON", "in use .*translates with it; boot with intel_iommu=off")],
@@ -155,8 +185,18 @@ const MODELS: Scenario = Scenario {
 const KEXEC: Scenario =
     Scenario { name: "kexec", job: include_str!("../jobs/kexec.sh"), has_traffic: true, with: With::Kexec, ..PLAIN };
 
+const CRASH: Scenario = Scenario {
+    name: "crash",
+    job: include_str!("../jobs/crash.sh"),
+    append: "intel_iommu=off crashkernel=192M",
+    memory_mib: 1024,
+    // That it was made to, and by whom.
+    allowed: &["Kernel panic - not syncing: sysrq triggered crash", "Call Trace:"],
+    ..KEXEC
+};
+
 /// Those that `--full` adds.
-pub(super) const FURTHER: [Scenario; 8] = [
+pub(super) const FURTHER: [Scenario; 10] = [
     Scenario { name: "traffic-deferred", variables: DEFERRED, ..TRAFFIC },
     Scenario { name: "memory-magazine", variables: MAGAZINE, ..MEMORY },
     Scenario { name: "traffic-magazine", variables: MAGAZINE, ..TRAFFIC },
@@ -170,6 +210,13 @@ pub(super) const FURTHER: [Scenario; 8] = [
     HOTPLUG,
     MODELS,
     KEXEC,
+    CRASH,
+    Scenario {
+        name: "refused-master",
+        variables: &[("REASON", "names the device .*_SB.DMA0.* and there is no bridge on its way")],
+        with: With::LostMaster,
+        ..REFUSED
+    },
 ];
 
 /// One of those that `--full` adds, whose output is read.
@@ -195,8 +242,11 @@ pub(super) const SOAK: Scenario = Scenario {
 };
 
 /// Those of `--full` on an older kernel, with the same Rust half.
-pub(super) const OLDER: [Scenario; 2] =
-    [Scenario { name: "older-attack", ..ATTACK }, Scenario { name: "older-traffic", variables: STRICT, ..TRAFFIC }];
+pub(super) const OLDER: [Scenario; 3] = [
+    Scenario { name: "older-attack", ..ATTACK },
+    Scenario { name: "older-traffic", variables: STRICT, ..TRAFFIC },
+    Scenario { name: "older-late", ..LATE },
+];
 
 /// The names of all of them.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

@@ -21,6 +21,7 @@ pub(super) struct Scenario {
     pub(super) variables: &'static [(&'static str, &'static str)],
     pub(super) append: &'static str,
     pub(super) cpus: u32,
+    pub(super) memory_mib: u32,
     /// Options of the machine's IOMMU; `None` for a machine without one.
     pub(super) iommu: Option<&'static str>,
     /// Whether it has a disk and a network card, and not only the attacker.
@@ -31,6 +32,8 @@ pub(super) struct Scenario {
     /// More of the kernel's modules.
     pub(super) modules: &'static [&'static str],
     pub(super) with: With,
+    /// Lines with one of these may be complaints of the kernel.
+    pub(super) allowed: &'static [&'static str],
     /// How long it may take, in seconds.
     pub(super) limit_s: u64,
 }
@@ -41,8 +44,11 @@ pub(super) enum With {
     Nothing,
     /// QEMU's monitor at the second serial port: the guest changes its own machine.
     Monitor,
-    /// A table of firmware's that reserves memory for the attacker and for the device 0000:00:10.0.
-    Reserved,
+    /// A table of firmware's that reserves memory for the attacker and for the device 0000:00:10.0, and names a device that is not on PCI: its
+    /// requests come from 0000:00:11.0.
+    Firmware,
+    /// The same, but for that they come from behind a bridge that is not there.
+    LostMaster,
     /// A kernel, and the program that starts it.
     Kexec,
 }
@@ -54,12 +60,14 @@ pub(super) const PLAIN: Scenario = Scenario {
     variables: &[],
     append: "intel_iommu=off",
     cpus: 2,
+    memory_mib: 512,
     iommu: Some("intremap=off"),
     has_traffic: false,
     devices: &[],
     disks: 0,
     modules: &[],
     with: With::Nothing,
+    allowed: &[],
     limit_s: 180,
 };
 const ATTACKER: [&str; 2] = ["-device", "edu,dma_mask=0xffffffffffff,addr=1"];
@@ -81,14 +89,14 @@ impl Scenario {
             kernel,
             append: self.append,
             cpus: self.cpus,
-            memory_mib: 512,
+            memory_mib: self.memory_mib,
             icount: false,
             iommu: self.iommu,
             devices: &devices.iter().map(String::as_str).collect::<Vec<_>>(),
             modules: &drivers,
             files: &files,
             job: &assigned.chain([self.job.to_owned()]).collect::<String>(),
-            allowed: &[],
+            allowed: self.allowed,
             limit: Duration::from_secs(self.limit_s),
         };
         guest.run(store)
@@ -119,8 +127,10 @@ impl Scenario {
     fn files(&self, scratch: &Scratch, kernel: &Kernel) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
         match self.with {
             With::Nothing | With::Monitor => Ok(Vec::new()),
-            With::Reserved => {
-                let table = dmar::table(0x1fff_0000..0x2000_0000, &[(0x01, 0), (0x10, 0)]);
+            With::Firmware | With::LostMaster => {
+                let way: &[(u8, u8)] =
+                    if let With::Firmware = self.with { &[(0x11, 0)] } else { &[(0x1e, 0), (0x11, 0)] };
+                let table = dmar::table(0x1fff_0000..0x2000_0000, &[(0x01, 0), (0x10, 0)], way);
                 Ok(vec![(dmar::PLACE, scratch.file("dmar.aml", &table)?)])
             }
             With::Kexec => Ok(vec![("bin/kexec", kexec::program(scratch)?), ("vmlinuz", kernel.image())]),

@@ -1,4 +1,4 @@
-//! Mutants that change nothing, by the table of docs/mutants.md.
+//! Equivalent mutants, from the table in docs/mutants.md.
 
 use super::mutant::Mutant;
 use crate::failure::Failure;
@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The page that lists them.
+/// The page with the table.
 pub(super) const PAGE: &str = "docs/mutants.md";
 const HEAD: &str = "| mutant | why it changes nothing |";
 
-/// The names in the table of `root`, each of which must be one of `mutants`.
+/// The names in the table of the tree at `root`. Each must be the name of one of `mutants`.
 pub(super) fn listed(root: &Path, mutants: &[Mutant]) -> Result<BTreeSet<String>, Failure> {
     let path = root.join(PAGE);
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
@@ -24,12 +24,12 @@ pub(super) fn listed(root: &Path, mutants: &[Mutant]) -> Result<BTreeSet<String>
 /// The first column of the table.
 fn rows(text: &str) -> Result<BTreeSet<String>, String> {
     let mut lines = text.lines().skip_while(|line| *line != HEAD);
-    lines.next().ok_or_else(|| format!("the table `{HEAD}` is not there"))?;
+    lines.next().ok_or_else(|| format!("the table `{HEAD}` is missing"))?;
     let rows = lines.skip(1).take_while(|line| line.starts_with('|'));
     rows.map(|row| name(row).ok_or_else(|| format!("no mutant with a reason: {row}"))).collect()
 }
 
-/// The mutant of a row, if a reason stands beside it. In a table, markdown has `\|` for `|`.
+/// The mutant in a row, if the row gives a reason. In a table, markdown writes `\|` for `|`.
 fn name(row: &str) -> Option<String> {
     let (name, reason) = row.strip_prefix("| `")?.split_once("` | ")?;
     let reason = reason.strip_suffix('|')?.trim();

@@ -1,4 +1,4 @@
-//! The verdicts so far, a line of JSON for each, so that a sample goes on where it was interrupted.
+//! Stores the verdicts so far, one line of JSON for each, so that an interrupted sample can continue.
 
 use crate::failure::Failure;
 use crate::house::files;
@@ -8,15 +8,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// What has become of a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
     /// A test has failed.
     Caught,
-    /// The tests took far longer than without it: caught too.
+    /// The tests took far longer than without the mutant; it counts as caught.
     Timeout,
-    /// It cannot be built.
+    /// The mutant cannot be built.
     Unviable,
     /// Every test has passed.
     Missed,
@@ -27,14 +27,14 @@ pub(super) enum Verdict {
 pub(super) struct Entry {
     pub(super) mutant: String,
     pub(super) verdict: Verdict,
-    /// The stage that has ended it, with the test; nothing where it was missed.
+    /// The stage that gave the verdict, and the test; empty if the mutant was missed.
     pub(super) by: String,
-    /// Seconds, over all stages.
+    /// Seconds over all stages.
     pub(super) build: f64,
     pub(super) run: f64,
 }
 
-/// The first line: what the verdicts are about.
+/// The first line: what the verdicts apply to.
 #[derive(Serialize, Deserialize)]
 struct Head {
     fingerprint: String,
@@ -48,7 +48,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// The journal at `path`, with the verdicts that it has for these sources. Those for others are dropped, with a word.
+    /// Opens the journal at `path`, with the verdicts that it has for these sources. Verdicts for other sources are
+    /// dropped, with a message.
     pub(super) fn open(path: &Path, fingerprint: &str) -> Result<Self, Failure> {
         let text = match fs::read_to_string(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
@@ -62,7 +63,8 @@ impl Journal {
         });
         let folder = path.parent().unwrap_or(path);
         fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-        // Written anew, for the last line may be half a line. First beside it: this may be interrupted too.
+        // The journal is rewritten, because its last line may be incomplete. It is first written beside the old
+        // file, because this step may be interrupted too.
         let beside = path.with_extension("new");
         let mut whole = line(&Head { fingerprint: fingerprint.to_owned() });
         entries.iter().for_each(|entry| whole.push_str(&line(entry)));
@@ -72,12 +74,12 @@ impl Journal {
         Ok(Self { path: path.to_owned(), file, entries })
     }
 
-    /// What has become of a mutant, if it was tested.
+    /// The verdict on a mutant, if it was tested.
     pub(super) fn entry(&self, mutant: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.mutant == mutant)
     }
 
-    /// Keeps a verdict, before the next mutant is tested.
+    /// Stores a verdict before the next mutant is tested.
     pub(super) fn append(&mut self, entry: Entry) -> Result<(), Failure> {
         self.file.write_all(line(&entry).as_bytes()).map_err(Failure::file(&self.path))?;
         self.entries.push(entry);
@@ -85,7 +87,8 @@ impl Journal {
     }
 }
 
-/// The verdicts of a journal for these sources, up to a line that was never finished. `None` where it is for others.
+/// The verdicts of a journal for these sources, up to an incomplete line. `None` if the journal is for other
+/// sources.
 fn entries(text: &str, fingerprint: &str) -> Option<Vec<Entry>> {
     let (head, rest) = text.split_once('\n')?;
     let head: Head = serde_json::from_str(head).ok()?;
@@ -97,7 +100,8 @@ fn line(of: &impl Serialize) -> String {
     serde_json::to_string(of).expect("it has string keys only") + "\n"
 }
 
-/// What verdicts depend on: every file of the two crates in `tree`. Another compiler may count it otherwise, and test anew.
+/// A hash of what verdicts depend on: every file of the two crates in `tree`. A different compiler may compute a
+/// different hash; then the mutants are tested again.
 pub(super) fn fingerprint(tree: &Path) -> Result<String, Failure> {
     let mut hasher = DefaultHasher::new();
     let mut paths = files::paths(tree)?;
@@ -122,7 +126,7 @@ mod tests {
         Entry { mutant: mutant.to_owned(), verdict: Verdict::Missed, by: String::new(), build: 1.5, run: 20.0 }
     }
 
-    /// A new folder of the test.
+    /// A new folder for a test.
     fn folder(test: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("portcullis-journal-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a new folder");

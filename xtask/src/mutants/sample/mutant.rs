@@ -1,4 +1,4 @@
-//! What is planted: the mutants that cargo-mutants finds in the files that safety rests on.
+//! The mutants that cargo-mutants finds in the files that safety depends on.
 
 use crate::failure::Failure;
 use crate::stages::installed;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What safety rests on: files, and folders with all that is in them but tests.
+/// The files that safety depends on, and folders of such files. Tests in these folders are left out.
 const SAFETY_CRITICAL: &[&str] = &[
     "crates/portcullis/src/address.rs",
     "crates/portcullis/src/chunk/",
@@ -57,21 +57,21 @@ const SAFETY_CRITICAL: &[&str] = &[
     "crates/portcullis-vtd/src/units.rs",
 ];
 
-/// A place in a file: lines and columns from one, columns in characters.
+/// A place in a file. Lines and columns count from one; columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct Position {
     line: usize,
     column: usize,
 }
 
-/// From a place to the one behind its last character.
+/// From a place to the place after the last character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct Span {
     start: Position,
     end: Position,
 }
 
-/// The function that a mutant lies in, if it lies in one.
+/// The function that contains a mutant, if any.
 #[derive(Clone, Debug, Deserialize)]
 struct Function {
     function_name: String,
@@ -82,9 +82,9 @@ struct Function {
 pub(super) struct Mutant {
     pub(super) package: String,
     pub(super) file: String,
-    /// File, line, column, and what is changed. With its number where it is one of several that differ in their place only.
+    /// File, line, column and change, and a number if several mutants differ only in their place.
     pub(super) name: String,
-    /// The name without line and column, which the next edit would move.
+    /// The name without line and column, which change with the next edit.
     #[serde(skip)]
     pub(super) listed_as: String,
     span: Span,
@@ -93,13 +93,13 @@ pub(super) struct Mutant {
 }
 
 impl Mutant {
-    /// The file with the mutant in it. `None` where it has no such place.
+    /// The file with the mutant in it. `None` if the file has no such place.
     pub(super) fn planted(&self, text: &str) -> Option<String> {
         let (start, end) = (offset(text, self.span.start)?, offset(text, self.span.end)?);
         Some([text.get(..start)?, &self.replacement, text.get(end..)?].concat())
     }
 
-    /// Whether safety rests on what it changes. Text for people may say anything.
+    /// Whether safety depends on what the mutant changes. It does not depend on text for people.
     fn is_critical(&self) -> bool {
         let listed =
             |place: &&str| if place.ends_with('/') { self.file.starts_with(*place) } else { self.file == *place };
@@ -109,7 +109,7 @@ impl Mutant {
     }
 }
 
-/// Where in `text` a place is.
+/// The byte offset of a place in `text`.
 fn offset(text: &str, at: Position) -> Option<usize> {
     let line = match at.line.checked_sub(2) {
         None => 0,
@@ -137,7 +137,7 @@ pub(super) fn all(tree: &Path) -> Result<Vec<Mutant>, Failure> {
     parse(&output.stdout)
 }
 
-/// What cargo-mutants has printed: the critical ones, in order, each with a name of its own.
+/// Parses the output of cargo-mutants. Returns the critical mutants in order, each with a unique name.
 fn parse(printed: &[u8]) -> Result<Vec<Mutant>, Failure> {
     let mut mutants: Vec<Mutant> =
         serde_json::from_slice(printed).map_err(|error| Failure::MutantList(error.to_string()))?;
@@ -159,7 +159,8 @@ fn parse(printed: &[u8]) -> Result<Vec<Mutant>, Failure> {
     Ok(mutants)
 }
 
-/// So many of them, as `seed` draws. A larger sample has all of a smaller one in it, and so goes on where that has ended.
+/// The `size` mutants that `seed` selects. A larger sample contains the smaller one, so it continues where that
+/// ended.
 pub(super) fn draw(mut mutants: Vec<Mutant>, size: usize, seed: u64) -> Vec<Mutant> {
     mutants.shuffle(&mut Pcg64Mcg::seed_from_u64(seed));
     mutants.truncate(size);
@@ -171,7 +172,7 @@ pub(super) mod tests {
     use super::{Mutant, Position, SAFETY_CRITICAL, Span, draw, parse};
     use crate::workspace::Workspace;
 
-    /// A mutant of a file that safety rests on.
+    /// A mutant of a file that safety depends on.
     pub(in super::super) fn mutant(start: (usize, usize), end: (usize, usize), replacement: &str) -> Mutant {
         let [start, end] = [start, end].map(|(line, column)| Position { line, column });
         Mutant {
@@ -250,7 +251,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A file that has moved would leave the sample without a word.
+    /// A file that has moved would silently leave the sample.
     #[test]
     fn what_safety_rests_on_is_there() {
         let root = Workspace::read().expect("a workspace").root;

@@ -1,4 +1,4 @@
-//! What the verdicts come to.
+//! The score of a sample.
 
 use super::equivalent::PAGE;
 use super::journal::{Journal, Verdict};
@@ -6,9 +6,10 @@ use super::mutant::Mutant;
 use crate::failure::Failure;
 use std::collections::BTreeSet;
 
-/// The share of the mutants that can be built and change something which the tests have to catch, at least, in percent.
+/// The smallest share of mutants that the tests have to catch, among those that can be built and change something,
+/// in percent.
 const SCORE_MIN: usize = 95;
-/// The share of a sample that may be said to change nothing, at most, in percent.
+/// The largest share of a sample that may be listed as equivalent, in percent.
 const EQUIVALENT_MAX: usize = 10;
 
 /// The verdicts of a sample, counted.
@@ -18,14 +19,15 @@ pub(super) struct Score {
     timeout: usize,
     unviable: usize,
     equivalent: usize,
-    /// By name.
+    /// The number of mutants by verdict.
     missed: Vec<String>,
-    /// Said to change nothing, and caught, with what has caught them.
+    /// Mutants that are listed as equivalent but were caught, with what caught them.
     falsely_listed: Vec<String>,
 }
 
 impl Score {
-    /// What has become of the mutants that are drawn; `equivalent` are those that change nothing, as they are listed.
+    /// Counts the verdicts on the mutants of the sample. `equivalent` are the mutants that are listed as
+    /// equivalent.
     pub(super) fn of(drawn: &[Mutant], journal: &Journal, equivalent: &BTreeSet<String>) -> Self {
         let mut score = Self::default();
         for (mutant, entry) in drawn.iter().filter_map(|mutant| Some((mutant, journal.entry(&mutant.name)?))) {
@@ -44,7 +46,7 @@ impl Score {
         score
     }
 
-    /// Prints it, and fails where it is not good enough.
+    /// Prints the score, and fails if it is not good enough.
     pub(super) fn report(&self) -> Result<(), Failure> {
         println!(
             "\ncaught {}, timeout {}, unviable {}, missed {}, equivalent {}",
@@ -60,12 +62,12 @@ impl Score {
         if wrong.is_empty() { Ok(()) } else { Err(Failure::Sample(wrong)) }
     }
 
-    /// Those that the tests have seen.
+    /// The number of mutants that the tests caught.
     fn seen(&self) -> usize {
         self.caught + self.timeout
     }
 
-    /// Those that they had to see.
+    /// The number of mutants that the tests should have caught.
     fn viable(&self) -> usize {
         self.seen() + self.missed.len()
     }
@@ -74,17 +76,20 @@ impl Score {
         100.0 * self.seen() as f64 / self.viable().max(1) as f64
     }
 
-    /// What is not good enough.
+    /// The goals that the sample misses.
     fn wrong(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         // A sample in which nothing can be caught proves nothing.
         if self.viable() == 0 || self.seen() * 100 < self.viable() * SCORE_MIN {
-            wrong.push(format!("the tests see {:.1} % of the mutants; at least {SCORE_MIN} %", self.percent()));
+            wrong.push(format!(
+                "the tests catch {:.1} % of the mutants; at least {SCORE_MIN} % is required",
+                self.percent()
+            ));
         }
         let size = self.viable() + self.equivalent + self.unviable;
         if self.equivalent * 100 > size * EQUIVALENT_MAX {
             let equivalent = self.equivalent;
-            wrong.push(format!("{equivalent} of {size} mutants are equivalent; at most {EQUIVALENT_MAX} %"));
+            wrong.push(format!("{equivalent} of {size} mutants are equivalent; at most {EQUIVALENT_MAX} % is allowed"));
         }
         wrong
             .extend(self.falsely_listed.iter().map(|caught| format!("{PAGE} lists a mutant that is caught: {caught}")));
@@ -99,7 +104,7 @@ mod tests {
     use super::Score;
     use std::collections::BTreeSet;
 
-    /// A sample of so many that are caught, missed, equivalent.
+    /// A sample with these numbers of caught, missed and equivalent mutants.
     fn score(caught: usize, missed: usize, equivalent: usize) -> Score {
         Score { caught, missed: vec!["a".to_owned(); missed], equivalent, ..Score::default() }
     }
@@ -107,17 +112,21 @@ mod tests {
     #[test]
     fn too_few_that_are_caught_are_refused() {
         assert_eq!(score(95, 5, 0).wrong(), [""; 0]);
-        assert_eq!(score(94, 5, 0).wrong(), ["the tests see 94.9 % of the mutants; at least 95 %"]);
-        assert_eq!(score(19, 1, 2).wrong(), [""; 0], "those that change nothing do not count");
-        assert_eq!(Score { timeout: 19, ..score(0, 1, 0) }.wrong(), [""; 0], "a test that does not end has seen it");
+        assert_eq!(score(94, 5, 0).wrong(), ["the tests catch 94.9 % of the mutants; at least 95 % is required"]);
+        assert_eq!(score(19, 1, 2).wrong(), [""; 0], "equivalent mutants do not count");
+        assert_eq!(Score { timeout: 19, ..score(0, 1, 0) }.wrong(), [""; 0], "a timeout counts as caught");
         assert_eq!(Score { unviable: 9, ..score(0, 0, 0) }.wrong().len(), 1, "nothing was tested");
     }
 
     #[test]
     fn too_many_that_change_nothing_are_refused() {
         assert_eq!(score(90, 0, 10).wrong(), [""; 0]);
-        assert_eq!(score(89, 0, 11).wrong(), ["11 of 100 mutants are equivalent; at most 10 %"]);
-        assert_eq!(Score { unviable: 10, ..score(89, 0, 11) }.wrong(), [""; 0], "they are a part of the sample");
+        assert_eq!(score(89, 0, 11).wrong(), ["11 of 100 mutants are equivalent; at most 10 % is allowed"]);
+        assert_eq!(
+            Score { unviable: 10, ..score(89, 0, 11) }.wrong(),
+            [""; 0],
+            "unviable mutants are part of the sample"
+        );
     }
 
     #[test]

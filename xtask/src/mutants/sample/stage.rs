@@ -1,4 +1,5 @@
-//! What a mutant has to get past: the tests of its package, then those that are built upon it, then the models.
+//! The stages that a mutant has to survive: the tests of its package, then those of packages that depend on it,
+//! then the loom models.
 
 use super::mutant::Mutant;
 use super::watched::{Ended, Times, watch};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Stage {
     pub(super) name: &'static str,
     package: &'static str,
-    /// Which tests of the package; all of them where nothing is said.
+    /// The test targets of the package; all of them if empty.
     tests: &'static [&'static str],
     loom: bool,
 }
@@ -28,7 +29,7 @@ const LIBRARY_MODELS: Stage =
 const DRIVER_MODELS: Stage =
     Stage { name: "portcullis-vtd loom", package: "portcullis-vtd", tests: &["--test", "loom"], loom: true };
 
-/// The stages for a mutant, the one that is most likely to catch it first, and the slowest last.
+/// The stages for a mutant. The one that is most likely to catch it comes first, and the slowest last.
 pub(super) fn stages(mutant: &Mutant) -> &'static [Stage] {
     match mutant.package.as_str() {
         "portcullis" => &[LIBRARY, DRIVER, LIBRARY_MODELS],
@@ -36,9 +37,9 @@ pub(super) fn stages(mutant: &Mutant) -> &'static [Stage] {
     }
 }
 
-/// How a stage has ended, and how long it took to build and to run.
+/// The result of a stage, and how long it took to build and to run.
 pub(super) struct Outcome {
-    /// `None` where the tests could not be built.
+    /// `None` if the tests could not be built.
     pub(super) ended: Option<Ended>,
     pub(super) build: Duration,
     pub(super) run: Times,
@@ -48,7 +49,7 @@ pub(super) struct Outcome {
 pub(super) struct Bench {
     pub(super) tree: PathBuf,
     pub(super) target: PathBuf,
-    /// Where tests keep what they write. One that is ended early leaves it behind.
+    /// The folder for files that tests write. A test that is killed leaves its files there.
     pub(super) scratch: PathBuf,
 }
 
@@ -69,14 +70,14 @@ impl Bench {
         Ok(Outcome { ended: Some(ended), build, run })
     }
 
-    /// The tests of a stage, as cargo builds and runs them.
+    /// The cargo command that builds and runs the tests of a stage.
     fn command(&self, stage: &Stage) -> Command {
         let mut command = Command::new(cargo());
         command.current_dir(&self.tree).args(["test", "--package", stage.package]).args(stage.tests);
-        // Built often, for one changed line. Optimised as ever: unoptimised, the suite takes seven times as long to run, and what
-        // is changed in one line is hardly built faster.
+        // The tests are built often, each time for one changed line. They are optimized all the same: without
+        // optimization the suite takes seven times as long to run, and a change of one line is hardly built faster.
         command.env("CARGO_INCREMENTAL", "1").env("TMPDIR", &self.scratch);
-        // Whether a case fails matters, not which is the smallest that does.
+        // Only whether a case fails matters, so failing cases are not shrunk.
         command.env("PROPTEST_MAX_SHRINK_ITERS", "0");
         if stage.loom {
             command.args(crate::test::LOOM_PROFILE).env("RUSTFLAGS", crate::test::loom_flags());
@@ -88,7 +89,7 @@ impl Bench {
     }
 }
 
-/// Makes a folder that has nothing in it.
+/// Makes an empty folder.
 fn empty(folder: &Path) -> Result<(), Failure> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(Failure::file(folder)(error)),

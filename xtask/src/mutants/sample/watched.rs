@@ -1,4 +1,5 @@
-//! A run of tests that is ended as soon as one has failed, or they take too long: all together, or the next of them to end.
+//! Runs tests and kills them as soon as one test has failed, the run takes too long, or the next line of output
+//! takes too long.
 
 use crate::failure::Failure;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
@@ -9,30 +10,30 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What one process of a run may ask for. A flawed loop may fill a list without end.
+/// The largest address space of one process of a run. A flawed loop may fill a list without end.
 const MEMORY_MAX: u64 = 8 << 30;
 
 /// How long a run takes, or may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Times {
     pub(super) run: Duration,
-    /// The longest time in which it prints no line.
+    /// The longest time without a line of output.
     pub(super) silence: Duration,
 }
 
-/// How a run has ended.
+/// How a run ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Passed,
-    /// With the test that failed, where one had the time to say so.
+    /// The name is that of the failed test, if the run printed it before it ended.
     Failed(Option<String>),
     TimedOut,
 }
 
-/// Runs tests until all have passed, one has failed, or `limits` are over. Returns how long they took, too.
+/// Runs tests until all have passed, one has failed, or `limits` are exceeded. Also returns how long they took.
 pub(super) fn watch(mut command: Command, limits: Times) -> Result<(Ended, Times), Failure> {
     let failure = |error| Failure::Program { program: "cargo".to_owned(), error };
-    // A group of its own: cargo, the tests, and what they start, end together.
+    // A process group of its own lets cargo, the tests and the processes that they start be killed together.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(failure)?;
     confine(&child, limits.run);
@@ -54,7 +55,7 @@ pub(super) fn watch(mut command: Command, limits: Times) -> Result<(Ended, Times
         }
     };
     if early.is_some() {
-        // What is gone already needs no end.
+        // An error means that the processes have already ended.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     }
     let status = child.wait().map_err(failure)?;
@@ -62,12 +63,12 @@ pub(super) fn watch(mut command: Command, limits: Times) -> Result<(Ended, Times
     Ok((ended, Times { run: begun.elapsed(), silence }))
 }
 
-/// The test that a line says has failed.
+/// The name of the failed test, if the line reports one.
 fn failed(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// Limits that hold even if this program ends first. A kernel that knows none of them loses no verdict.
+/// Sets limits that hold even if this program ends first. A kernel without them gives the same verdicts.
 fn confine(child: &Child, limit: Duration) {
     let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
     let at_most = |value| Rlimit { current: Some(value), maximum: Some(value) };
@@ -76,7 +77,8 @@ fn confine(child: &Child, limit: Duration) {
     let _ = prlimit(pid, Resource::Cpu, at_most((limit.as_secs() + 1) * cpus));
 }
 
-/// What the child prints, line by line. The channel closes when no process has the other end any more.
+/// The output of the child, line by line. The channel closes when no process holds the other end of the pipe any
+/// more.
 fn lines(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = channel();
     let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -120,7 +122,7 @@ mod tests {
     #[test]
     fn the_first_failure_ends_the_run_and_all_that_it_has_started() {
         let begun = Instant::now();
-        // The one in the background holds the pipe: were it not ended too, nor would the run be.
+        // The background process holds the pipe. If it were not killed too, the run would not end.
         let script = "echo 'test a ... ok'; sleep 600 & echo 'test b ... FAILED'; wait";
         assert_eq!(shell(script, Duration::from_secs(300)), Ended::Failed(Some("b".to_owned())));
         assert!(begun.elapsed() < Duration::from_secs(200));

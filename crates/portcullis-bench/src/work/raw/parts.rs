@@ -1,5 +1,5 @@
-//! Parts of the library by themselves, for prices of single steps: a table that no device walks, a mapper whose allocator does next to
-//! nothing, and addresses that go back on the benchmark's word.
+//! Single parts of the library, for prices of single steps: a table that no device walks, a mapper whose allocator
+//! does next to nothing, and addresses that are freed without an invalidation.
 
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::{Magazine, Unprotected};
@@ -16,26 +16,26 @@ use portcullis::{
 };
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Levels of a table for 48 bits of address: those that a walk goes down.
+/// Levels of a table for 48 address bits, and so of a walk.
 pub(crate) const LEVELS: u8 = 4;
 
-/// Pages side by side.
+/// A range of pages.
 ///
 /// # Panics
-/// If there are none, or if they wrap.
+/// Panics if there are no pages, or if they wrap around.
 #[inline(always)]
 pub(crate) fn range(first: u64, pages: u64) -> IovaRange {
     IovaRange::new(first, pages).expect("a few pages of low numbers")
 }
 
-/// A table by itself, with the rule of those in which claims are made by marks.
+/// A table alone. Its rule is that of tables in which claims are made by marks.
 pub(crate) struct Table<P> {
     table: SecondLevelTable,
     platform: P,
 }
 
 impl<P: Platform> Table<P> {
-    /// Its pages stay with the process.
+    /// Makes an empty table. Its pages are never freed.
     pub(crate) fn new(platform: P, capabilities: &Capabilities) -> Result<Self, NoMemory> {
         Ok(Self {
             table: SecondLevelTable::new(Walker::new(&platform, true), LEVELS, capabilities, TableRule::Kept)?,
@@ -50,7 +50,7 @@ impl<P: Platform> Table<P> {
 
     #[inline(always)]
     pub(crate) fn is_mapped(&self, page: u64) -> bool {
-        // SAFETY: the platform of `new`; pages of this table stay.
+        // SAFETY: the platform is that of `new`, and pages of this table are never freed.
         unsafe { self.table.lookup(self.walker(), Iova::from_pfn(page)) }.is_some()
     }
 
@@ -58,13 +58,14 @@ impl<P: Platform> Table<P> {
     #[inline(always)]
     pub(crate) fn map(&self, first: u64, pages: u64, phys: PhysAddr, access: Access) -> Result<(), MapError> {
         let segments = [Segment { phys, len: pages * PAGE_SIZE }];
-        // SAFETY: the platform of `new`; the benchmark has one thread, and maps no page twice: that would be refused.
+        // SAFETY: the platform is that of `new`. The benchmark has one thread, and maps no page twice, which would be
+        // refused.
         unsafe { self.table.map(self.walker(), range(first, pages), &segments, access.rights(), true) }
     }
 
     #[inline(always)]
     pub(crate) fn unmap(&self, first: u64, pages: u64) {
-        // SAFETY: the platform of `new`; one thread, so none else unmaps it. No device walks what is cleared.
+        // SAFETY: the platform is that of `new`, and the only thread unmaps it. No device walks the cleared entries.
         unsafe { self.table.unmap(self.walker(), range(first, pages), &mut FreedTables::new()) };
     }
 
@@ -75,33 +76,33 @@ impl<P: Platform> Table<P> {
     }
 }
 
-/// Takes a table page from the host, and gives it back.
+/// Allocates a table page from the host, and frees it.
 #[inline(always)]
 pub(crate) fn lend_frame(platform: &impl Platform) -> Result<(), NoMemory> {
     let frame = platform.allocate_frame(Context::Atomic)?;
-    // SAFETY: just lent, and never shown to anyone.
+    // SAFETY: the page was just allocated, and is known only here.
     unsafe { platform.free_frame(frame) };
     Ok(())
 }
 
-/// Gives a range back to its allocator.
+/// Frees a range in its allocator.
 #[inline(always)]
 pub(crate) fn free<P: Platform>(allocator: &impl IovaAllocator<P>, platform: &P, range: IovaRange) {
-    // SAFETY: no device can be attached, so none reaches anything.
+    // SAFETY: no device can be attached, so no device reaches any memory.
     allocator.free(platform, range, &unsafe { Proof::trusted() });
 }
 
-/// A stack of pages: the last one given back comes first, as with most allocators, so that a map waits for what the unmap before it
-/// has written. It does no more than it must.
+/// A stack of pages. The last page freed is reused first, as with most allocators, so that a map depends on what the
+/// unmap before it has written. It does no more than necessary.
 pub(crate) struct LastFirst {
     pages: Box<[AtomicU64]>,
     free: AtomicUsize,
 }
 
 impl LastFirst {
-    /// Pages there are: more than are ever mapped or waiting in a queue.
+    /// The number of pages: more than are ever mapped or waiting in a queue.
     const PAGES: usize = 1 << 12;
-    /// The lowest of them.
+    /// The lowest page.
     const FIRST: u64 = 1 << 13;
 
     fn new() -> Self {
@@ -110,14 +111,14 @@ impl LastFirst {
     }
 }
 
-// SAFETY: one thread maps and unmaps, so a page is on the stack or handed out. Only single pages are asked for, and claims are left
-// to the table.
+// SAFETY: one thread maps and unmaps, so a page is either on the stack or handed out. Only single pages are requested,
+// and claims are left to the table.
 unsafe impl<P: Platform> IovaAllocator<P> for LastFirst {
     const TABLE_CLAIM_PAGES_MAX: u64 = 1;
 
     #[inline(always)]
     fn allocate(&self, _platform: &P, _request: &IovaRequest) -> Result<IovaRange, MapError> {
-        // Relaxed, and no change in one step: there is one thread.
+        // Relaxed, and without atomic updates: there is only one thread.
         let left = self.free.load(Ordering::Relaxed).checked_sub(1).ok_or(NoMemory)?;
         self.free.store(left, Ordering::Relaxed);
         Ok(range(self.pages[left].load(Ordering::Relaxed), 1))
@@ -140,14 +141,14 @@ unsafe impl<P: Platform> IovaAllocator<P> for LastFirst {
     }
 }
 
-/// A design of nothing but a mapper and its table.
+/// A design that consists of a mapper and its table only.
 pub(crate) struct Bare;
 
 impl DesignInfo for Bare {
     const INFO: Info = Info { id: "bare", ..Magazine::INFO };
 }
 
-// SAFETY: an assembled mapper is a sound one, of sound parts; no device can be attached to an IOMMU of this crate.
+// SAFETY: an assembled mapper of sound parts is sound, and no device can be attached to an IOMMU of this crate.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Bare {
     type Mapper = AssembledMapper<LastFirst, P, I>;
 
@@ -156,27 +157,27 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Bare {
     }
 }
 
-/// A design that does nothing: what is left is the way into a domain and out of it.
+/// A design that does nothing: what remains is the interface of a domain.
 pub(crate) struct Nothing;
 
 impl DesignInfo for Nothing {
     const INFO: Info = Info { id: "nothing", ..Unprotected::INFO };
 }
 
-// SAFETY: it offers no protection; no device can be attached to an IOMMU of this crate.
+// SAFETY: it offers no protection, and no device can be attached to an IOMMU of this crate.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Nothing {
     type Mapper = Idle<<Unprotected as Design<P, I>>::Mapper>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller keeps the contract.
         Ok(Idle(unsafe { <Unprotected as Design<P, I>>::build(setup) }?))
     }
 }
 
-/// Maps each buffer at its own address, by saying so.
+/// Reports that each buffer is mapped at its own address, and does nothing.
 pub(crate) struct Idle<M>(M);
 
-// SAFETY: no device can be attached to an IOMMU of this crate, so none reaches anything.
+// SAFETY: no device can be attached to an IOMMU of this crate, so no device reaches any memory.
 unsafe impl<M: Mapper> Mapper for Idle<M> {
     #[inline(always)]
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {

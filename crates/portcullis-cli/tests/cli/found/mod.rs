@@ -1,4 +1,4 @@
-//! What a performance engineer found in an hour with the program, by number.
+//! Findings of a performance engineer who used the program for an hour, by number.
 
 mod number_1;
 mod number_2;

@@ -1,4 +1,4 @@
-//! `--html` took the trace itself for the name of the page, and wrote over it.
+//! `--html` took the trace itself for the name of the page, and overwrote it.
 
 use super::super::bad_input::refused;
 use super::super::html_target::{Folder, SMALL, out_of_space, paged};
@@ -24,7 +24,7 @@ fn found_1_an_input_is_no_target_by_any_name() {
         }
         refused(&[command, &trace, "--accesses", &log, "--html", &log], &[&log, "is one of the inputs"]);
     }
-    // Nothing is an input and a page, and nothing is read before that is found.
+    // A page is no input either, and this is found before anything is read.
     let page = folder.path("page.html");
     paged(&page);
     refused(&["compare", &page, "--html", &page], &[&page, "is one of the inputs"]);
@@ -42,10 +42,10 @@ fn found_1_a_file_that_is_no_page_stays() {
     for (name, bytes) in foreign {
         let path = folder.put(name, &bytes);
         let parts = [&path, "is not a page that this program wrote", "--html takes the file to write it to"];
-        // The trace was to be read: it is the name of the page that is missing.
+        // The user meant the file to be the trace: the name of the page is missing.
         refused(&["compare", "--designs", "magazine", "--html", &path], &parts);
         refused(&["attack", "--designs", "magazine", "--json", "--html", &path], &parts);
-        // That the input is bad would be found later.
+        // A bad input would be found only later.
         refused(&["compare", "no/such.trace", "--html", &path], &parts);
         assert_eq!(fs::read(&path).expect("a file"), bytes, "{name}");
     }
@@ -69,7 +69,7 @@ fn found_1_a_full_disk_leaves_the_old_page_and_the_result() {
         assert!(said.contains(&page) && said.contains("the page cannot be written"), "{said}");
         assert!(folder.read("page.html") == old && folder.names() == ["page.html"]);
         assert!(text(&output.stdout) == printed(&arguments), "what a run with space prints");
-        // With space there is a new page, which says how the program was called.
+        // With space, a new page is written. It names the command line.
         fs::write(&page, &old).expect("the page as it was");
     }
 }

@@ -1,4 +1,4 @@
-//! An empty table, or one of errors alone, ended with status 0, as if all were well.
+//! A run with an empty table, or with errors only, ended with status 0, as if all were well.
 
 use super::super::nothing_tested::untested;
 use super::super::{DISK, bundled, portcullis, rows, written};
@@ -18,7 +18,7 @@ fn found_2_no_design_offers_the_protection() {
         assert!(page.contains("role=\"alert\"") && page.contains("nothing was tested"), "{command}");
         assert_eq!(document["violations"].as_array().map(Vec::len), Some(1));
     }
-    // What has no protection is a test of something.
+    // A design without protection also tests something.
     let tested = ["compare", "--workload", "rings:ring=16,operations=64", "--designs", "none,solaris", "--protection"];
     assert_eq!(portcullis(&[&tested[..], &["strict"]].concat()).status.code(), Some(0));
 }
@@ -30,7 +30,7 @@ fn found_2_every_run_failed() {
         for designs in ["stock", "static"] {
             for setting in ["address_bits=13", "queued_invalidation=false"] {
                 let arguments = [command, &disk, "--designs", designs, "--set", setting];
-                let document = untested(&arguments, &format!("nothing was tested, for every run failed ({disk})"));
+                let document = untested(&arguments, &format!("nothing was tested because every run failed ({disk})"));
                 assert!(!rows(&document).is_empty() && rows(&document).iter().all(|row| row["error"].is_string()));
             }
         }

@@ -1,10 +1,10 @@
-//! Numbers that disagreed: with a bound, with the code, and with each other.
+//! Numbers that disagreed with a bound, with the code, or with each other.
 
 use super::super::{bundled, compared, float, rows};
 use portcullis::INVALIDATION_TIMEOUT_US;
 use std::fs;
 
-/// Every trace of the folder `traces`, the smallest first.
+/// Every trace of the folder `traces`, in order of size.
 fn traces() -> Vec<String> {
     let entries = fs::read_dir(bundled("")).expect("the folder of traces");
     let names = entries.map(|entry| entry.expect("a file").file_name().into_string().expect("a name"));
@@ -13,7 +13,8 @@ fn traces() -> Vec<String> {
     traces
 }
 
-/// A window of 67.9 µs was seen where the bound was 0, and one of 501 where it was 500: timers and the hardware take their time.
+/// A window of 67.9 µs was seen where the bound was 0, and one of 501 µs where it was 500: timers and hardware add
+/// time.
 #[test]
 fn found_3_no_window_is_longer_than_the_bound_and_what_is_added_to_it() {
     let traces = traces();
@@ -21,7 +22,7 @@ fn found_3_no_window_is_longer_than_the_bound_and_what_is_added_to_it() {
     let mut beyond_bound = 0;
     for (number, trace) in traces.into_iter().enumerate() {
         let path = bundled(&trace);
-        // All designs on one of them.
+        // All designs run on one of the traces.
         let few = if number == 0 { &[][..] } else { &["--designs", "stock,macos,magazine,portcullis"] };
         let document = compared(&[&[path.as_str()], few].concat());
         let equal = document["equal_batch"].as_array().expect("the same at equal batches");
@@ -38,7 +39,7 @@ fn found_3_no_window_is_longer_than_the_bound_and_what_is_added_to_it() {
     assert!(beyond_bound > 0, "where nothing is added to a bound, nothing has to be said of it");
 }
 
-/// The same number as that by which `attack` tells a breach.
+/// `attack` tells a breach by the same number.
 #[test]
 fn found_3_attack_and_compare_add_the_same_to_a_bound() {
     let arguments = ["--workload", "rings:count=2,ring=64,operations=2000", "--designs", "portcullis,macos"];
@@ -52,7 +53,7 @@ fn found_3_attack_and_compare_add_the_same_to_a_bound() {
     }
 }
 
-/// The README said two seconds.
+/// The README named a limit of two seconds.
 #[test]
 fn found_3_the_readme_names_the_time_limit_of_a_commit() {
     let read = |file: &str| {
@@ -70,7 +71,7 @@ fn found_3_the_readme_names_the_time_limit_of_a_commit() {
     assert!(read("docs/portcullis.md").contains(&design), "{design}");
 }
 
-/// The same design in other batches is another row; which of them is best must show.
+/// The same design in other batches has another row. The name must show which of them is best.
 #[test]
 fn found_3_the_best_is_named_with_its_batch() {
     let workload = "rings:count=2,ring=64,operations=2000";

@@ -1,4 +1,4 @@
-//! What was accepted and should have been refused, and the other way round.
+//! Input that was accepted and should have been refused, and the other way round.
 
 use super::super::bad_input::refused;
 use super::super::{DISK, RECEIVE, bundled, compared, json, portcullis, printed, rows, text, written};
@@ -20,7 +20,7 @@ fn found_4_a_design_that_is_there_twice() {
             refused(&[command, &["--designs", twice]].concat(), &expected);
         }
     }
-    // The same design with other parameters is another.
+    // The same design with other parameters counts as another design.
     let document = compared(&["--workload", SMALL, "--designs", "eiovar:k=64,eiovar:k=512", "--protection", "strict"]);
     assert_eq!(rows(&document).len(), 2);
 }
@@ -60,11 +60,11 @@ fn found_4_workloads_that_cannot_be_or_never_end() {
     ] {
         refused(&["compare", "--workload", workload], &[&[workload], &parts[..]].concat());
     }
-    // A transmit buffer for each receive buffer.
+    // The boundary is allowed: a transmit buffer for each receive buffer.
     printed(&["compare", "--workload", &format!("{SMALL},tx=1"), "--designs", "none,stock"]);
 }
 
-/// What the first copy left mapped, the second seemed to unmap without having mapped it.
+/// Mappings that were left over from the first copy seemed to be unmapped by the second, which had not mapped them.
 #[test]
 fn found_4_a_trace_behind_itself() {
     let packed = fs::read(bundled(DISK)).expect("a trace");
@@ -82,12 +82,12 @@ fn found_4_a_byte_order_mark() {
     let trace = format!("\u{feff}# tracer: nop\n{EVENT}");
     let document = compared(&[&written("marked.trace", trace), "--designs", "none,stock"]);
     assert_eq!(document["input"][0]["maps"], 1);
-    // Of a log too: it is another that does not belong to this trace, and no longer one that cannot be read.
+    // The same holds for a log: it is refused because it does not belong to this trace, not because it cannot be read.
     let log = "\u{feff}vtd_inv_desc invalidate desc type iotlb high 0x10040 low 0x400f2\n";
     refused(&["compare", &bundled(DISK), "--accesses", &written("marked.qemu", log)], &["different runs"]);
 }
 
-/// Runs the program with that file for standard input.
+/// Runs the program with this file as standard input.
 fn piped(file: &str, arguments: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     program.args(arguments).stdin(File::open(file).expect("a file"));
@@ -122,7 +122,7 @@ fn found_4_standard_input_is_a_trace() {
     }
     let log = bundled("q-nvme-randread4k.strict.2cpu.qemu.xz");
     document(piped(&log, &[&["compare", &disk, "--accesses", "-"], &designs[..]].concat()));
-    let twice = "`-` is there twice; expected it once";
+    let twice = "`-` appears twice; expected it once";
     refused(&["compare", "-", "-"], &[twice]);
     refused(&["compare", "-", "--accesses", "-"], &[twice]);
     let empty = piped(&written("nothing", ""), &["compare", "-"]);
@@ -140,7 +140,7 @@ fn found_4_a_clock_that_printed_three_hundred_zeros() {
     assert_eq!(clock.parse(), Ok(1e-300));
 }
 
-/// The usage below an error showed the very options that exclude each other.
+/// The usage below an error listed the very options that exclude each other.
 #[test]
 fn found_4_no_usage_suggests_what_cannot_be() {
     let disk = bundled(RECEIVE);
@@ -160,7 +160,7 @@ fn found_4_no_usage_suggests_what_cannot_be() {
     }
 }
 
-/// Help and the version are results: where they cannot be written the status says so.
+/// Help and the version are results: if they cannot be written, the exit status says so.
 #[test]
 #[cfg(target_os = "linux")]
 fn found_4_help_on_a_full_disk() {
@@ -172,7 +172,7 @@ fn found_4_help_on_a_full_disk() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains("the result could not be written"), "{arguments:?}: {said}");
-        // A reader that has seen enough is no failure.
+        // A reader that closes the pipe early is no failure.
         let mut program = Command::new(env!("CARGO_BIN_EXE_portcullis"));
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

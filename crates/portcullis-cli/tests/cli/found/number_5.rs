@@ -1,4 +1,4 @@
-//! What misled: rates, advice, the clock, and parameters that nothing explained.
+//! Output that misled: rates, advice, the clock, and parameters without an explanation.
 
 use super::super::bad_input::refused;
 use super::super::{DISK, RECEIVE, bundled, compared, float, json, portcullis, printed, row, text};
@@ -15,7 +15,7 @@ fn found_5_every_parameter_of_a_workload_is_explained() {
         let id = string(workload, "id");
         let paragraph =
             shown.split("\n\n").find(|paragraph| paragraph.lines().next() == Some(&id)).expect("a paragraph");
-        // It is wrapped.
+        // The paragraph is wrapped.
         let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(paragraph.contains(&string(workload, "description")), "{paragraph}");
         let defaults = workload["defaults"].as_object().expect("defaults");
@@ -27,7 +27,7 @@ fn found_5_every_parameter_of_a_workload_is_explained() {
             assert_eq!(defaults.get(&key), Some(&parameter["default"]), "{id}: {key}");
             let line = format!("parameter {key} = {}: {description}; {expected}", parameter["default"]);
             assert!(paragraph.contains(&line), "{line} in\n{paragraph}");
-            // What the list says is what is refused.
+            // The list states the same bounds as the error.
             refused(
                 &["compare", "--workload", &format!("{id}:{key}=-1")],
                 &[&format!("`{key}=-1`: expected {expected}")],
@@ -61,7 +61,7 @@ fn found_5_a_buffers_capacity_is_no_payload() {
     }
 }
 
-/// A disk has no link, and a network card no limit of requests.
+/// A disk has no link, and a network card has no limit of requests.
 #[test]
 fn found_5_disks_are_not_judged_by_a_link() {
     let disk = bundled(DISK);
@@ -79,7 +79,7 @@ fn found_5_disks_are_not_judged_by_a_link() {
     assert_eq!(row(&compared(&[&bundled(RECEIVE), "--designs", "none"]), "none", "none")["traffic"], "network");
 }
 
-/// A ring has a core of its own: one does not get those of five, nor do sixteen share those.
+/// Each ring has its own core: one ring does not get the cores of five, and sixteen rings do not share five cores.
 #[test]
 fn found_5_as_many_cores_as_rings() {
     let unprotected = |count: u32, link: &str| {
@@ -92,10 +92,10 @@ fn found_5_as_many_cores_as_rings() {
         let all = unprotected(count, "link_gbps=10000");
         assert!((all / one / f64::from(count) - 1.0).abs() < 0.01, "{count} rings carry {all}, one {one}");
     }
-    assert!((unprotected(16, "link_gbps=25") - 25.0).abs() < 1e-6, "the link is a limit all the same");
+    assert!((unprotected(16, "link_gbps=25") - 25.0).abs() < 1e-6, "the link is still a limit");
 }
 
-/// Where all designs are equal none is chosen over the others, and what can be done today comes first.
+/// If all designs are equal, the advice prefers none of them. What can be done today comes first.
 #[test]
 fn found_5_equal_designs_have_no_winner() {
     let document = compared(&[&bundled(DISK)]);
@@ -106,7 +106,7 @@ fn found_5_equal_designs_have_no_winner() {
     assert_eq!(document["best"][0]["strict"], serde_json::json!({"design": "magazine", "options": {}, "batch": 1}));
 }
 
-/// Full speed is not what was recorded: both are there.
+/// Full speed differs from the recorded speed: both are printed.
 #[test]
 fn found_5_the_recorded_speed_stands_next_to_full_speed() {
     let (receive, designs) = (bundled(RECEIVE), ["--designs", "magazine", "--protection", "strict"]);

@@ -7,10 +7,12 @@ use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::design::Design;
 use portcullis::designs::{Eiovar, FreeBsd, Identity, Magazine, Solaris, Static, Stock, Unprotected};
-use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Rule};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;
+/// Turns of a spin in which a unit is done with a few invalidations.
+const HARDWARE_TURNS: u32 = 1000;
 
 pub(super) const CHECKS: &[Check] = &[
     Check::driven("design-stock-is-strict", strict::<Stock>),
@@ -31,6 +33,25 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("design-static-reaches-what-it-was-told", identity),
 ];
 
+/// What holds for every design that translates.
+pub(super) fn of<D: Design<Wired, WiredUnit>>() -> Vec<Check> {
+    if D::INFO.physical_addresses() || D::INFO.is_hypothetical() {
+        return Vec::new();
+    }
+    let checks = D::INFO.protections.iter().map(|protection| match protection {
+        Protection::Strict => vec![
+            Check::driven("design-is-strict", strict::<D>),
+            Check::driven("design-strict-gives-the-rights-asked-for", rights::<D, false>),
+        ],
+        Protection::Deferred => vec![
+            Check::driven("design-deferred-ends-in-its-window", deferred_window::<D>),
+            Check::driven("design-deferred-gives-the-rights-asked-for", rights::<D, true>),
+        ],
+        Protection::None => Vec::new(),
+    });
+    checks.flatten().collect()
+}
+
 /// Rounds of map, DMA, unmap and DMA, with other mappings alive.
 fn strict<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
@@ -47,14 +68,69 @@ fn strict<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
         space.domain.unmap_raw(iova, len)?;
         for (at, phys) in [(iova, page(10 * round)), last] {
             let expected = write_refused(A, at.as_u64(), FaultReason::NoWrite);
-            agree!(driven.write(A, at, phys)?, expected, "round {round} at {at}, unmapped");
+            agree!(driven.write(A, at, phys)?, expected, "{}: round {round} at {at}, unmapped", Rule::Strict);
         }
-        agree!(driven.write(A, kept, page(100))?, Seen::Landed, "what stayed mapped");
+        agree!(driven.write(A, kept, page(100))?, Seen::Landed, "{}: what stayed mapped", Rule::Reach);
     }
     Ok(())
 }
 
-/// After the unmap the device still reaches the page, for the declared window. After the tick it does not.
+/// Batches of mappings: when the window that the design names has passed, and with it a tick that was due, the device reaches none of them. Where
+/// it names no window, the device reaches what is mapped, and no more is said.
+fn deferred_window<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<D>(Protection::Deferred)?;
+    space.domain.attach(A)?;
+    let kept = space.map(page(1000), PAGE_SIZE, BOTH)?;
+    for round in 0..4 {
+        let mut mapped = Vec::new();
+        for number in 0..8 {
+            let phys = page(10 * (8 * round + number));
+            let iova = space.map(phys, PAGE_SIZE, BOTH)?;
+            agree!(driven.write(A, iova, phys)?, Seen::Landed, "{}: round {round} at {iova}", Rule::Reach);
+            mapped.push((iova, phys));
+        }
+        for (iova, _) in &mapped {
+            space.domain.unmap_raw(*iova, PAGE_SIZE)?;
+        }
+        if let Some(window_us) = space.domain.usage().window_us_max {
+            driven.pass_us(window_us + 1);
+            // What the hardware has been told takes it a while, on its own clock.
+            (0..HARDWARE_TURNS).for_each(|_| driven.rig().pause());
+            if space.domain.due_us().is_some() {
+                space.domain.tick()?;
+            }
+            for (iova, phys) in mapped {
+                let expected = write_refused(A, iova.as_u64(), FaultReason::NoWrite);
+                agree!(driven.write(A, iova, phys)?, expected, "{}: round {round} at {iova}, unmapped", Rule::Strict);
+            }
+        }
+        agree!(driven.write(A, kept, page(1000))?, Seen::Landed, "{}: what stayed mapped", Rule::Reach);
+    }
+    Ok(())
+}
+
+/// What a device may do it can, and what it may not is refused.
+fn rights<D: Design<Wired, WiredUnit>, const DEFERRED: bool>(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<D>(if DEFERRED { Protection::Deferred } else { Protection::Strict })?;
+    space.domain.attach(A)?;
+    let (read, written) =
+        (space.map(page(0), PAGE_SIZE, Access::DeviceReads)?, space.map(page(1), PAGE_SIZE, Access::DeviceWrites)?);
+    agree!(space.read(A, read, page(0))?, Seen::Landed, "{}: a read", Rule::Reach);
+    agree!(driven.write(A, written, page(1))?, Seen::Landed, "{}: a write", Rule::Reach);
+    // QEMU records no refusal by what it has cached.
+    agree!(driven.write(A, read, page(0))?.is_blocked(), true, "{}: a write to what is mapped for reads", Rule::Rights);
+    agree!(
+        space.read(A, written, page(1))?.is_blocked(),
+        true,
+        "{}: a read of what is mapped for writes",
+        Rule::Rights
+    );
+    Ok(())
+}
+
+/// After the unmap the device still reaches the page: the declared window. After the tick it does not.
 fn deferred_tick<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<D>(Protection::Deferred)?;

@@ -21,6 +21,8 @@ mod translation;
 mod unmaps;
 
 use super::Check;
+use super::wiring::{Wired, WiredUnit};
+use portcullis::design::Design;
 
 /// All checks.
 pub(super) fn all() -> Vec<Check> {
@@ -46,4 +48,10 @@ pub(super) fn all() -> Vec<Check> {
         teardown::CHECKS,
     ]
     .concat()
+}
+
+/// The checks of one design, which need not be in any list: those of each protection that it offers. Where it has the addresses of memory
+/// themselves, or wants hardware that does not exist, there are none.
+pub fn of_design<D: Design<Wired, WiredUnit>>() -> Vec<Check> {
+    designs::of::<D>()
 }

@@ -1,99 +1,92 @@
-//! One run with a malicious device in it.
+//! A run with a malicious device.
 
-use super::super::any_domain::AnyDesign;
 use super::super::observers::Residual;
-use super::super::world::{LabUnit, World};
+use super::super::world::World;
 use super::super::{Job, RunError, perform};
 use super::{Adversary, Found};
-use crate::platform::LabPlatform;
 use portcullis::Protection;
-use portcullis::design::Design;
 use portcullis_model::{PrefetchFlaw, RingFlaw};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Cached translations that must have been found before their unmap. A run with fewer has shown nothing.
+/// The number of cached translations that must be seen before their unmap. A run with fewer shows nothing.
 pub const PROBES_CACHED_MIN: u64 = 1000;
 
 const PS_PER_US: f64 = 1e6;
 
-/// What a malicious device has found out about a design.
+/// What a malicious device found out about a design.
 #[derive(Clone, Debug, Default)]
 pub struct Attacked {
-    /// What got through, by rule.
+    /// The accesses that got through, by rule.
     pub found: Vec<Found>,
-    /// Accesses that the device made beside those of the work.
+    /// Accesses that the device made in addition to those of the work.
     pub probes: u64,
-    /// Pages whose translation the hardware held when their unmap began; `None` where addresses are physical.
+    /// Pages whose translation the hardware had cached when their unmap began; `None` if addresses are physical.
     pub probes_cached: Option<u64>,
-    /// Accesses that reached bytes of a page beside those of the buffer that it was mapped for (S8). No breach: an IOMMU
-    /// translates whole pages.
+    /// Accesses that reached bytes of a page outside the buffer for which it was mapped (S8). This is no breach,
+    /// because an IOMMU translates whole pages.
     pub residual_accesses: u64,
-    /// The most entries of one ring that the device reached at once though they were cleared, inside a burst, before the invalidation at
-    /// its end; `None` where there are no rings.
+    /// The most entries of one ring that the device reached at once although they were cleared: inside a burst, before
+    /// the invalidation at its end. `None` if there are no rings.
     pub in_burst_entries_max: Option<u64>,
-    /// Maps that found their ring full; `None` where there are no rings.
+    /// Maps that found their ring full; `None` if there are no rings.
     pub refused_maps: Option<u64>,
-    /// Those of them that were never made: no later commit made room, or the ring is too small.
+    /// Refused maps that were never made, because no later commit made room, or because the ring is too small.
     pub given_up_maps: Option<u64>,
-    /// Bytes so exposed times how long, in byte-microseconds; `None` where addresses are physical.
+    /// Such bytes (S8), each times how long it was exposed, in byte-microseconds; `None` if addresses are physical.
     pub residual_bytes_us: Option<f64>,
-    /// Walks that a prefetcher or the driver asked for, and that found a page.
+    /// Walks for prefetches, requested by a prefetcher or by the driver, that found a page.
     pub prefetches: u64,
-    /// How long the design says that an unmap waits for the hardware to be told, in microseconds; `None` without bound.
+    /// The design's bound on how long an unmap waits until the hardware is told, in microseconds; `None` if there is
+    /// no bound.
     pub bound_us: Option<u64>,
-    /// How much longer than that a buffer may be reached before it counts as a breach: what timers and the hardware may take
-    /// beside it, in microseconds; `None` without bound.
+    /// How much longer than the bound a buffer may be reached before this counts as a breach: the time that timers and
+    /// the hardware may add, in microseconds. `None` if there is no bound.
     pub grace_us: Option<f64>,
-    /// Why the run ended early, if it did. What was found until then stands.
+    /// Why the run ended early, if it did. Findings up to then are valid.
     pub error: Option<RunError>,
 }
 
 impl Attacked {
-    /// Whether so little was cached that nothing is shown of a design that should protect.
+    /// Whether too little was cached to show anything about a design that should protect.
     pub fn proves_nothing(&self) -> bool {
         self.probes_cached.is_some_and(|cached| cached < PROBES_CACHED_MIN)
     }
 }
 
-/// Makes the run of `job` with a malicious device in it, whose choices are drawn from the seed of the job.
+/// Makes the run of `job` with a malicious device. The device's choices are drawn from the seed of the job.
 pub fn attack(job: &Job<'_>) -> Attacked {
-    run(job, AnyDesign::listed(job.design), Broken::Nothing)
-}
-
-/// The same for a design that is in no list; that of `job` has no part in it.
-pub fn attack_design<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>) -> Attacked {
-    run(job, AnyDesign::of::<D>(), Broken::Nothing)
+    run(job, Broken::Nothing)
 }
 
 /// The same on hardware that refuses every invalidation once `hand_backs` buffers have been handed back. A design that keeps
 /// S11 ends the run there, with an error.
-pub fn attack_on_breaking_hardware<D: Design<LabPlatform, LabUnit>>(job: &Job<'_>, hand_backs: u64) -> Attacked {
-    run(job, AnyDesign::of::<D>(), Broken::After(hand_backs))
+pub fn attack_on_breaking_hardware(job: &Job<'_>, hand_backs: u64) -> Attacked {
+    run(job, Broken::After(hand_backs))
 }
 
-/// The same on hardware whose prefetcher has a flaw.
+/// Like [`attack`], on hardware whose prefetcher has a flaw.
 pub fn attack_on_flawed_prefetcher(job: &Job<'_>, flaw: PrefetchFlaw) -> Attacked {
-    run(job, AnyDesign::listed(job.design), Broken::Prefetcher(flaw))
+    run(job, Broken::Prefetcher(flaw))
 }
 
-/// The same on hardware whose rings have a flaw.
+/// Like [`attack`], on hardware whose rings have a flaw.
 pub fn attack_on_flawed_rings(job: &Job<'_>, flaw: RingFlaw) -> Attacked {
-    run(job, AnyDesign::listed(job.design), Broken::Rings(flaw))
+    run(job, Broken::Rings(flaw))
 }
 
-/// What is wrong with the hardware.
+/// The flaw of the hardware.
 enum Broken {
     Nothing,
-    /// It refuses every invalidation once so many buffers have been handed back.
+    /// The hardware refuses every invalidation after this many hand-backs.
     After(u64),
     Prefetcher(PrefetchFlaw),
     Rings(RingFlaw),
 }
 
-fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
+fn run(job: &Job<'_>, broken: Broken) -> Attacked {
     let bystander = Adversary::stranger(&job.work.devices());
-    let mut world = match World::new(job, design, Some(bystander)) {
+    let mut world = match World::new(job, Some(bystander)) {
         Ok(world) => world,
         Err(error) => return Attacked { error: Some(error), ..Attacked::default() },
     };
@@ -113,7 +106,7 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
     if error.is_none() && job.protection != Protection::None {
         outstay(&world, &adversary);
     }
-    // Closing the domains takes invalidations.
+    // Closing the domains needs invalidations.
     world.vtd.refuse_invalidations(false);
     let grace_us = bound_us.map(|_| job.grace_ps() as f64 / PS_PER_US);
     let translated = (!world.info.physical_addresses()).then_some(());
@@ -122,7 +115,7 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
     let (probes, counters) = (adversary.probes(), world.vtd.counters());
     let has_rings = world.info.is_hypothetical();
     let tally = world.tally.borrow();
-    // What still waits was never made either.
+    // Maps that still wait were never made either.
     let (refused_maps, given_up_maps) = (tally.refused_maps, tally.given_up_maps + world.backlog.borrow().len());
     Attacked {
         found: adversary.found(),
@@ -140,7 +133,7 @@ fn run(job: &Job<'_>, design: AnyDesign, broken: Broken) -> Attacked {
     }
 }
 
-/// Waits until no buffer that is back may be reached any more, and tries everything once again.
+/// Waits until no handed-back buffer may be reached any more, and then tries everything once more.
 fn outstay(world: &Rc<World>, adversary: &Rc<RefCell<Adversary>>) {
     let (inner, adversary) = (world.clone(), adversary.clone());
     let body = move || {

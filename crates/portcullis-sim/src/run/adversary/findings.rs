@@ -1,4 +1,4 @@
-//! What got through, by rule, and whether the design says so of itself.
+//! The accesses that got through, by rule, and whether the design declares them.
 
 use super::owners::Breach;
 use portcullis::design::Info;
@@ -12,14 +12,15 @@ const PS_PER_US: f64 = 1e6;
 pub struct Found {
     /// The rule.
     pub rule: Rule,
-    /// Whether the design declares that it breaks this rule under this protection, and has kept the bound that it names.
+    /// Whether the design declares that it breaks this rule under this protection, and kept the bound that it names.
     pub declared: bool,
-    /// How many there were. Of S3 and S9 also addresses that must not have been handed out; of S4 walks into freed tables.
+    /// The number of such accesses. For S3 and S9, this includes addresses that must not have been handed out; for S4,
+    /// walks into freed tables.
     pub accesses: u64,
-    /// The longest after the hand-back of a buffer that one of them reached it, in microseconds.
+    /// The longest time after a buffer's hand-back at which one of them reached it, in microseconds.
     pub window_us_max: Option<f64>,
-    /// Bytes of such buffers, each times how long it was reached after its hand-back, summed, in byte-microseconds. At least:
-    /// a device cannot try all that is stale all the time.
+    /// Bytes of these buffers, each times how long it was reached after its hand-back, summed, in byte-microseconds. A
+    /// lower bound, because a device cannot try everything that is stale all the time.
     pub bytes_us: Option<f64>,
 }
 
@@ -30,13 +31,13 @@ struct Sum {
     bytes_ps: u128,
 }
 
-/// What got through.
+/// The accesses that got through.
 pub(super) struct Findings {
     info: &'static Info,
     protection: Protection,
-    /// How long after its hand-back a buffer may be reached where that is declared; `None` without bound.
+    /// How long after its hand-back a buffer may be reached, if that is declared; `None` if there is no bound.
     pub(super) bound_ps: Option<u64>,
-    /// Since when the hardware refuses invalidations.
+    /// When the hardware began to refuse invalidations.
     pub(super) broken_since_ps: Option<u64>,
     found: BTreeMap<(Rule, bool), Sum>,
 }
@@ -46,7 +47,8 @@ impl Findings {
         Self { info, protection, bound_ps, broken_since_ps: None, found: BTreeMap::new() }
     }
 
-    /// An access got through at `at_ps`, and has exposed a buffer for so many byte-picoseconds more.
+    /// Records an access that got through at `at_ps` and has exposed a buffer for `exposed_bytes_ps` more
+    /// byte-picoseconds.
     pub(super) fn convict(&mut self, breach: &Breach, at_ps: u64, exposed_bytes_ps: u128) {
         let window_ps = breach.back_ps.map(|back_ps| at_ps.saturating_sub(back_ps));
         let sum = self.found.entry(self.charge(breach, window_ps)).or_default();
@@ -55,19 +57,20 @@ impl Findings {
         sum.bytes_ps += exposed_bytes_ps;
     }
 
-    /// The rule was broken that many times, other than by reaching a page.
+    /// Records that the rule was broken `times` times, other than by reaching a page.
     pub(super) fn count(&mut self, rule: Rule, times: u64) {
         if times > 0 {
             self.found.entry((rule, self.info.breaks(self.protection, rule))).or_default().accesses += times;
         }
     }
 
-    /// What the breach is where nothing is ever taken away from a device: it reaches what it should not, and always has.
+    /// The breach under this protection. Without protection nothing is ever withdrawn from a device, so every breach
+    /// is one of reach, without a hand-back.
     pub(super) fn as_protected(&self, breach: Breach) -> Breach {
         if self.protection == Protection::None { Breach { rule: Rule::Reach, back_ps: None } } else { breach }
     }
 
-    /// The rule that the breach counts under, and whether it is declared.
+    /// The rule under which the breach counts, and whether it is declared.
     fn charge(&self, breach: &Breach, window_ps: Option<u64>) -> (Rule, bool) {
         let declares = |rule| self.info.breaks(self.protection, rule);
         match breach.rule {
@@ -75,7 +78,7 @@ impl Findings {
                 let in_time = self.bound_ps.is_none_or(|bound_ps| window_ps.is_some_and(|window| window <= bound_ps));
                 let declared = declares(Rule::Strict) && in_time;
                 let broken = self.broken_since_ps.is_some_and(|since_ps| breach.back_ps >= Some(since_ps));
-                // Nothing can have been invalidated: the buffer must not have come back at all.
+                // The hardware refused the invalidation, so the buffer must not have been handed back at all.
                 if broken && !declared {
                     (Rule::Completion, declares(Rule::Completion))
                 } else {
@@ -86,7 +89,7 @@ impl Findings {
         }
     }
 
-    /// All of it, by rule.
+    /// All findings, by rule.
     pub(super) fn by_rule(&self) -> Vec<Found> {
         let found = |(&(rule, declared), sum): (&(Rule, bool), &Sum)| Found {
             rule,

@@ -1,19 +1,19 @@
-//! A malicious device. It watches a run from the place of the driver: it is told of every map, unmap and hand-back, and acts
-//! at each of them. Its accesses are real ones, at the time of the core that it acts beside: they fill the caches of the
-//! modelled unit, walk its tables and are refused by it. They cost no core anything, and the workload's counts know nothing of
-//! them.
+//! A malicious device. It has the driver's knowledge of a run: it is told of every map, unmap and hand-back, and acts
+//! at each of them. Its accesses are real ones, at the time of the core beside which it acts: they fill the caches of
+//! the modelled unit, walk its tables, and are refused by it. They cost no core anything, and do not show in the
+//! workload's counts.
 //!
-//! It learns addresses from the maps of its own host, has every translation cached before the unmap, and goes on using what it
-//! still reaches afterwards, so that no cache drops it by itself. Beside that it tries what it was never given: neighbours,
-//! guesses, reserved addresses, those of other devices, rights that were not asked for, the rest of pages. What it tries beyond
-//! the mapping at hand is drawn from a seed, a bounded number at each step.
+//! It learns addresses from the maps of its own host, gets every translation cached before the unmap, and keeps using
+//! what it still reaches afterwards, so that no cache evicts it. It also tries what it was never given: neighbours,
+//! guesses, reserved addresses, addresses of other devices, rights that were not granted, and the rest of pages. What
+//! it tries beyond the current mapping is drawn from a seed, a bounded number at each step.
 
 mod attack;
 mod findings;
 mod owners;
 
 pub use attack::{
-    Attacked, PROBES_CACHED_MIN, attack, attack_design, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
+    Attacked, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
     attack_on_flawed_rings,
 };
 pub use findings::Found;
@@ -37,79 +37,81 @@ use std::sync::Arc;
 
 /// Pages of one mapping that are tried at a time.
 const SAMPLE: usize = 16;
-/// Stale translations that are kept in use, and as many of mappings that are on their way out. Each a quarter of a usual IOTLB,
-/// so that they do not push each other out.
+/// Stale translations that are kept in use. The same number applies to mappings that are being unmapped. Each is a
+/// quarter of a usual IOTLB, so that they do not evict each other.
 const HOSTAGES_MAX: usize = 32;
-/// How far behind the hardware may be before the device waits with what it need not try now: what a walker takes for a few walks.
+/// How far the hardware may be behind before the device postpones what it need not try now: the time that a walker
+/// takes for a few walks.
 const BACKLOG_PS: u64 = 2 * PS_PER_US;
-/// Pages ever seen that are tried at each step, and as many neighbours of some.
+/// Pages seen before that are tried at each step, and as many neighbours of some of them.
 const SEEN_PER_STEP: usize = 2;
-/// How far from a page its neighbours are looked for.
+/// The largest distance of a tried neighbour from its page.
 const NEIGHBOURHOOD: u64 = 8;
-/// Below this address designs look first, so half of the guesses are there.
+/// Designs first look below this address, so half of the guesses lie there.
 const LOW_PFN: u64 = 1 << (32 - PAGE_SHIFT);
 const PS_PER_US: u64 = 1_000_000;
 
-/// An access that no mapping explains, while maps were under way that may yet.
+/// An access that no mapping explains yet. A map that was in progress may still explain it.
 struct Suspect {
     place: Place,
     memory: u64,
     rights: Rights,
     breach: Breach,
     at_ps: u64,
-    /// The cores that are still inside a map that they were in then.
+    /// The cores that have not yet ended the map in which they were then.
     under_way: SmallVec<[usize; 4]>,
 }
 
-/// A page of a mapping that is cleared while its buffer is not yet back: it waits for the rest of its batch.
+/// A page of a mapping that is cleared but whose buffer is not yet handed back, because it waits for the rest of its
+/// batch.
 struct Departing {
     slot: Slot,
     place: Place,
     rights: Rights,
 }
 
-/// What it has counted.
+/// The counters of the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Probes {
     /// Accesses.
     pub(super) all: u64,
-    /// Pages whose translation the hardware held when their unmap began.
+    /// Pages whose translation the hardware had cached when their unmap began.
     pub(super) cached: u64,
-    /// Accesses that reached bytes of a page beside those of its buffer.
+    /// Accesses that reached bytes of a page outside its buffer.
     pub(super) residual: u64,
 }
 
-/// The malicious device, and those that conspire with it.
+/// The malicious device, and the devices that cooperate with it.
 pub(super) struct Adversary {
     vtd: Arc<Vtd>,
-    /// Who it may call itself: the devices of the run, one with a domain in which nothing is mapped, one with no domain.
+    /// The source ids that it may use: the devices of the run, one with an empty domain, and one without a domain.
     sources: Vec<SourceId>,
     address_bits: u8,
     random: Pcg64Mcg,
     owners: Owners,
     findings: Findings,
     suspects: Vec<Suspect>,
-    /// Pages that were reached after their hand-back, and will be again.
+    /// Pages that were reached after their hand-back, and will be tried again.
     hostages: Vec<Place>,
-    /// Whether entries lead to runs of bytes, and not to pages.
+    /// Whether addresses name ring entries, which lead to runs of bytes, not pages.
     is_by_entry: bool,
-    /// First pages of what entries lead to that are cleared and not yet invalidated, each with the rights.
+    /// First pages of entries that are cleared and not yet invalidated, each with its memory and rights.
     in_burst: Vec<(Slot, Place, u64, Rights)>,
-    /// The most of those in one ring that were within reach at once.
+    /// The most of these in one ring that were within reach at once.
     in_burst_max: u64,
-    /// Kept in use as well: by the end of a large batch nothing else of its first mappings would be cached any more.
+    /// Also kept in use: otherwise, by the end of a large batch, nothing of its first mappings would still be cached.
     departing: Vec<Departing>,
     /// The cores that are inside a map.
     mapping: SmallVec<[usize; 4]>,
     probes: Probes,
-    /// Walks that the unit had made into freed tables before the run.
+    /// Walks into freed tables that the unit had made before the run.
     walks_into_freed: u64,
-    /// Hand-backs that are still to come before the hardware breaks.
+    /// The number of hand-backs left before the hardware breaks.
     breaks_in: Option<u64>,
     now_ps: u64,
     /// When the last of its accesses so far is answered.
     answered_ps: u64,
-    /// The latest hand-back.
+    /// The time of the latest hand-back.
     back_ps: u64,
 }
 
@@ -157,7 +159,7 @@ impl Adversary {
             is_by_entry,
             in_burst: Vec::new(),
             in_burst_max: 0,
-            // Not the sequence that workloads draw from.
+            // This sequence differs from the one from which workloads draw.
             random: Pcg64Mcg::seed_from_u64(job.seed ^ 0x6174_7461_636b),
             owners: Owners::default(),
             findings: Findings::new(world.info, job.protection, bound_ps),
@@ -173,13 +175,13 @@ impl Adversary {
         }
     }
 
-    /// A device that is none of `devices`.
+    /// A source id that is not among `devices`.
     pub(super) fn stranger(devices: &[SourceId]) -> SourceId {
         let mut others = (0..=u16::MAX).rev().map(SourceId).filter(|source| !devices.contains(source));
         others.next().unwrap_or(SourceId(u16::MAX))
     }
 
-    /// Has the hardware refuse every invalidation once that many buffers have been handed back.
+    /// Makes the hardware refuse every invalidation after this many hand-backs.
     pub(super) fn break_hardware_after(&mut self, hand_backs: u64) {
         self.breaks_in = Some(hand_backs);
     }
@@ -188,35 +190,37 @@ impl Adversary {
         self.now_ps = self.now_ps.max(now_ps);
     }
 
-    /// What it has counted so far.
+    /// The counters so far.
     pub(super) fn probes(&self) -> Probes {
         self.probes
     }
 
-    /// The most entries of one ring that were cleared, not yet invalidated, and within reach at once; `None` where there are no rings.
+    /// The most entries of one ring that were cleared, not yet invalidated, and within reach at once; `None` if there
+    /// are no rings.
     pub(super) fn in_burst_entries_max(&self) -> Option<u64> {
         self.is_by_entry.then_some(self.in_burst_max)
     }
 
-    /// What tells the memory behind the first byte of a page from other memory: the page or, by an entry, the byte.
+    /// Identifies the memory behind the first byte of a page: the page or, for an entry, the byte.
     fn name(&self, phys: PhysAddr) -> u64 {
         if self.is_by_entry { phys.as_u64() } else { phys.pfn() }
     }
 
-    /// What got through so far.
+    /// The findings so far.
     pub(super) fn found(&mut self) -> Vec<Found> {
         let walks = self.vtd.counters().walks_into_freed;
         self.findings.count(Rule::Tables, walks - std::mem::replace(&mut self.walks_into_freed, walks));
         self.findings.by_rule()
     }
 
-    /// From when on no buffer that is back by now may be reached. Without bound, after twice what the queues of Linux wait.
+    /// The time from which no buffer handed back so far may be reached. Without a bound, this is twice the timeout of
+    /// Linux's queues.
     pub(super) fn over_ps(&self) -> u64 {
         const UNBOUNDED_PS: u64 = 20_000 * PS_PER_US;
         self.back_ps + self.findings.bound_ps.map_or(UNBOUNDED_PS, |bound_ps| bound_ps + 1)
     }
 
-    /// A mapping has been made. To be told before anybody else can act.
+    /// Records that a mapping has been made. Must be called before any other core can act.
     fn mapped(&mut self, slot: Slot, live: &Live) {
         let rights = live.access.rights();
         for page in live.pages() {
@@ -227,12 +231,13 @@ impl Adversary {
         }
     }
 
-    /// A core begins a map: from now on the device may see what nobody has been told of.
+    /// Records that a core begins a map: from now on the device may see translations that have not been announced.
     fn map_begins(&mut self, core: usize) {
         self.mapping.push(core);
     }
 
-    /// A core has ended its map: some suspicions are explained by it, others can be by none any more.
+    /// Records that a core has ended its map. The map may explain some suspicious accesses; others can no longer be
+    /// explained.
     fn map_ends(&mut self, core: usize) {
         self.mapping.retain(|inside| *inside != core);
         let mut suspects = std::mem::take(&mut self.suspects);
@@ -252,13 +257,13 @@ impl Adversary {
         self.suspects = suspects;
     }
 
-    /// Whether it has as many accesses on their way as a device can have. Without such a limit the walkers would fall behind
-    /// without end, and what is long invalid be cached by walks that began long ago.
+    /// Whether as many of its accesses are in progress as a device can have. Without this limit the walkers would fall
+    /// behind without bound, and walks that began long ago would cache what has long been invalid.
     fn is_waiting(&self) -> bool {
         self.answered_ps > self.now_ps + BACKLOG_PS
     }
 
-    /// The mapping has just been made: has its translations cached, and tries what it does not allow.
+    /// The mapping has just been made: gets its translations cached, and tries what it does not allow.
     fn try_out(&mut self, live: &Live) {
         const PAGES: usize = 4;
         if self.is_waiting() {
@@ -279,7 +284,7 @@ impl Adversary {
         self.roam();
     }
 
-    /// The mapping is about to be unmapped: which of its translations does the hardware hold?
+    /// The mapping is about to be unmapped: counts how many of its translations the hardware has cached.
     fn leaving(&mut self, slot: Slot, live: &Live) {
         for page in self.sample(live, SAMPLE) {
             let held = self.probe(place(live, &page), 0, live.access.rights());
@@ -294,7 +299,8 @@ impl Adversary {
         self.keep_warm();
     }
 
-    /// Uses the entry before the last one of a mapping, if there is one: then that is what the hardware fetches ahead.
+    /// Uses the entry before the last one of a mapping, if there is one, so that the hardware fetches the last one
+    /// ahead.
     fn have_fetched_ahead(&mut self, live: &Live) {
         let last = live.addressing.segment_iova(&live.segments, live.segments.len() - 1, live.ranges[0]);
         let pfn = last.pfn().wrapping_sub(ENTRY_PAGES);
@@ -303,7 +309,7 @@ impl Adversary {
         }
     }
 
-    /// The mapping has been cleared, and its buffer is not yet back: goes on using what is cached.
+    /// The mapping has been cleared, and its buffer is not yet handed back: keeps using what is cached.
     fn cling(&mut self, slot: Slot, live: &Live) {
         let (pages, rights) = (self.sample(live, SAMPLE), live.access.rights());
         for page in &pages {
@@ -320,7 +326,8 @@ impl Adversary {
         self.keep_warm();
     }
 
-    /// The mapping has been cleared: how many entries of its rings are within reach, though they are no longer valid?
+    /// The mapping has been cleared: counts the entries of its rings that are within reach although they are no longer
+    /// valid.
     fn look_into_burst(&mut self, slot: Slot, live: &Live) {
         if !self.is_by_entry {
             return;
@@ -346,7 +353,7 @@ impl Adversary {
         self.in_burst_max = reached.iter().map(|(_, entries)| *entries).fold(self.in_burst_max, u64::max);
     }
 
-    /// The buffer is its owner's again.
+    /// The buffer has been handed back to its owner.
     fn handed_back(&mut self, slot: Slot, live: &Live) {
         self.back_ps = self.now_ps;
         self.in_burst.retain(|(of, ..)| *of != slot);
@@ -368,7 +375,7 @@ impl Adversary {
         }
     }
 
-    /// Tries a few of everything.
+    /// Tries a few accesses of every kind.
     fn roam(&mut self) {
         self.keep_warm();
         if self.is_waiting() {
@@ -377,7 +384,7 @@ impl Adversary {
         for _ in 0..SEEN_PER_STEP {
             let Some(seen) = self.any_seen() else { break };
             let (near, rights) = (self.random.random_range(1..=NEIGHBOURHOOD), self.any_right());
-            // The same way into the neighbouring entries, where there are entries.
+            // With ring entries, half of the distances are whole entries.
             let near = if self.is_by_entry && near % 2 == 0 { near / 2 * ENTRY_PAGES } else { near };
             let pfn =
                 if self.random.random_bool(0.5) { seen.pfn.wrapping_add(near) } else { seen.pfn.wrapping_sub(near) };
@@ -397,7 +404,7 @@ impl Adversary {
         }
     }
 
-    /// Tries every address that was ever handed out, under every name. It is `now_ps`.
+    /// Tries every address that was ever handed out, from every source id, at time `now_ps`.
     pub(super) fn rake(&mut self, now_ps: u64) {
         self.is_now(now_ps);
         for index in 0..self.owners.seen().len() {
@@ -410,7 +417,7 @@ impl Adversary {
         }
     }
 
-    /// Uses each of the stale translations once more, and forgets those that are gone.
+    /// Uses each of the stale translations once more, and drops those that no longer translate.
     fn keep_warm(&mut self) {
         for index in 0..self.departing.len() {
             let Departing { place, rights, .. } = self.departing[index];
@@ -426,17 +433,17 @@ impl Adversary {
         }
     }
 
-    /// Tries bytes of the page that the buffer does not have (S8). The IOMMU translates whole pages, so this is no breach.
+    /// Tries bytes of the page outside the buffer (S8). The IOMMU translates whole pages, so this is no breach.
     fn try_rest(&mut self, live: &Live, page: &LivePage) {
         let (from, to) = (u64::from(page.extent.0), u64::from(page.extent.1));
-        // An entry may be wrong by a byte.
+        // An entry may be wrong by a single byte.
         let behind = if self.is_by_entry { to } else { PAGE_SIZE - 1 };
         let beside = if from > 0 { Some(0) } else { (to < PAGE_SIZE).then_some(behind) };
         let reached = beside.and_then(|offset| self.probe(place(live, page), offset, live.access.rights()));
         self.probes.residual += u64::from(reached.is_some());
     }
 
-    /// One access. Returns how it was translated, if it got through.
+    /// Makes one access. Returns how it was translated, if it got through.
     fn probe(&mut self, place: Place, offset: u64, rights: Rights) -> Option<LookupOutcome> {
         self.probes.all += 1;
         let iova = Iova::new((place.pfn << PAGE_SHIFT) | offset);
@@ -462,7 +469,7 @@ impl Adversary {
         }
     }
 
-    /// At most `most` pages of a mapping: all, or the first, the last and others by chance.
+    /// At most `most` pages of a mapping: all pages, or the first, the last and random others.
     fn sample(&mut self, live: &Live, most: usize) -> SmallVec<[LivePage; SAMPLE]> {
         let count = live.pages().count();
         if count <= most {

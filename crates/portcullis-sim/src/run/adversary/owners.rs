@@ -1,4 +1,4 @@
-//! Who owns which I/O page, and who owned it before: what tells an access that is meant to be from one that is not.
+//! The present and former owners of I/O pages. They tell an intended access from one that should not succeed.
 
 use crate::run::live::Slot;
 use portcullis::Rule;
@@ -6,8 +6,8 @@ use portcullis::table::Rights;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Former owners of a page that are remembered. More than one, so that what an access through a translation that outlived two
-/// owners reaches is known for what it is.
+/// How many former owners of a page are remembered. There is more than one, so that an access through a translation
+/// that outlived two owners is still recognized.
 const PAST_MAX: usize = 4;
 
 /// An I/O page as one device sees it.
@@ -19,10 +19,10 @@ pub(super) struct Place {
     pub(super) pfn: u64,
 }
 
-/// What a mapping has of a page.
+/// A mapping's share of a page.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
-    /// The memory behind its first byte: the page or, where entries lead to bytes, the byte.
+    /// The memory behind its first byte: the page or, if entries lead to bytes, the byte.
     pub(super) memory: u64,
     pub(super) rights: Rights,
     /// Bytes of the buffer in the page.
@@ -35,36 +35,36 @@ impl Share {
     }
 }
 
-/// A mapping whose buffer is with the device.
+/// A mapping whose buffer the device may still use.
 struct Holder {
     slot: Slot,
     share: Share,
-    /// Its unmap has begun, and its buffer is not yet back.
+    /// Whether its unmap has begun. Its buffer is not yet handed back.
     leaving: bool,
 }
 
-/// A mapping whose buffer is back.
+/// A mapping whose buffer has been handed back.
 struct Past {
     share: Share,
     back_ps: u64,
-    /// When the device reached the page last, or when the buffer went back.
+    /// When the device last reached the page, or when the buffer was handed back.
     reached_ps: u64,
 }
 
 #[derive(Default)]
 struct Page {
-    /// More than one where mappings share addresses, or while the owner of an address is on its way out.
+    /// There is more than one if mappings share addresses, or while the old owner of an address is being unmapped.
     holders: SmallVec<[Holder; 1]>,
-    /// The latest last.
+    /// Former owners, the latest last.
     past: SmallVec<[Past; 1]>,
 }
 
 /// An access that should not have succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Breach {
-    /// The rule, as if nothing were declared.
+    /// The broken rule, regardless of what is declared.
     pub(super) rule: Rule,
-    /// When the buffer that it reached went back, if that is what it reached.
+    /// When the reached buffer was handed back, if the access reached such a buffer.
     pub(super) back_ps: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Breach {
 #[derive(Default)]
 pub(super) struct Owners {
     pages: FxHashMap<Place, Page>,
-    /// The same, in the order of their first use.
+    /// The same pages, in the order of their first use.
     seen: Vec<Place>,
 }
 
@@ -82,7 +82,7 @@ impl Owners {
         &self.seen
     }
 
-    /// A mapping has been made.
+    /// Records that a mapping has been made.
     pub(super) fn mapped(&mut self, place: Place, slot: Slot, share: Share) {
         let seen = &mut self.seen;
         let page = self.pages.entry(place).or_insert_with(|| {
@@ -92,7 +92,7 @@ impl Owners {
         page.holders.push(Holder { slot, share, leaving: false });
     }
 
-    /// Its unmap begins.
+    /// Records that its unmap begins.
     pub(super) fn leaving(&mut self, place: Place, slot: Slot) {
         let holders = self.pages.get_mut(&place).map(|page| &mut page.holders);
         if let Some(holder) = holders.and_then(|all| all.iter_mut().find(|one| one.slot == slot && !one.leaving)) {
@@ -100,10 +100,10 @@ impl Owners {
         }
     }
 
-    /// Its buffer is its owner's again.
+    /// Records that its buffer has been handed back.
     pub(super) fn handed_back(&mut self, place: Place, slot: Slot, now_ps: u64) {
         let Some(page) = self.pages.get_mut(&place) else { return };
-        // A slot may be used again before this; the oldest is the one that goes.
+        // A slot may be reused before this. The oldest holder is the one that leaves.
         if let Some(index) = page.holders.iter().position(|holder| holder.slot == slot && holder.leaving) {
             let share = page.holders.remove(index).share;
             if page.past.len() == PAST_MAX {
@@ -113,23 +113,24 @@ impl Owners {
         }
     }
 
-    /// Whether some buffer in that page is with the device.
+    /// Whether a device may still use some buffer in this page.
     pub(super) fn is_held(&self, place: Place) -> bool {
         self.pages.get(&place).is_some_and(|page| !page.holders.is_empty())
     }
 
-    /// Whether a mapping that stands allows the access.
+    /// Whether a live mapping that is not being unmapped allows the access.
     pub(super) fn allows(&self, place: Place, memory: u64, rights: Rights) -> bool {
         let stands = |holder: &Holder| !holder.leaving && holder.share.grants(memory, rights);
         self.pages.get(&place).is_some_and(|page| page.holders.iter().any(stands))
     }
 
-    /// The rights of the mapping that went last.
+    /// The rights of the mapping that was handed back last.
     pub(super) fn past_rights(&self, place: Place) -> Option<Rights> {
         self.pages.get(&place)?.past.last().map(|past| past.share.rights)
     }
 
-    /// What is wrong, if anything is, with an access to `place` that needed `rights` and reached page `memory` of memory.
+    /// Judges an access to `place` that needed `rights` and reached page `memory` of memory. Returns the breach, if it
+    /// is one.
     pub(super) fn judge(&self, place: Place, memory: u64, rights: Rights) -> Option<Breach> {
         let beyond_all = Breach { rule: Rule::Reach, back_ps: None };
         let Some(Page { holders, past }) = self.pages.get(&place) else { return Some(beyond_all) };
@@ -140,7 +141,7 @@ impl Owners {
         }
         let handed_out_again = holders.iter().any(|holder| !holder.leaving);
         if grants(true) {
-            // Not back yet, so the device may; but nobody else may have the address.
+            // The buffer is not handed back yet, so the access is allowed. But no other mapping may have the address.
             return handed_out_again.then_some(Breach { rule: Rule::Reuse, back_ps: None });
         }
         if let Some(past) = past.iter().rev().find(|past| past.share.grants(memory, rights)) {
@@ -152,8 +153,8 @@ impl Owners {
         Some(if leads_there { Breach { rule: Rule::Rights, back_ps: None } } else { beyond_all })
     }
 
-    /// Notes that a buffer which is back was reached, and returns for how long more than was known its bytes have been exposed,
-    /// in byte-picoseconds.
+    /// Records that a handed-back buffer was reached. Returns by how much longer than known before its bytes have been
+    /// exposed, in byte-picoseconds.
     pub(super) fn reached(&mut self, place: Place, memory: u64, breach: &Breach, at_ps: u64) -> u128 {
         let past = self.pages.get_mut(&place).into_iter().flat_map(|page| &mut page.past);
         let mut past = past.filter(|past| past.share.memory == memory && Some(past.back_ps) == breach.back_ps);

@@ -1,4 +1,4 @@
-//! How long handed-back buffers stay within the device's reach: the stale window, seen from outside the design.
+//! How long handed-back buffers stay within the device's reach: the stale window, measured outside the design.
 
 use super::over_time::OverTime;
 use super::{Observer, RunEvent};
@@ -11,14 +11,14 @@ use portcullis_model::Scope;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// What ends a window.
+/// The event that ends a window.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum End {
-    /// The invalidation of its last page: the entries were cleared by the unmap.
+    /// The invalidation of its last page, because the unmap cleared the entries.
     #[default]
     Invalidated,
-    /// The return of the map that uses its last page again. The entries stay in the table until then, so that an invalidation
-    /// alone ends nothing; the map has invalidated the page before it returned.
+    /// The return of the map that reuses its last page. The entries stay in the table until then, so an invalidation
+    /// alone does not end the window. The map invalidates the page before it returns.
     UsedAgain,
 }
 
@@ -26,13 +26,13 @@ enum End {
 struct Pending {
     bytes: u64,
     unmapped_ps: u64,
-    /// Pages within reach: those of its ranges.
+    /// The number of pages of its ranges that are within reach.
     pages: u64,
-    /// When the buffer went back to its owner, once it has.
+    /// When the buffer was handed back to its owner, if it was.
     handed_back_ps: Option<u64>,
 }
 
-/// What the windows came to.
+/// The sums over all windows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::run) struct Windows {
     pub(in crate::run) count: u64,
@@ -48,9 +48,9 @@ pub(in crate::run) struct Exposure {
     end: End,
     /// By number, in the order of the unmaps.
     pending: BTreeMap<u64, Pending>,
-    /// The pages within reach, each with the number of the mapping that it was of.
+    /// The pages within reach, each with the number of its former mapping.
     within_reach: Ranges<DomainId, u64>,
-    /// The mappings whose buffers are not back yet.
+    /// The mappings whose buffers are not handed back yet.
     not_back: FxHashMap<Slot, u64>,
     unmaps: u64,
     windows: Windows,
@@ -69,7 +69,7 @@ impl Observer for Exposure {
                 self.settle(world);
                 self.used_again(world.domains[live.device].id(), live.ranges[0], now_ps);
             }
-            // Of what has physical addresses nothing is ever out of reach.
+            // With physical addresses, nothing is ever out of reach.
             RunEvent::Cleared { slot, live, announced } if !world.info.physical_addresses() => {
                 match announced.unwrap_or_else(|| self.is_within_reach(world, live)) {
                     true => {
@@ -90,33 +90,34 @@ impl Observer for Exposure {
 }
 
 impl Exposure {
-    /// Nothing yet. Windows will end with `end`.
+    /// An empty observer whose windows end with `end`.
     fn new(end: End) -> Self {
         Self { end, ..Self::default() }
     }
 
-    /// That of a run under `protection`, whose hardware reports from now on what it has invalidated.
+    /// The observer of a run under `protection`. The hardware reports its invalidations from now on.
     pub(in crate::run) fn of(world: &World, protection: Protection) -> Self {
         world.vtd.record_invalidations(true);
-        // Entries that stay until they are written over make a window without bound; nothing else does.
+        // Only entries that stay until they are overwritten make a window without a bound.
         let used_again = world.info.breaks(protection, Rule::Strict) && world.bound_us().is_none();
         Self::new(if used_again { End::UsedAgain } else { End::Invalidated })
     }
 
-    /// Whether a mapping may still be within the device's reach that left without an announcement: it has left the tables, so
-    /// that only caches can have it, or the design leaves it there until a map comes. What other mappings share stays.
+    /// Whether a mapping that was unmapped without an announcement may still be within the device's reach. That is so
+    /// if it has left the tables, because only caches can then hold it, or if the design leaves it there until the
+    /// next map. Pages that other mappings share stay in the tables.
     fn is_within_reach(&self, world: &World, live: &Live) -> bool {
         let (now_ps, source) = (world.engine.now_ps(), world.devices.borrow()[live.device].source());
         let is_in_tables = live.pages().all(|page| world.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
         !is_in_tables || self.end == End::UsedAgain
     }
 
-    /// Takes note of the invalidations that have completed by now.
+    /// Records the invalidations that have completed by now.
     fn settle(&mut self, world: &World) {
         world.vtd.drain_completed(world.engine.now_ps(), |at_ps, scope| self.invalidated(at_ps, scope));
     }
 
-    /// The mapping has been unmapped. A slot may be used again while an older window of its is open.
+    /// Records an unmap. A slot may be reused while an older window of it is open.
     fn unmapped(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64, unmapped_ps: u64) {
         self.unmaps += 1;
         let pending = Pending { bytes, unmapped_ps, pages: range.pages(), handed_back_ps: None };
@@ -125,12 +126,12 @@ impl Exposure {
         self.not_back.insert(slot, self.unmaps);
     }
 
-    /// The buffer of a mapping is to go back, all of whose pages stay mapped for others: there is nothing to invalidate.
+    /// Records an unmap whose pages all stay mapped for other mappings, so that there is nothing to invalidate.
     fn kept(&mut self, bytes: u64) {
         self.windows.add(bytes, 0);
     }
 
-    /// An invalidation has completed.
+    /// Records a completed invalidation.
     fn invalidated(&mut self, at_ps: u64, scope: Scope) {
         let ends = self.end == End::Invalidated;
         let touched: Vec<(Key<DomainId, u64>, IovaRange)> = match scope {
@@ -143,7 +144,7 @@ impl Exposure {
         };
         let mut covered = 0;
         for (key, range) in touched {
-            // It was over before there was anything to invalidate.
+            // The invalidation had completed before this unmap.
             if at_ps < self.pending[&key.2].unmapped_ps {
                 continue;
             }
@@ -158,7 +159,8 @@ impl Exposure {
                 self.lose(key, range, first, end, at_ps);
             }
         }
-        // A ring has an extent of addresses, and two entries cached at most.
+        // An invalidation of a whole ring spans its addresses, but at most two entries are cached, so it is not
+        // counted.
         if let Scope::Pages { pages, .. } = scope
             && pages < 1 << RING_ADDRESS_MASK
         {
@@ -166,7 +168,7 @@ impl Exposure {
         }
     }
 
-    /// A map has returned with `range`.
+    /// Records that a map has returned with `range`.
     fn used_again(&mut self, domain: DomainId, range: IovaRange, at_ps: u64) {
         let (first_pfn, end_pfn) = (range.first_pfn(), range.end_pfn());
         let touched: Vec<_> = self.within_reach.overlapping(domain, first_pfn, end_pfn).collect();
@@ -175,7 +177,7 @@ impl Exposure {
         }
     }
 
-    /// The device loses pages `[first, end)` of `range`.
+    /// Removes pages `[first, end)` of `range` from the device's reach.
     fn lose(&mut self, key: Key<DomainId, u64>, range: IovaRange, first: u64, end: u64, at_ps: u64) {
         let (domain, _, number) = key;
         self.within_reach.remove(key);
@@ -193,7 +195,7 @@ impl Exposure {
         }
     }
 
-    /// The buffer has gone back to its owner.
+    /// Records that the buffer has been handed back to its owner.
     fn handed_back(&mut self, slot: Slot, at_ps: u64) {
         let Some(number) = self.not_back.remove(&slot) else { return };
         let pending = self.pending.get_mut(&number).expect("it stays until its buffer is back");
@@ -205,7 +207,7 @@ impl Exposure {
         }
     }
 
-    /// The windows, those that are open among them: as if they ended at `end_ps`.
+    /// The windows. Open ones are counted as if they ended at `end_ps`.
     pub(in crate::run) fn windows(&self, end_ps: u64) -> Windows {
         let mut windows = self.windows;
         for pending in self.pending.values() {
@@ -216,7 +218,7 @@ impl Exposure {
         windows
     }
 
-    /// How the windows developed since the last reset, those that are open among them: as if they ended at `end_ps`.
+    /// How the windows developed since the last reset. Open ones are counted as if they ended at `end_ps`.
     pub(in crate::run) fn over_time(&self, end_ps: u64) -> OverTime {
         let mut over_time = self.over_time.clone();
         for handed_back_ps in self.pending.values().filter_map(|pending| pending.handed_back_ps) {
@@ -225,7 +227,7 @@ impl Exposure {
         over_time
     }
 
-    /// Forgets the windows that have ended: warm-up is over at `now_ps`.
+    /// Drops the windows that have ended, because warm-up ends at `now_ps`.
     fn reset(&mut self, now_ps: u64) {
         self.windows = Windows::default();
         self.over_time = OverTime::from(now_ps);
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
 
     const DOMAIN: DomainId = DomainId(4);
-    /// The end of a run, long after everything else.
+    /// The end of a run, long after all other events.
     const END_PS: u64 = 1_000_000;
 
     fn range(first: u64, pages: u64) -> IovaRange {
@@ -258,7 +260,7 @@ mod tests {
     }
 
     impl Exposure {
-        /// Mappings whose buffers are back while the device may still reach them.
+        /// The number of handed-back buffers that the device may still reach.
         fn open(&self) -> usize {
             self.pending.values().filter(|pending| pending.handed_back_ps.is_some()).count()
         }
@@ -325,12 +327,12 @@ mod tests {
         exposure.handed_back(0, 200);
         exposure.handed_back(1, 300);
         exposure.invalidated(500, pages(17, 1));
-        // The third is not back, so that no window of its has begun.
+        // The third buffer is not handed back, so its window has not begun.
         let windows = exposure.windows(1200);
         assert_eq!((windows.count, windows.sum_ps, windows.max_ps), (2, 200 + 1000, 1000));
         assert_eq!(windows.bytes_ps, 1000 * 1200);
         assert_eq!(exposure.windows(150).max_ps, 200, "none is shorter than nothing");
-        // Warm-up ends, and the window goes on.
+        // Warm-up ends, and the open window continues.
         exposure.reset(500);
         let windows = exposure.windows(1700);
         assert_eq!((windows.count, windows.max_ps), (1, 1500));
@@ -349,7 +351,7 @@ mod tests {
         exposure.used_again(DOMAIN, range(16, 1), 210);
         exposure.used_again(DomainId(5), range(16, 4), 220);
         assert_eq!((exposure.open(), exposure.windows(0).over_invalidated_pages), (1, 1));
-        // One page of those left, and the other two behind it; they are one beyond each other's ends.
+        // One of the remaining pages, then the two behind it. Each of these calls reaches one page beyond.
         exposure.used_again(DOMAIN, range(18, 1), 300);
         exposure.invalidated(310, pages(16, 4));
         assert_eq!(exposure.windows(0).over_invalidated_pages, 1 + 2, "two of the four are still within reach");
@@ -365,7 +367,7 @@ mod tests {
         let mut exposure = Exposure::new(End::UsedAgain);
         exposure.unmapped(1, DOMAIN, range(16, 1), 10, 90);
         exposure.used_again(DOMAIN, range(16, 1), 95);
-        // The other mapping at the address goes, too.
+        // The other mapping at the address is unmapped too.
         exposure.unmapped(2, DOMAIN, range(16, 1), 10, 97);
         exposure.handed_back(1, 100);
         exposure.handed_back(2, 100);

@@ -1,4 +1,4 @@
-//! What happens in a run, for those who watch it. The run knows none of them by name.
+//! The events of a run, for observers. The run does not know the observers by name.
 
 mod exposure;
 mod over_time;
@@ -10,10 +10,10 @@ pub(in crate::run) use residual::Residual;
 use crate::run::live::{Live, Slot};
 use crate::run::world::World;
 
-/// Something that has just happened in a run.
+/// An event that has just happened in a run.
 #[derive(Clone, Copy)]
 pub(in crate::run) enum RunEvent<'e> {
-    /// Warm-up is over: what is measured begins.
+    /// Warm-up is over, and the measured part begins.
     WarmedUp,
     /// A core begins a map.
     MapBegins {
@@ -24,10 +24,10 @@ pub(in crate::run) enum RunEvent<'e> {
     Mapped {
         /// Its number.
         slot: Slot,
-        /// What it is.
+        /// The mapping.
         live: &'e Live,
     },
-    /// A core has ended its map, whatever came of it.
+    /// A core has ended its map, successfully or not.
     MapEnds {
         /// The core.
         core: usize,
@@ -39,40 +39,40 @@ pub(in crate::run) enum RunEvent<'e> {
         /// Its number.
         slot: Slot,
     },
-    /// A mapping is its device's no longer, and the buffer not yet its owner's.
+    /// The device may no longer use a mapping, and the buffer is not yet handed back.
     Cleared {
         /// Its number.
         slot: Slot,
-        /// What it was.
+        /// The mapping.
         live: &'e Live,
-        /// Whether the design has announced an invalidation of it; `None` where it announces nothing.
+        /// Whether the design has announced an invalidation of it; `None` if it announces nothing.
         announced: Option<bool>,
     },
-    /// The buffer of a mapping is its owner's again.
+    /// The buffer of a mapping has been handed back to its owner.
     HandedBack {
         /// The number of the mapping.
         slot: Slot,
-        /// What it was.
+        /// The mapping.
         live: &'e Live,
     },
     /// The timers of the domains have been served.
     Ticked,
     /// The work is done, and no timer is due.
     Ended,
-    /// The core that runs has had nothing to do for a while.
+    /// The running core has been idle for a while.
     Idle,
 }
 
-/// Who watches a run.
+/// An observer of a run.
 pub(in crate::run) trait Observer {
-    /// Takes note of `event`. Nothing else happens meanwhile.
+    /// Records `event`. Nothing else happens in the meantime.
     fn note(&mut self, world: &World, event: &RunEvent<'_>);
 
-    /// Whether it acts as well, and so changes the run.
+    /// Whether it also acts, and so changes the run.
     fn acts(&self) -> bool {
         false
     }
 
-    /// Acts on `event`, which it has noted. Other cores may have acted in between.
+    /// Acts on `event` after recording it. Other cores may have acted in between.
     fn act(&mut self, _world: &World, _event: &RunEvent<'_>) {}
 }

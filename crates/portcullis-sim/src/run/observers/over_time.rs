@@ -1,17 +1,18 @@
-//! How the stale window develops over a run: the age of the oldest buffer that is its owner's again and still within the
+//! How the stale window develops over a run: the age of the oldest handed-back buffer that is still within the
 //! device's reach, as a bounded series.
 
-/// Most points of a series. A run longer than that many pieces gets pieces twice as wide.
+/// The largest number of points of a series. If a run has more pieces than that, pieces become twice as long.
 const PIECES_MAX: usize = 100;
-/// Width of a piece at first: a microsecond.
+/// The initial length of a piece: a microsecond.
 const PIECE_PS: u64 = 1_000_000;
 
-/// The greatest age in each piece of the time since `start_ps`. Pieces are equally wide, a power of two of microseconds.
+/// The greatest age in each piece of the time since `start_ps`. Pieces have equal length, a power of two of
+/// microseconds.
 #[derive(Clone, Debug)]
 pub(in crate::run) struct OverTime {
     start_ps: u64,
     piece_ps: u64,
-    /// By piece, in picoseconds; 0 where nothing was stale.
+    /// By piece, in picoseconds; 0 if nothing was stale.
     ages_ps: Vec<u64>,
 }
 
@@ -27,13 +28,14 @@ impl OverTime {
         Self { start_ps, piece_ps: PIECE_PS, ages_ps: Vec::new() }
     }
 
-    /// The oldest buffer of those that an invalidation at `closed_ps` took out of reach was handed back at `handed_back_ps`.
-    /// The others are younger all the way, so they add nothing.
+    /// Adds the window of a buffer that was handed back at `handed_back_ps` and taken out of reach by an invalidation
+    /// at `closed_ps`. For an invalidation that ends several windows, the oldest buffer is enough: younger ones add
+    /// nothing.
     pub(in crate::run) fn add(&mut self, handed_back_ps: u64, closed_ps: u64) {
         if closed_ps <= handed_back_ps.max(self.start_ps) {
             return;
         }
-        // The piece that ends at this very moment is the last, not the one that begins.
+        // A window that ends exactly at the end of a piece belongs to that piece, not to the next.
         let last = |piece_ps| ((closed_ps - self.start_ps - 1) / piece_ps) as usize;
         while last(self.piece_ps) >= PIECES_MAX {
             let pairs = self.ages_ps.chunks(2);
@@ -52,7 +54,7 @@ impl OverTime {
         }
     }
 
-    /// Width of a piece, in picoseconds.
+    /// The length of a piece, in picoseconds.
     pub(in crate::run) fn piece_ps(&self) -> u64 {
         self.piece_ps
     }

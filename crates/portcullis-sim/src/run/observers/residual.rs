@@ -1,4 +1,5 @@
-//! Sub-page exposure (S8): bytes that the device can reach because their page is mapped, though no live buffer holds them.
+//! Sub-page exposure (S8): bytes that the device can reach because their page is mapped, although no live buffer holds
+//! them.
 
 use super::{Observer, RunEvent};
 use crate::run::live::{Extent, Live, LivePage, Slot, pieces};
@@ -11,19 +12,19 @@ use smallvec::SmallVec;
 /// A physical page with live mappings.
 #[derive(Default)]
 struct Page {
-    /// What each of them owns. Nearly always one or two.
+    /// The bytes that each mapping owns. Nearly always there are one or two.
     owned: SmallVec<[Extent; 2]>,
     since_ps: u64,
 }
 
-/// Integrates those bytes over time.
+/// Integrates these bytes over time.
 #[derive(Default)]
 pub(in crate::run) struct Residual {
     pages: FxHashMap<u64, Page>,
-    /// Mappings by entries that lead beyond their buffers: by how many bytes, and since when.
+    /// Mappings by ring entries that reach beyond their buffers: by how many bytes, and since when.
     beyond: FxHashMap<Slot, (u64, u64)>,
     bytes_ps: u128,
-    /// What the sum was when warm-up ended.
+    /// The sum at the end of warm-up.
     warm_bytes_ps: u128,
 }
 
@@ -48,18 +49,18 @@ impl Observer for Residual {
 }
 
 impl Residual {
-    /// A buffer has been mapped.
+    /// Records that a buffer has been mapped.
     fn mapped(&mut self, segments: &[Segment], now_ps: u64) {
         for (pfn, extent) in pieces(segments) {
             self.settle(pfn, now_ps).owned.push(extent);
         }
     }
 
-    /// A buffer has gone back to its owner.
+    /// Records that a buffer has been handed back to its owner.
     fn handed_back(&mut self, segments: &[Segment], now_ps: u64) {
         for (pfn, extent) in pieces(segments) {
             let page = self.settle(pfn, now_ps);
-            // A page without buffers stays in the map, for it is likely to have one again.
+            // A page without buffers stays in the map, because it is likely to get one again.
             if let Some(index) = page.owned.iter().position(|owned| *owned == extent) {
                 page.owned.swap_remove(index);
             }
@@ -73,13 +74,13 @@ impl Residual {
 
     /// Byte-picoseconds up to `now_ps`.
     pub(in crate::run) fn total(&self, now_ps: u64) -> u128 {
-        // Sums do not depend on the order of the map.
+        // The sums do not depend on the order of the map.
         let open: u128 = self.pages.values().map(|page| page.exposed(now_ps)).sum();
         let lasted = |(bytes, since_ps): &(u64, u64)| u128::from(*bytes) * u128::from(now_ps.saturating_sub(*since_ps));
         self.bytes_ps + open + self.beyond.values().map(lasted).sum::<u128>()
     }
 
-    /// The page, with what it has exposed so far added to the sum.
+    /// The page, after its exposure so far has been added to the sum.
     fn settle(&mut self, pfn: u64, now_ps: u64) -> &mut Page {
         let page = self.pages.entry(pfn).or_default();
         self.bytes_ps += page.exposed(now_ps);
@@ -92,8 +93,8 @@ fn is_by_entry(live: &Live) -> bool {
     matches!(live.addressing, Addressing::Entries { .. })
 }
 
-/// Bytes behind the buffers of a mapping that its tables lead to, up to the end of the page as the device sees it. An entry that is exact
-/// leads to none, and that is asked of the tables, not taken for granted.
+/// Bytes behind the buffers of a mapping to which its tables lead, up to the end of the page as the device sees it. An
+/// exact entry leads to none. This is checked in the tables, not assumed.
 fn beyond(world: &World, live: &Live) -> u64 {
     let (now_ps, source) = (world.engine.now_ps(), world.devices.borrow()[live.device].source());
     let leads = |iova: u64| world.vtd.in_tables(now_ps, source, Iova::new(iova)).is_some();
@@ -119,7 +120,7 @@ impl Page {
         }
     }
 
-    /// Bytes that some live buffer holds; what two hold counts once.
+    /// Bytes that some live buffer holds. Bytes that two buffers hold count once.
     fn owned_bytes(&self) -> u64 {
         let mut owned = self.owned.clone();
         owned.sort_unstable();

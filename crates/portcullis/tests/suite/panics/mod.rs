@@ -388,7 +388,7 @@ fn at_every_hook(design: DesignId, protection: Protection, sub_page: SubPage, wh
 const HOOKS_MIN: usize = 200;
 
 fn under(protection: Protection, sub_page: SubPage) {
-    for design in DesignId::under_test() {
+    for &design in DesignId::ALL {
         if design.info().protections.contains(&protection) {
             for which in [0, 1] {
                 let hooks = at_every_hook(design, protection, sub_page, which);

@@ -6,8 +6,7 @@ mod hardware;
 mod host;
 mod reclaim;
 
-use crate::checker::operation::{Buffer, Machine, Operation, script};
-use crate::checker::{Bench, Tally, Violation, check, on_bench};
+use crate::checker::{Bench, Buffer, Machine, Operation, Tally, Violation, check, on_bench, script};
 use design::{DesignFlaw, Planted};
 use hardware::{HardwareFlaw, PlantedIommu};
 use host::{HostFlaw, PlantedHost};

@@ -2,20 +2,21 @@
 //! address that was ever handed out, for reading and for writing.
 //!
 //! The device is the worst there can be: the fake IOMMU caches every translation that it has ever used until that is
-//! invalidated. What it may reach is kept in a plain [`Reference`]; the first difference is a [`Violation`] that names
+//! invalidated. What it may reach is kept in a plain reference; the first difference is a [`Violation`] that names
 //! its rule. A rule that the design declares to break is not a violation but a finding, since each declared breach must be found.
 
 mod face;
 mod map;
-pub(crate) mod operation;
+mod operation;
 mod probe;
 mod reference;
 
+pub use operation::{Buffer, Machine, Operation, script};
+
 use crate::raw_face::open;
 use face::Owned;
-use operation::{Buffer, MEMORY_PAGES, Machine, Operation};
+use operation::MEMORY_PAGES;
 use portcullis::design::{Addressing, Design, Info, Options, Usage};
-use portcullis::designs::{Choice, Visitor};
 use portcullis::domain::{Mapping, RawBatch};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
@@ -29,24 +30,29 @@ use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 
 /// A rule that was broken, and how.
-pub(crate) type Violation = (Rule, String);
+pub type Violation = (Rule, String);
 
 /// What a run has seen.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Tally {
+pub struct Tally {
     /// Pages whose translation the hardware held when they were unmapped. Without these a run has proven nothing.
-    pub(crate) cached_before_unmap: u64,
+    pub cached_before_unmap: u64,
     /// Rules that the design declares to break and did break.
-    pub(crate) breaches: BTreeSet<Rule>,
+    pub breaches: BTreeSet<Rule>,
 }
 
 /// The machine of one run, with its fakes.
-pub(crate) struct Bench<'h> {
-    pub(crate) host: &'h FakeHost,
-    pub(crate) hardware: &'h FakeIommu<'h>,
-    pub(crate) machine: &'h Machine,
-    pub(crate) protection: Protection,
-    pub(crate) options: Options,
+pub struct Bench<'h> {
+    /// The host.
+    pub host: &'h FakeHost,
+    /// The IOMMU.
+    pub hardware: &'h FakeIommu<'h>,
+    /// What both are made after.
+    pub machine: &'h Machine,
+    /// The protection of the domain.
+    pub protection: Protection,
+    /// The parameters of its design.
+    pub options: Options,
 }
 
 const DEVICE: SourceId = SourceId(0x0300);
@@ -64,7 +70,7 @@ fn ranges(of: [(u64, u64); 2]) -> [IovaRange; 2] {
 }
 
 /// Runs `run` on fresh fakes.
-pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl FnOnce(&Bench<'_>) -> T) -> T {
+pub fn on_bench<T>(machine: &Machine, protection: Protection, run: impl FnOnce(&Bench<'_>) -> T) -> T {
     let host = FakeHost::default();
     run_on(0);
     let hardware = FakeIommu::with_capabilities(&host, machine.capabilities());
@@ -75,32 +81,11 @@ pub(crate) fn on_bench<T>(machine: &Machine, protection: Protection, run: impl F
     outcome
 }
 
-/// Runs `script` on a domain of a design of the list, on fresh fakes.
-pub(crate) fn check_choice(
-    choice: Choice,
-    machine: &Machine,
-    protection: Protection,
-    script: &[Operation],
-) -> Result<Tally, Violation> {
-    struct Run<'a>(&'a Bench<'a>, &'a [Operation]);
-
-    impl<'a> Visitor<&'a FakeHost, &'a FakeIommu<'a>> for Run<'a> {
-        type Output = Result<Tally, Violation>;
-
-        fn visit<D: Design<&'a FakeHost, &'a FakeIommu<'a>>>(self) -> Self::Output {
-            let Self(bench, script) = self;
-            check::<D, _, _>(bench, bench.host, bench.hardware, script)
-        }
-    }
-
-    on_bench(machine, protection, |bench| {
-        let bench = &Bench { options: choice.options, ..*bench };
-        choice.design.visit(Run(bench, script))
-    })
-}
-
 /// Runs `script` on a domain of design `D` over `platform` and `iommu`, which end in the fakes of `bench`.
-pub(crate) fn check<D, P, I>(bench: &Bench<'_>, platform: P, iommu: I, script: &[Operation]) -> Result<Tally, Violation>
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn check<D, P, I>(bench: &Bench<'_>, platform: P, iommu: I, script: &[Operation]) -> Result<Tally, Violation>
 where
     D: Design<P, I>,
     P: Platform,

@@ -1,5 +1,4 @@
 //! The raw face without `unsafe`, and domains of every protection: no test has memory behind its IOMMU.
-#![allow(dead_code, reason = "the models of loom use a part of it")]
 
 use portcullis::design::Design;
 use portcullis::{
@@ -8,7 +7,10 @@ use portcullis::{
 };
 
 /// A domain as `config` says, whatever its protection.
-pub(crate) fn open<D: Design<P, I>, P: Platform, I: Iommu>(
+///
+/// # Errors
+/// [`NewDomainError`].
+pub fn open<D: Design<P, I>, P: Platform, I: Iommu>(
     iommu: I,
     platform: P,
     config: &DomainConfig<'_>,
@@ -19,21 +21,42 @@ pub(crate) fn open<D: Design<P, I>, P: Platform, I: Iommu>(
 
 /// What a map says that loses no memory.
 ///
+/// # Errors
+/// The refusal.
+///
 /// # Panics
 /// If it does.
-pub(crate) fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
+pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
     mapped.map_err(|error| match error {
         RawMapError::Refused(error) => error,
         RawMapError::Lost(error) => panic!("memory was lost: {error}"),
     })
 }
 
-/// See [`Domain::map_raw`] and [`Domain::map_request`].
-pub(crate) trait RawFace {
+/// The maps of the raw face, as safe functions: for domains with no memory behind their IOMMU, as those over the fakes are.
+pub trait RawFace {
+    /// See [`Domain::map_request`].
+    ///
+    /// # Errors
+    /// [`RawMapError`].
     fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
+
+    /// See [`Domain::map_raw`].
+    ///
+    /// # Errors
+    /// [`MapError`].
+    ///
+    /// # Panics
+    /// If memory is lost.
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
 
     /// See [`Domain::map_raw_with`].
+    ///
+    /// # Errors
+    /// [`MapError`].
+    ///
+    /// # Panics
+    /// If memory is lost.
     fn raw_map_with(&self, phys: PhysAddr, len: u64, access: Access, options: &MapOptions) -> Result<Iova, MapError>;
 
     /// How a map loses memory.
@@ -48,6 +71,13 @@ pub(crate) trait RawFace {
         }
     }
 
+    /// See [`Domain::map_request`].
+    ///
+    /// # Errors
+    /// [`MapError`].
+    ///
+    /// # Panics
+    /// If memory is lost.
     fn raw_map_request(&self, request: &Request<'_>) -> Result<IovaRange, MapError> {
         kept(self.raw_map_or_lose(request))
     }

@@ -8,33 +8,33 @@ use proptest::prelude::*;
 use std::ops::Range;
 
 /// Physical memory of every machine here, in pages: 1 GiB from address zero on.
-pub(crate) const MEMORY_PAGES: u64 = 1 << 18;
+pub(super) const MEMORY_PAGES: u64 = 1 << 18;
 /// Width of a physical address on every machine here.
-pub(crate) const PHYSICAL_BITS: u8 = 46;
+pub(super) const PHYSICAL_BITS: u8 = 46;
 
 /// Pages in which buffers meet. Bursts begin among them.
 const CROWDED: Range<u64> = 60..72;
 
 /// The hardware that a script runs on.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// What the device can drive.
-    pub(crate) address_bits: u8,
+    pub address_bits: u8,
     /// Whether the walker snoops the CPU's caches.
-    pub(crate) coherent: bool,
+    pub coherent: bool,
     /// Whether absent entries are cached.
-    pub(crate) caches_absent: bool,
+    pub caches_absent: bool,
     /// Whether there are 2 MiB and 1 GiB leaves.
-    pub(crate) large_leaves: bool,
+    pub large_leaves: bool,
     /// Largest mask of a page-selective invalidation.
-    pub(crate) address_mask_max: Option<u8>,
-    /// Whether invalidations take until the clock moves on, and not only until somebody asks.
-    pub(crate) slow: bool,
+    pub address_mask_max: Option<u8>,
+    /// Whether invalidations take until the clock moves on, and not only until they are asked about.
+    pub slow: bool,
 }
 
 impl Machine {
     /// What its IOMMU can do.
-    pub(crate) fn capabilities(&self) -> Capabilities {
+    pub fn capabilities(&self) -> Capabilities {
         Capabilities {
             three_level: true,
             four_level: true,
@@ -51,33 +51,43 @@ impl Machine {
     }
 
     /// What it does with submissions, while it works.
-    pub(crate) fn behaviour(&self) -> Behaviour {
+    pub fn behaviour(&self) -> Behaviour {
         if self.slow { Behaviour::Slow } else { Behaviour::Prompt }
     }
 }
 
 /// A buffer and what the device does with it.
 #[derive(Clone, Debug)]
-pub(crate) struct Buffer {
-    pub(crate) segments: Vec<Segment>,
-    pub(crate) access: Access,
+pub struct Buffer {
+    /// Where it lies.
+    pub segments: Vec<Segment>,
+    /// What the device does.
+    pub access: Access,
 }
 
 /// One step of a script. Mappings are named by a number that is taken modulo how many there are.
 #[derive(Clone, Debug)]
-pub(crate) enum Operation {
+pub enum Operation {
+    /// Maps a buffer.
     Map(Buffer),
     /// As many buffers of a page, side by side, mapped together.
     MapBatch {
+        /// The first page.
         pfn: u64,
+        /// How many.
         pages: usize,
+        /// What the device does with each.
         access: Access,
     },
+    /// Unmaps a live mapping.
     Unmap(usize),
     /// Several unmaps under one commit, with a map before the commit, committed by name or by being dropped.
     Batch {
+        /// The mappings.
         unmaps: Vec<usize>,
+        /// What is mapped before the commit.
         map: Option<Buffer>,
+        /// Whether the batch is dropped.
         dropped: bool,
     },
     /// As many single pages mapped, used by the device and unmapped, one after the other.
@@ -86,17 +96,23 @@ pub(crate) enum Operation {
     UnmapAgain(usize),
     /// Unmaps a live mapping without its first or last pages.
     UnmapPart {
+        /// The mapping.
         which: usize,
+        /// Pages left out at its front.
         front: u64,
+        /// Pages left out at its back.
         back: u64,
     },
-    /// Unmaps a range that nobody handed out.
+    /// Unmaps a range that was not handed out.
     UnmapGarbage {
+        /// Its first page.
         pfn: u64,
+        /// How many it has.
         pages: u64,
     },
     /// Lets time pass, in microseconds, and ticks if that is due.
     Advance(u64),
+    /// Calls the domain's tick, due or not.
     Tick,
     /// The driver goes on on this CPU.
     RunOn(u32),
@@ -110,7 +126,7 @@ pub(crate) enum Operation {
 
 impl Buffer {
     /// One page, written by the device.
-    pub(crate) fn page(pfn: u64) -> Self {
+    pub fn page(pfn: u64) -> Self {
         let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
         Self { segments: vec![segment], access: Access::DeviceWrites }
     }
@@ -118,13 +134,13 @@ impl Buffer {
 
 impl Operation {
     /// Whether it may unmap what no mapping is.
-    pub(crate) fn is_mistake(&self) -> bool {
+    pub fn is_mistake(&self) -> bool {
         matches!(self, Self::UnmapAgain(_) | Self::UnmapPart { .. } | Self::UnmapGarbage { .. })
     }
 }
 
 /// A script of as many operations.
-pub(crate) fn script(length: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
+pub fn script(length: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
     vec(operation(), length)
 }
 

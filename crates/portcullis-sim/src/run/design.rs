@@ -1,4 +1,4 @@
-//! Domains of whatever design: so a run is built once, and a design only adds itself.
+//! Designs as runs take them, of the list or from outside, and their domains: a run is built once, and not for every design.
 
 use super::world::LabUnit;
 use crate::platform::LabPlatform;
@@ -7,6 +7,7 @@ use portcullis::designs::{DesignId, Visitor};
 use portcullis::domain::RawBatch;
 use portcullis::invalidation::Due;
 use portcullis::{Domain, DomainConfig, DynDomain, IovaRange, NewDomainError, RawMapError, Request, UnmapError};
+use std::fmt;
 
 /// Unmaps that are committed together.
 pub(super) type AnyBatch<'d> = RawBatch<&'d DynDomain>;
@@ -25,15 +26,16 @@ pub(super) fn unmap(batch: &mut AnyBatch<'_>, range: IovaRange) -> Result<bool, 
 
 type Opened = Result<DynDomain, NewDomainError>;
 
-/// A design, as a run takes it.
+/// A design, as a run takes it: one of the list ([`From<DesignId>`](DesignId)), or one of another crate ([`of`](Self::of)).
 #[derive(Clone, Copy)]
-pub(super) struct AnyDesign {
-    pub(super) info: &'static Info,
+pub struct LabDesign {
+    info: &'static Info,
     open: fn(LabUnit, LabPlatform, &DomainConfig<'_>) -> Opened,
 }
 
-impl AnyDesign {
-    pub(super) const fn of<D: Design<LabPlatform, LabUnit>>() -> Self {
+impl LabDesign {
+    /// The design `D`.
+    pub const fn of<D: Design<LabPlatform, LabUnit>>() -> Self {
         Self {
             info: &D::INFO,
             open: |unit, platform, config| {
@@ -44,22 +46,34 @@ impl AnyDesign {
         }
     }
 
-    /// One of the list.
-    pub(super) fn listed(design: DesignId) -> Self {
+    /// What there is to say about it.
+    pub const fn info(self) -> &'static Info {
+        self.info
+    }
+
+    pub(super) fn open(self, unit: &LabUnit, platform: &LabPlatform, config: &DomainConfig<'_>) -> Opened {
+        (self.open)(unit.clone(), platform.clone(), config)
+    }
+}
+
+impl From<DesignId> for LabDesign {
+    fn from(design: DesignId) -> Self {
         struct Of;
 
         impl Visitor<LabPlatform, LabUnit> for Of {
-            type Output = AnyDesign;
+            type Output = LabDesign;
 
-            fn visit<D: Design<LabPlatform, LabUnit>>(self) -> AnyDesign {
-                AnyDesign::of::<D>()
+            fn visit<D: Design<LabPlatform, LabUnit>>(self) -> LabDesign {
+                LabDesign::of::<D>()
             }
         }
 
         design.visit(Of)
     }
+}
 
-    pub(super) fn open(self, unit: &LabUnit, platform: &LabPlatform, config: &DomainConfig<'_>) -> Opened {
-        (self.open)(unit.clone(), platform.clone(), config)
+impl fmt::Debug for LabDesign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.info.id)
     }
 }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A mapping as the reference remembers it.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
-    pub(crate) range: IovaRange,
+pub(super) struct Held {
+    pub(super) range: IovaRange,
     /// The pages by which something is reached, each with the physical page behind its first byte.
     pages: Vec<(u64, u64)>,
     access: Access,
@@ -16,44 +16,44 @@ pub(crate) struct Held {
 
 /// A page of a buffer that went back to the driver.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Returned {
-    pub(crate) reach: Reach,
+pub(super) struct Returned {
+    pub(super) reach: Reach,
     /// When, on the host's clock.
-    pub(crate) at_us: u64,
+    pub(super) at_us: u64,
     /// Of which mapping, counted from the first that was handed back.
-    pub(crate) mapping: usize,
+    pub(super) mapping: usize,
 }
 
 /// A page that the device may reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reach {
-    pub(crate) phys_pfn: u64,
-    pub(crate) reads: bool,
-    pub(crate) writes: bool,
+pub(super) struct Reach {
+    pub(super) phys_pfn: u64,
+    pub(super) reads: bool,
+    pub(super) writes: bool,
 }
 
 /// All mappings ever made, by what has become of them.
 #[derive(Default)]
-pub(crate) struct Reference {
+pub(super) struct Reference {
     /// The device may use these.
-    pub(crate) live: Vec<Held>,
+    pub(super) live: Vec<Held>,
     /// Unmapped, but the commit has not come: no buffer is back.
-    pub(crate) uncommitted: Vec<Held>,
+    pub(super) uncommitted: Vec<Held>,
     /// Unmapped, but the commit failed: no buffer will ever be back.
-    pub(crate) lost: Vec<Held>,
+    pub(super) lost: Vec<Held>,
     /// Pages of buffers handed back whose translations the hardware may still hold, where the design says so. Where mappings
     /// share a page, by the last of them: as long as there was another, it was that one's to be reached.
-    pub(crate) returned: BTreeMap<u64, Returned>,
+    pub(super) returned: BTreeMap<u64, Returned>,
     /// Mappings whose buffers were handed back.
     handed_back: usize,
     /// Every range that was ever unmapped.
-    pub(crate) unmapped: Vec<IovaRange>,
+    pub(super) unmapped: Vec<IovaRange>,
     /// Every page that was ever handed out, and some that must never be.
-    pub(crate) ever: BTreeSet<u64>,
+    pub(super) ever: BTreeSet<u64>,
 }
 
 impl Held {
-    pub(crate) fn new(range: IovaRange, segments: &[Segment], access: Access, addressing: Addressing) -> Self {
+    pub(super) fn new(range: IovaRange, segments: &[Segment], access: Access, addressing: Addressing) -> Self {
         let pages = if let Addressing::Entries { pages: entry } = addressing {
             let of_segment = |(number, segment): (u64, &Segment)| {
                 let (first, phys) = (range.first_pfn() + number * entry, segment.phys.as_u64());
@@ -71,7 +71,7 @@ impl Held {
     }
 
     /// Whether each address that both have leads to the same memory, for the same access.
-    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let differs = |(pfn, page): (u64, Reach)| other.at(pfn).is_some_and(|theirs| theirs != page);
         !self.pages().any(differs)
     }
@@ -82,7 +82,7 @@ impl Held {
     }
 
     /// Every page of the mapping with what the device may do to it.
-    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, Reach)> {
+    pub(super) fn pages(&self) -> impl Iterator<Item = (u64, Reach)> {
         let (reads, writes) = match self.access {
             Access::DeviceReads => (true, false),
             Access::DeviceWrites => (false, true),
@@ -93,35 +93,35 @@ impl Held {
 }
 
 /// What the device may reach through each page of `held`.
-pub(crate) fn reach(held: &[Held]) -> BTreeMap<u64, Reach> {
+pub(super) fn reach(held: &[Held]) -> BTreeMap<u64, Reach> {
     held.iter().flat_map(Held::pages).collect()
 }
 
 impl Reach {
     /// Whether an access that asks for `rights` may end on physical page `phys_pfn`.
-    pub(crate) fn allows(self, rights: Rights, phys_pfn: u64) -> bool {
+    pub(super) fn allows(self, rights: Rights, phys_pfn: u64) -> bool {
         self.phys_pfn == phys_pfn && self.grants(rights)
     }
 
     /// Whether `rights` were asked for.
-    pub(crate) fn grants(self, rights: Rights) -> bool {
+    pub(super) fn grants(self, rights: Rights) -> bool {
         if rights == Rights::READ { self.reads } else { self.writes }
     }
 }
 
 impl Reference {
     /// The mappings that hold a page of `range` and whose buffers are not back.
-    pub(crate) fn holders(&self, range: IovaRange) -> impl Iterator<Item = &Held> {
+    pub(super) fn holders(&self, range: IovaRange) -> impl Iterator<Item = &Held> {
         self.live.iter().chain(&self.uncommitted).chain(&self.lost).filter(move |held| held.range.overlaps(range))
     }
 
     /// Whether a mapping whose buffer is not back holds page `pfn`.
-    pub(crate) fn is_held(&self, pfn: u64) -> bool {
+    pub(super) fn is_held(&self, pfn: u64) -> bool {
         IovaRange::new(pfn, 1).is_some_and(|page| self.holders(page).next().is_some())
     }
 
     /// Notes a mapping that was made.
-    pub(crate) fn map(&mut self, held: Held) {
+    pub(super) fn map(&mut self, held: Held) {
         for (pfn, _) in held.pages() {
             self.ever.insert(pfn);
             if held.range.contains(pfn + 1) {
@@ -135,14 +135,14 @@ impl Reference {
     }
 
     /// Notes that the buffer of a mapping is back.
-    pub(crate) fn hand_back(&mut self, held: &Held, at_us: u64) {
+    pub(super) fn hand_back(&mut self, held: &Held, at_us: u64) {
         let mapping = self.handed_back;
         self.handed_back += 1;
         self.returned.extend(held.pages().map(|(pfn, reach)| (pfn, Returned { reach, at_us, mapping })));
     }
 
     /// Notes that the live mapping at exactly `range` is being unmapped; false if there is none.
-    pub(crate) fn unmap(&mut self, range: IovaRange) -> bool {
+    pub(super) fn unmap(&mut self, range: IovaRange) -> bool {
         let Some(at) = self.live.iter().position(|held| held.range == range) else { return false };
         let held = self.live.swap_remove(at);
         self.unmapped.push(range);

@@ -1,14 +1,15 @@
-//! The example of "Adding a design": `stock` with a page behind every mapping that is never mapped. A device that runs over
-//! the end of its buffer faults there, and does not reach the next one.
-#![allow(unsafe_code, reason = "table pages are freed on an allocator's word")]
+//! A design of one's own: `stock` with a page behind every mapping that is never mapped. A device that runs over the end of its buffer
+//! faults there, and does not reach the next one.
 
-use super::stock::Stock;
-use crate::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
-use crate::error::{MapError, NewDomainError, UnmapError};
-use crate::invalidation::Deferral;
-use crate::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
-use crate::proof::Proof;
-use crate::{Iommu, IovaRange, Platform};
+#[cfg(feature = "planted-reuse")]
+mod planted;
+
+use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
+use portcullis::designs::Stock;
+use portcullis::invalidation::Deferral;
+use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
+use portcullis::proof::Proof;
+use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
 
 /// `stock` with guard pages.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub struct Guarded;
 impl DesignInfo for Guarded {
     const INFO: Info = Info {
         id: "guarded",
-        source: "the example of examples/README.md",
+        source: "examples/custom-design",
         allocator: "the tree of `stock`, asked for one page more",
         fit: Some(Fit { guard_pages: 1, ..Fit::TIGHT }),
         options: &[],
@@ -27,13 +28,21 @@ impl DesignInfo for Guarded {
 
 // SAFETY: an assembled mapper is a sound one, of whatever sound parts.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Guarded {
-    type Mapper = AssembledMapper<GuardedTree<P>, P, I>;
+    type Mapper = AssembledMapper<Allocator<P>, P, I>;
 
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        AssembledMapper::new(GuardedTree(tree), Deferral::Global, setup)
+        let allocator = GuardedTree(tree);
+        #[cfg(feature = "planted-reuse")]
+        let allocator = planted::ReusesEarly::new(allocator);
+        AssembledMapper::new(allocator, Deferral::Global, setup)
     }
 }
+
+#[cfg(not(feature = "planted-reuse"))]
+type Allocator<P> = GuardedTree<P>;
+#[cfg(feature = "planted-reuse")]
+type Allocator<P> = planted::ReusesEarly<GuardedTree<P>>;
 
 /// The tree, with the guard pages hidden.
 pub struct GuardedTree<P: Platform>(TreeAllocator<P>);

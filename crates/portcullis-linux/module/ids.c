@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * The ids that requests of a device carry, and which of them pass through. A device has an id of its own; a bridge to conventional PCI puts
+ * one id on the requests of all devices behind it, and some devices use the ids of their neighbours. A device is closed while it is
+ * protected or shut out. An id passes through while every device that uses it is open.
+ */
+#include <linux/list.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+
+#include "portcullis.h"
+
+struct closed {
+	struct pci_dev *pdev;
+	struct list_head list;
+};
+
+static LIST_HEAD(all_closed);
+static DEFINE_MUTEX(ids_lock);
+
+u16 pc_own_id(struct pci_dev *pdev)
+{
+	return PCI_DEVID(pdev->bus->number, pdev->devfn);
+}
+
+/* The id that a bridge to conventional PCI puts on requests from behind it; negative for other bridges, which leave ids as they are. */
+static int id_behind(struct pci_dev *bridge)
+{
+	bool is_pcie = pci_is_pcie(bridge);
+	int type = is_pcie ? pci_pcie_type(bridge) : 0;
+
+	if (is_pcie && type != PCI_EXP_TYPE_PCI_BRIDGE && type != PCI_EXP_TYPE_PCIE_BRIDGE)
+		return -1;
+	if (is_pcie ? type == PCI_EXP_TYPE_PCI_BRIDGE : bridge->dev_flags & PCI_DEV_FLAG_PCIE_BRIDGE_ALIAS)
+		return PCI_DEVID(bridge->subordinate->number, 0);
+	return pc_own_id(bridge);
+}
+
+/* As pci_for_each_dma_alias, which modules cannot call. Ends at the first error. */
+int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data)
+{
+	int error = found(pc_own_id(pdev), data);
+	struct pci_bus *bus;
+	unsigned int devfn;
+
+	if (pdev->dma_alias_mask)
+		for_each_set_bit(devfn, pdev->dma_alias_mask, 256)
+			error = error ?: found(PCI_DEVID(pdev->bus->number, devfn), data);
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
+		/* A bus of virtual functions has no bridge. */
+		if (bus->self && id_behind(bus->self) >= 0)
+			error = error ?: found(id_behind(bus->self), data);
+	return error;
+}
+
+static int is_same(u16 id, void *other)
+{
+	return id == *(u16 *)other;
+}
+
+static bool uses(struct pci_dev *pdev, int segment, u16 id)
+{
+	return pci_domain_nr(pdev->bus) == segment && pc_for_each_id(pdev, is_same, &id);
+}
+
+/* Another device that is there and uses an id; null where there is none. A reference to it is the caller's. */
+static struct pci_dev *other_user(struct pci_dev *pdev, u16 id)
+{
+	struct pci_dev *other = NULL;
+
+	for_each_pci_dev(other)
+		if (other != pdev && uses(other, pci_domain_nr(pdev->bus), id))
+			break;
+	return other;
+}
+
+/* An id has one domain, and a domain is one device's. */
+bool pc_shares_id(struct pci_dev *pdev)
+{
+	struct pci_dev *other;
+	struct pci_bus *bus;
+
+	if (pdev->dma_alias_mask) {
+		pr_err("%s is not protected: it uses the ids of other functions too\n", pci_name(pdev));
+		return true;
+	}
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
+		if (bus->self && id_behind(bus->self) >= 0) {
+			pr_err("%s is not protected: behind the bridge %s to conventional PCI all devices have one id; put it into a slot of PCI Express, or take it off the list\n",
+			       pci_name(pdev), pci_name(bus->self));
+			return true;
+		}
+	other = other_user(pdev, pc_own_id(pdev));
+	if (!other)
+		return false;
+	pr_err("%s is not protected: %s uses its id too\n", pci_name(pdev), pci_name(other));
+	pci_dev_put(other);
+	return true;
+}
+
+/* ---- open and closed ---- */
+
+static struct closed *find_closed(struct pci_dev *pdev)
+{
+	struct closed *closed;
+
+	list_for_each_entry(closed, &all_closed, list)
+		if (closed->pdev == pdev)
+			return closed;
+	return NULL;
+}
+
+static void take_off(struct pci_dev *pdev)
+{
+	struct closed *closed = find_closed(pdev);
+
+	if (!closed)
+		return;
+	list_del(&closed->list);
+	kfree(closed);
+}
+
+struct passing {
+	struct pci_dev *pdev;
+	struct pc_unit *unit;
+};
+
+static int open_id(u16 id, void *data)
+{
+	const struct passing *passing = data;
+	struct closed *closed;
+	int error;
+
+	list_for_each_entry(closed, &all_closed, list)
+		if (closed->pdev != passing->pdev && uses(closed->pdev, pci_domain_nr(passing->pdev->bus), id)) {
+			pr_warn("%s stays cut off: it shares an id with %s, which is protected or shut out\n",
+				pci_name(passing->pdev), pci_name(closed->pdev));
+			return 0;
+		}
+	error = pcr_pass_through(passing->unit->rust, id, true);
+	/* It is open already. */
+	return error == -EBUSY ? 0 : error;
+}
+
+static int close_id(u16 id, void *data)
+{
+	const struct passing *passing = data;
+	int error = pcr_pass_through(passing->unit->rust, id, false);
+	struct pci_dev *other = NULL;
+
+	for_each_pci_dev(other)
+		if (other != passing->pdev && other->hdr_type == PCI_HEADER_TYPE_NORMAL &&
+		    uses(other, pci_domain_nr(passing->pdev->bus), id))
+			pr_warn("%s is cut off with %s: they share an id\n", pci_name(other), pci_name(passing->pdev));
+	/* It is closed already. */
+	return error == -EINVAL ? 0 : error;
+}
+
+int pc_open(struct pci_dev *pdev)
+{
+	struct passing passing = { .pdev = pdev, .unit = pc_unit_of(pdev) };
+	int error;
+
+	if (!passing.unit)
+		return 0;
+	mutex_lock(&ids_lock);
+	take_off(pdev);
+	error = pc_for_each_id(pdev, open_id, &passing);
+	mutex_unlock(&ids_lock);
+	return error;
+}
+
+int pc_close(struct pci_dev *pdev)
+{
+	struct passing passing = { .pdev = pdev, .unit = pc_unit_of(pdev) };
+	struct closed *closed = kzalloc(sizeof(*closed), GFP_KERNEL);
+	int error = 0;
+
+	if (!closed || !passing.unit) {
+		kfree(closed);
+		return passing.unit ? -ENOMEM : -ENODEV;
+	}
+	mutex_lock(&ids_lock);
+	if (find_closed(pdev)) {
+		kfree(closed);
+	} else {
+		closed->pdev = pdev;
+		list_add(&closed->list, &all_closed);
+		error = pc_for_each_id(pdev, close_id, &passing);
+		if (error)
+			take_off(pdev);
+	}
+	mutex_unlock(&ids_lock);
+	return error;
+}
+
+/* The device has gone. What others use stays as it is. */
+void pc_forget(struct pci_dev *pdev)
+{
+	struct pc_unit *unit = pc_unit_of(pdev);
+	struct pci_dev *other;
+
+	if (!unit)
+		return;
+	mutex_lock(&ids_lock);
+	take_off(pdev);
+	other = other_user(pdev, pc_own_id(pdev));
+	if (!other)
+		pcr_pass_through(unit->rust, pc_own_id(pdev), false);
+	pci_dev_put(other);
+	mutex_unlock(&ids_lock);
+}
+
+/* The units are off, so no id is closed. */
+void pc_ids_stop(void)
+{
+	struct closed *closed, *next;
+
+	list_for_each_entry_safe(closed, next, &all_closed, list)
+		kfree(closed);
+}

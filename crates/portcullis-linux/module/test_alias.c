@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Says of a device that it uses the id of another function too, as the kernel knows of some. */
+#include <linux/bitmap.h>
+#include <linux/module.h>
+
+#include "test.h"
+
+static int set_alias(struct pci_dev *pdev, unsigned int devfn)
+{
+	unsigned long *mask = bitmap_zalloc(256, GFP_KERNEL);
+
+	if (!mask)
+		return -ENOMEM;
+	__set_bit(devfn, mask);
+	/* The kernel frees it with the device. */
+	bitmap_free(xchg(&pdev->dma_alias_mask, mask));
+	return 0;
+}
+
+/* "0000:00:01.0 0x10": the function 02.0 of its bus. */
+static ssize_t alias_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
+{
+	unsigned int domain, bus, slot, function, devfn;
+	struct pci_dev *pdev;
+	char text[32];
+	int error = test_text(from, len, text, sizeof(text));
+
+	if (error)
+		return error;
+	if (sscanf(text, "%x:%x:%x.%u %x", &domain, &bus, &slot, &function, &devfn) != 5 || devfn > 255)
+		return -EINVAL;
+	pdev = pci_get_domain_bus_and_slot(domain, bus, PCI_DEVFN(slot, function));
+	if (!pdev)
+		return -ENODEV;
+	error = set_alias(pdev, devfn);
+	pci_dev_put(pdev);
+	return error ?: len;
+}
+
+const struct file_operations test_alias = { .owner = THIS_MODULE, .write = alias_write };

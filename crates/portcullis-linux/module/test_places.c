@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Where the DMA API places buffers: within a device's boundaries, and nowhere that another device or firmware has. */
+#include <linux/dma-mapping.h>
+#include <linux/module.h>
+#include <linux/scatterlist.h>
+
+#include "test.h"
+
+#define BOUNDARY 65536
+#define LISTS 24
+#define PIECES 3
+/* A list is shorter than the boundary, and with most beginnings one of its pieces lies across it. */
+#define PIECE_BYTES (5 * PAGE_SIZE)
+
+#define PLACES 1024
+#define PLACE_ORDER 10
+#define PLACE_BYTES (PAGE_SIZE << PLACE_ORDER)
+
+struct lists {
+	struct scatterlist pieces[LISTS][PIECES];
+};
+
+static int crossings(struct scatterlist *pieces)
+{
+	int k, count = 0;
+
+	for (k = 0; k < PIECES; k++) {
+		u64 first = sg_dma_address(&pieces[k]);
+
+		count += first / BOUNDARY != (first + sg_dma_len(&pieces[k]) - 1) / BOUNDARY;
+	}
+	return count;
+}
+
+/* How many pieces of all lists lie across the boundary; negative where a list is not mapped. */
+static int map_lists(struct device *dev, struct lists *lists, void *memory)
+{
+	int count, done, k, crossed = 0;
+
+	for (count = 0; count < LISTS; count++) {
+		sg_init_table(lists->pieces[count], PIECES);
+		for (k = 0; k < PIECES; k++)
+			sg_set_buf(&lists->pieces[count][k], memory + k * PIECE_BYTES, PIECE_BYTES);
+		if (dma_map_sg(dev, lists->pieces[count], PIECES, DMA_FROM_DEVICE) != PIECES)
+			break;
+		crossed += crossings(lists->pieces[count]);
+	}
+	for (done = 0; done < count; done++)
+		dma_unmap_sg(dev, lists->pieces[done], PIECES, DMA_FROM_DEVICE);
+	return count == LISTS ? crossed : -EIO;
+}
+
+static int check_boundary(struct device *dev, void *memory)
+{
+	struct lists *lists = kzalloc(sizeof(*lists), GFP_KERNEL);
+	u64 before = dma_get_seg_boundary(dev);
+	int free, bound;
+
+	if (!lists)
+		return -ENOMEM;
+	free = map_lists(dev, lists, memory);
+	dma_set_seg_boundary(dev, BOUNDARY - 1);
+	bound = map_lists(dev, lists, memory);
+	dma_set_seg_boundary(dev, before);
+	kfree(lists);
+	pr_info("places: of %d pieces %d lie across a boundary, and %d when the device cannot cross it\n", LISTS * PIECES, free,
+		bound);
+	return free > 0 && !bound ? 0 : -EIO;
+}
+
+struct taken {
+	u64 start, end;
+};
+
+static const char *owner_of(struct pci_dev *pdev, u64 start, u64 end, const struct taken *reserved)
+{
+	struct pci_bus *root = pdev->bus;
+	struct resource *window;
+	int index;
+
+	while (!pci_is_root_bus(root))
+		root = root->parent;
+	pci_bus_for_each_resource(root, window, index)
+		if (window && resource_type(window) == IORESOURCE_MEM && start <= window->end && window->start < end)
+			return "the devices' own memory";
+	if (start < 0xfef00000 && 0xfee00000 < end)
+		return "interrupts";
+	if (start < reserved->end && reserved->start < end)
+		return "firmware";
+	return NULL;
+}
+
+/* Maps the same memory until nothing is left below 4 GiB. */
+static int check_owners(struct pci_dev *pdev, void *memory, const struct taken *reserved)
+{
+	u64 *at = kvcalloc(PLACES, sizeof(*at), GFP_KERNEL), lowest = U64_MAX;
+	int count, done, error = 0;
+
+	if (!at)
+		return -ENOMEM;
+	for (count = 0; count < PLACES; count++) {
+		const char *owner;
+
+		at[count] = dma_map_single(&pdev->dev, memory, PLACE_BYTES, DMA_FROM_DEVICE);
+		if (dma_mapping_error(&pdev->dev, at[count]))
+			break;
+		lowest = min(lowest, at[count]);
+		owner = owner_of(pdev, at[count], at[count] + PLACE_BYTES, reserved);
+		if (owner && !error) {
+			pr_err("places: a buffer is at %#llx, which belongs to %s\n", at[count], owner);
+			error = -EIO;
+		}
+	}
+	for (done = 0; done < count; done++)
+		dma_unmap_single(&pdev->dev, at[done], PLACE_BYTES, DMA_FROM_DEVICE);
+	kvfree(at);
+	pr_info("places: %d buffers of 4 MiB below 4 GiB, the lowest at %#llx\n", count, lowest);
+	/* Otherwise it was not tried in what others have. */
+	return error ?: count < PLACES && lowest < reserved->start ? 0 : -EIO;
+}
+
+/* "0x1fff0000 0x20000000": for the attacker, with what firmware reserves for it. */
+static ssize_t places_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
+{
+	struct taken reserved;
+	char text[48];
+	void *memory;
+	int error = test_text(from, len, text, sizeof(text));
+
+	if (error)
+		return error;
+	if (sscanf(text, "%llx %llx", &reserved.start, &reserved.end) != 2)
+		return -EINVAL;
+	if (!test_edu_device)
+		return -ENODEV;
+	memory = (void *)__get_free_pages(GFP_KERNEL, PLACE_ORDER);
+	if (!memory)
+		return -ENOMEM;
+	error = dma_set_mask_and_coherent(&test_edu_device->dev, DMA_BIT_MASK(32)) ?:
+		check_boundary(&test_edu_device->dev, memory) ?: check_owners(test_edu_device, memory, &reserved);
+	free_pages((unsigned long)memory, PLACE_ORDER);
+	return error ?: len;
+}
+
+const struct file_operations test_places = { .owner = THIS_MODULE, .write = places_write };

@@ -1,0 +1,259 @@
+//! What a [`Platform`] promises, checked on a host: memory, locks, words of CPUs, walks, time.
+//!
+//! Two of its promises no test here can see: that entries reach a walker that does not snoop, and that interrupts are masked where a lock is
+//! held.
+
+use portcullis::platform::{CPU_WORDS, Context, CopyMemory, CpuWords, Lock, LockClass, Wait};
+use portcullis::table::{ENTRIES, Entry};
+use portcullis::{PAGE_SIZE, PhysAddr, Platform};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Table pages that are taken at a time.
+const FRAMES: usize = 16;
+const THREADS: u64 = 4;
+/// What each thread does to a lock, and to a word.
+const TURNS: u64 = 5_000;
+/// How long the end of a walk may take to be known.
+const WALK_MAX: Duration = Duration::from_secs(20);
+
+/// Checks what the host promises, from several threads.
+///
+/// # Panics
+/// If it does not keep it.
+pub fn check<P: Platform>(host: &P) {
+    frames(host);
+    side_by_side(host);
+    bytes(host);
+    cpus_and_time(host);
+    one_at_a_time(host);
+    no_one_after_a_panic(host);
+    words(host);
+    walks(host);
+    if let Some(memory) = host.copies() {
+        copies(host, memory);
+    }
+}
+
+fn take<P: Platform>(host: &P) -> PhysAddr {
+    host.allocate_frame(Context::MaySleep).expect("a table page")
+}
+
+/// The entries of a page of `host`, which is not freed meanwhile.
+fn entries<P: Platform>(host: &P, page: PhysAddr) -> &[Entry; ENTRIES] {
+    // SAFETY: it was taken from this host; no caller frees it before it has done with them.
+    unsafe { host.frame(page) }
+}
+
+fn give_back<P: Platform>(host: &P, page: PhysAddr) {
+    // SAFETY: it was taken from this host, no reference is kept, and no hardware has ever seen it.
+    unsafe { host.free_frame(page) };
+}
+
+fn assert_zero<P: Platform>(host: &P, page: PhysAddr) {
+    assert!(entries(host, page).iter().all(|entry| entry.load_bits() == 0), "the table page at {page} is not all zero");
+}
+
+/// Pages are aligned, zero, apart from each other, and stay where they are.
+fn frames<P: Platform>(host: &P) {
+    for context in [Context::MaySleep, Context::Atomic] {
+        let pages: Vec<PhysAddr> = (0..FRAMES).map(|_| host.allocate_frame(context).expect("a table page")).collect();
+        assert_eq!(pages.iter().collect::<BTreeSet<_>>().len(), FRAMES, "a table page was lent twice: {pages:?}");
+        for (number, &page) in pages.iter().enumerate() {
+            assert_eq!(page.page_offset(), 0, "the table page at {page} is not aligned");
+            assert_zero(host, page);
+            assert!(ptr::eq(entries(host, page), entries(host, page)), "the table page at {page} has moved");
+            entries(host, page).iter().for_each(|entry| entry.store_bits(0x1000 + number as u64));
+        }
+        for (number, &page) in pages.iter().enumerate() {
+            let kept = entries(host, page).iter().all(|entry| entry.load_bits() == 0x1000 + number as u64);
+            assert!(kept, "what was written to the table page at {page} is not there any more");
+            give_back(host, page);
+        }
+        // Pages that come back are lent again, and are zero again.
+        let again: Vec<PhysAddr> = (0..FRAMES).map(|_| take(host)).collect();
+        for page in again {
+            assert_zero(host, page);
+            give_back(host, page);
+        }
+    }
+}
+
+/// Pages that lie side by side are pages as others are. A host need not have any.
+fn side_by_side<P: Platform>(host: &P) {
+    const COUNT: u64 = 3;
+    if let Ok(first) = host.allocate_frames(Context::MaySleep, COUNT as usize) {
+        let page = |number: u64| first.checked_add(number * PAGE_SIZE).expect("an address");
+        (0..COUNT).for_each(|number| assert_zero(host, page(number)));
+        (0..COUNT).for_each(|number| give_back(host, page(number)));
+    }
+    give_back(host, host.allocate_frames(Context::MaySleep, 1).expect("one table page has no neighbours"));
+}
+
+/// Memory is aligned to the power of two that its size rounds up to, ends where it must, and is lent once. A host need not have any.
+fn bytes<P: Platform>(host: &P) {
+    let below = PhysAddr::new(1 << 46);
+    let mut lent: Vec<(u64, u64)> = Vec::new();
+    for bytes in [1, 8, 100, PAGE_SIZE, 3 * PAGE_SIZE] {
+        let Ok(at) = host.allocate_bytes(bytes, below) else { continue };
+        let (first, end) = (at.as_u64(), at.as_u64() + bytes);
+        assert!(end <= below.as_u64(), "{bytes} bytes at {at} end beyond {below}");
+        assert!(first.is_multiple_of(bytes.next_power_of_two()), "{bytes} bytes at {at} are not aligned");
+        let is_apart = lent.iter().all(|&(other, other_end)| end <= other || other_end <= first);
+        assert!(is_apart, "{bytes} bytes at {at} overlap others that are lent");
+        lent.push((first, end));
+    }
+    for (first, end) in lent {
+        // SAFETY: it was lent above, and has not been back.
+        unsafe { host.free_bytes(PhysAddr::new(first), end - first) };
+    }
+}
+
+fn cpus_and_time<P: Platform>(host: &P) {
+    let cpus = host.cpus();
+    assert!(cpus > 0, "the host has no CPU");
+    on_threads(|| {
+        let mut latest_us = host.now_us();
+        for _ in 0..1000 {
+            assert!(host.cpu().0 < cpus, "CPU {} of {cpus}", host.cpu().0);
+            host.pause(Wait::Register);
+            let now_us = host.now_us();
+            assert!(now_us >= latest_us, "time went back from {latest_us} to {now_us} µs");
+            latest_us = now_us;
+        }
+    });
+}
+
+/// A lock lets in one at a time, to the same value; and another lock that is later in the order may be taken inside it.
+fn one_at_a_time<P: Platform>(host: &P) {
+    let outer = host.lock(LockClass::Domain, 0_u64);
+    let inner = host.lock(LockClass::Table, 0_u64);
+    let inside = AtomicBool::new(false);
+    on_threads(|| {
+        for _ in 0..TURNS {
+            outer.with(|value| {
+                // Relaxed: it is the lock that is to order this.
+                assert!(!inside.swap(true, Ordering::Relaxed), "two are inside a lock");
+                *value += 1;
+                inner.with(|value| *value += 1);
+                inside.store(false, Ordering::Relaxed);
+            });
+        }
+    });
+    let found = (outer.with(|value| *value), inner.with(|value| *value));
+    assert_eq!(found, (THREADS * TURNS, THREADS * TURNS), "additions under a lock were lost");
+}
+
+/// What is half changed is shown to no other.
+fn no_one_after_a_panic<P: Platform>(host: &P) {
+    let lock = host.lock(LockClass::Domain, 0_u64);
+    let enter = |critical: fn(&mut u64)| catch_unwind(AssertUnwindSafe(|| lock.with(critical)));
+    assert!(enter(|_| panic!("as the test of the host wants it")).is_err(), "a lock has swallowed a panic");
+    assert!(enter(|_| ()).is_err(), "a lock lets in another after a panic inside");
+}
+
+/// Words are apart from each other, and no addition to one is lost.
+fn words<P: Platform>(host: &P) {
+    const FIRST: u64 = 7;
+    let words = host.cpu_words(FIRST).expect("words of CPUs");
+    let lines = words.lines();
+    assert!(lines > 0, "there are no lines of words");
+    let all = || (0..lines).flat_map(|line| (0..CPU_WORDS).map(move |word| (line, word)));
+    let places: BTreeSet<usize> = all().map(|(line, word)| ptr::from_ref(words.word(line, word)).addr()).collect();
+    assert_eq!(places.len(), lines * CPU_WORDS, "two words are one");
+    assert!(all().all(|(line, word)| words.word(line, word).load(Ordering::Relaxed) == FIRST), "words begin as told");
+    let sum = |word| (0..lines).map(|line| words.word(line, word).load(Ordering::Relaxed)).sum::<u64>();
+    let added = std::sync::atomic::AtomicU64::new(0);
+    on_threads(|| {
+        for turn in 0..TURNS {
+            let (line, before) = host.add_here(&words, 1, 1);
+            assert!(line < lines, "line {line} of {lines}");
+            let more = turn % 3 == 0 && host.exchange_at(&words, line, 1, before + 1, before + 101);
+            added.fetch_add(if more { 101 } else { 1 }, Ordering::Relaxed);
+        }
+    });
+    assert_eq!(sum(1), lines as u64 * FIRST + added.into_inner(), "steps on the words of a CPU were lost");
+    assert!(
+        (0..CPU_WORDS).filter(|word| *word != 1).all(|word| sum(word) == lines as u64 * FIRST),
+        "other words changed"
+    );
+    let (line, before) = host.add_here(&words, 2, 0);
+    assert!(!host.exchange_at(&words, line, 2, before + 1, 0), "a word was exchanged that did not hold what was said");
+}
+
+/// A walk is not over while it goes on, and is over some time after its end. A host need not know.
+fn walks<P: Platform>(host: &P) {
+    let began = Barrier::new(2);
+    let may_end = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            host.walk(|| {
+                began.wait();
+                may_end.wait();
+            });
+        });
+        began.wait();
+        let token = host.walks_now();
+        // Not for as long as it could take the end of a walk to be known.
+        let deadline = Instant::now() + Duration::from_millis(50);
+        let mut early = false;
+        while let Some(token) = token.filter(|_| !early && Instant::now() < deadline) {
+            early = host.walks_are_over(token);
+            host.pause(Wait::Invalidation);
+        }
+        may_end.wait();
+        assert!(!early, "a walk that goes on is said to be over");
+    });
+    let Some(token) = host.walks_now() else { return };
+    let begun = Instant::now();
+    while !host.walks_are_over(token) {
+        assert!(begun.elapsed() < WALK_MAX, "all walks have ended, and are not said to be over");
+        host.pause(Wait::Invalidation);
+    }
+}
+
+/// Copies what it is told to, and nothing beside it.
+fn copies<P: Platform>(host: &P, memory: &dyn CopyMemory) {
+    let [from, to] = [take(host), take(host)];
+    (0_u64..).zip(entries(host, from)).for_each(|(number, entry)| entry.store_bits(0xc0_0000 + number));
+    let at = |page: PhysAddr, word: u64| page.checked_add(8 * word).expect("in the page");
+    // SAFETY: both pages were taken above, nothing else uses them, and the pieces lie in them.
+    unsafe {
+        memory.copy(at(from, 3), at(to, 5), 8 * 4);
+        memory.copy(at(from, 0), at(to, 100), 0);
+        memory.clear(at(from, 10), 8 * 2);
+    }
+    for (word, entry) in (0_u64..).zip(entries(host, to)) {
+        let expected = if (5..9).contains(&word) { 0xc0_0000 + word - 2 } else { 0 };
+        assert_eq!(entry.load_bits(), expected, "word {word} of a page that words were copied to");
+    }
+    for (word, entry) in (0_u64..).zip(entries(host, from)) {
+        let expected = if (10..12).contains(&word) { 0 } else { 0xc0_0000 + word };
+        assert_eq!(entry.load_bits(), expected, "word {word} of a page of which words were set to zero");
+    }
+    [from, to].into_iter().for_each(|page| give_back(host, page));
+}
+
+/// Runs `work` on some threads at once; a panic of one is the caller's.
+fn on_threads(work: impl Fn() + Sync) {
+    let begin = Barrier::new(THREADS as usize);
+    thread::scope(|scope| {
+        let member = |_| {
+            let (work, begin) = (&work, &begin);
+            scope.spawn(move || {
+                begin.wait();
+                work();
+            })
+        };
+        for member in (0..THREADS).map(member).collect::<Vec<_>>() {
+            if let Err(panic) = member.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+}

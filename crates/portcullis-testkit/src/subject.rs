@@ -1,0 +1,56 @@
+//! A design as the checker takes it.
+
+use crate::checker::{Bench, Machine, Operation, Tally, Violation, check, on_bench};
+use portcullis::design::{Design, Info, Options};
+use portcullis::designs::{self, DesignId};
+use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::fake::FakeHost;
+use portcullis::{Protection, for_each_design};
+
+/// A design over the fakes, whatever its type: one of the library's, or one of another crate.
+#[derive(Clone, Copy)]
+pub struct Subject {
+    info: &'static Info,
+    check: fn(&Bench<'_>, &[Operation]) -> Result<Tally, Violation>,
+}
+
+impl Subject {
+    /// The design `D`.
+    pub const fn of<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>() -> Self {
+        Self { info: &D::INFO, check: |bench, script| check::<D, _, _>(bench, bench.host, bench.hardware, script) }
+    }
+
+    /// Every design of the library, in the order of [`DesignId::ALL`].
+    pub fn listed() -> Vec<Self> {
+        macro_rules! all {
+            ($($design:ident),*) => { vec![$(Self::of::<designs::$design>()),*] };
+        }
+        for_each_design!(all)
+    }
+
+    /// What there is to say about it.
+    pub const fn info(self) -> &'static Info {
+        self.info
+    }
+
+    /// Runs `script` on a domain of the design, on fresh fakes.
+    ///
+    /// # Errors
+    /// The first [`Violation`].
+    pub fn check(
+        self,
+        options: Options,
+        machine: &Machine,
+        protection: Protection,
+        script: &[Operation],
+    ) -> Result<Tally, Violation> {
+        on_bench(machine, protection, |bench| (self.check)(&Bench { options, ..*bench }, script))
+    }
+}
+
+impl From<DesignId> for Subject {
+    fn from(design: DesignId) -> Self {
+        let is_it = |subject: &Self| subject.info.id == design.info().id;
+        Self::listed().into_iter().find(is_it).expect("every design is in the list")
+    }
+}

@@ -1,0 +1,99 @@
+//! Allocators of the library, and one with a flaw.
+
+use super::fails;
+use portcullis::iova::{
+    BuddyAllocator, Claim, FreeListAllocator, GapTreeAllocator, IovaAllocator, IovaRequest, MagazineAllocator,
+    TreeAllocator, VmemAllocator,
+};
+use portcullis::platform::fake::FakeHost;
+use portcullis::proof::Proof;
+use portcullis::{IovaRange, MapError, Platform, UnmapError};
+use portcullis_testkit::allocator::check;
+use std::sync::Mutex;
+
+#[test]
+fn those_of_the_library_keep_their_word() {
+    check(|host: &'static FakeHost, width, reserved| TreeAllocator::new(&host, width, reserved).expect("memory"));
+    check(|host: &'static FakeHost, width, reserved| {
+        FreeListAllocator::new(&host, width, reserved, Some(64)).expect("memory")
+    });
+    check(|host: &'static FakeHost, width, reserved| MagazineAllocator::new(&host, width, reserved).expect("memory"));
+    check(|host: &'static FakeHost, width, reserved| GapTreeAllocator::new(&host, width, reserved).expect("memory"));
+    check(|host: &'static FakeHost, width, reserved| VmemAllocator::new(&host, width, reserved).expect("memory"));
+    check(|host: &'static FakeHost, width, reserved| BuddyAllocator::new(&host, width, reserved).expect("memory"));
+}
+
+/// The flaws by number, for they are part of a type.
+const NONE: u8 = 0;
+/// Hands out again what is claimed, and not back.
+const REUSES: u8 = 1;
+/// Hands out what is reserved.
+const IGNORES_WHAT_IS_RESERVED: u8 = 2;
+/// Hands out what the device cannot drive.
+const IGNORES_WIDTH: u8 = 3;
+/// Grants claims of what is no mapping.
+const CLAIMS_ANYTHING: u8 = 4;
+/// Says that one range fewer is out.
+const MISCOUNTS: u8 = 5;
+/// Keeps what comes back.
+const LEAKS: u8 = 6;
+
+/// The tree, with a flaw.
+struct Flawed<P: Platform, const FLAW: u8> {
+    tree: TreeAllocator<P>,
+    claimed: Mutex<Option<IovaRange>>,
+}
+
+impl<P: Platform, const FLAW: u8> Flawed<P, FLAW> {
+    fn new(host: &P, width: u8, reserved: &[IovaRange]) -> Self {
+        let reserved = if FLAW == IGNORES_WHAT_IS_RESERVED { &[] } else { reserved };
+        let width = if FLAW == IGNORES_WIDTH { width + 1 } else { width };
+        Self { tree: TreeAllocator::new(host, width, reserved).expect("memory"), claimed: Mutex::default() }
+    }
+}
+
+// SAFETY: none: it breaks its word, to be found out. No memory is behind it.
+unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for Flawed<P, FLAW> {
+    fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
+        let early = self.claimed.lock().expect("not poisoned").take_if(|range| range.pages() == request.pages);
+        early.map_or_else(|| self.tree.allocate(platform, request), Ok)
+    }
+
+    fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
+        let claim = self.tree.claim(platform, range);
+        if FLAW == REUSES && claim.is_ok() {
+            *self.claimed.lock().expect("not poisoned") = Some(range);
+        }
+        if FLAW == CLAIMS_ANYTHING { Ok(Claim::Held) } else { claim }
+    }
+
+    fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
+        self.claimed.lock().expect("not poisoned").take_if(|claimed| *claimed == range);
+        if FLAW != LEAKS {
+            self.tree.free(platform, range, proof);
+        }
+    }
+
+    fn live(&self) -> usize {
+        self.tree.live().saturating_sub(usize::from(FLAW == MISCOUNTS))
+    }
+}
+
+fn check_flaw<const FLAW: u8>() {
+    check(|host: &'static FakeHost, width, reserved| Flawed::<_, FLAW>::new(&host, width, reserved));
+}
+
+#[test]
+fn without_a_flaw_it_passes() {
+    check_flaw::<NONE>();
+}
+
+#[test]
+fn a_flaw_is_found_by_its_rule() {
+    fails("S3: ", check_flaw::<REUSES>);
+    fails("S9: ", check_flaw::<IGNORES_WHAT_IS_RESERVED>);
+    fails("S13: ", check_flaw::<IGNORES_WIDTH>);
+    fails("S6: ", check_flaw::<CLAIMS_ANYTHING>);
+    fails("S7: ", check_flaw::<MISCOUNTS>);
+    fails("S7: ", check_flaw::<LEAKS>);
+}

@@ -1,0 +1,144 @@
+//! The fake host, and hosts with a flaw.
+
+use super::fails;
+use portcullis::platform::fake::FakeHost;
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, Wait, WordLines};
+use portcullis::table::{Entry, Frame};
+use portcullis::{NoMemory, PhysAddr, Platform};
+use portcullis_testkit::host::check;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+#[test]
+fn the_fake_keeps_its_promises() {
+    check(&FakeHost::default());
+}
+
+/// The flaws by number, for they are part of a type.
+const NONE: u8 = 0;
+const LENDS_WITHOUT_ZEROING: u8 = 1;
+const LENDS_TWICE: u8 = 2;
+const GOES_BACK_IN_TIME: u8 = 3;
+const NAMES_A_CPU_THAT_IS_NOT_THERE: u8 = 4;
+const FORGETS_A_PANIC: u8 = 5;
+const LOSES_EXCHANGES: u8 = 6;
+const ENDS_WALKS_EARLY: u8 = 7;
+
+struct Flawed<const FLAW: u8> {
+    fake: FakeHost,
+    lent: Mutex<Option<PhysAddr>>,
+    looks: AtomicU64,
+}
+
+/// A mutex that does not care what has become of the last who was in it.
+struct Careless<T, const FLAW: u8>(Mutex<T>);
+
+impl<T: Send, const FLAW: u8> Lock<T> for Careless<T, FLAW> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        let inside = self.0.lock();
+        let mut inside = if FLAW == FORGETS_A_PANIC {
+            inside.unwrap_or_else(PoisonError::into_inner)
+        } else {
+            inside.expect("whole")
+        };
+        critical(&mut inside)
+    }
+}
+
+// SAFETY: none: it breaks a promise, to be found out. The fake keeps the memory.
+unsafe impl<const FLAW: u8> Platform for Flawed<FLAW> {
+    type Lock<T: Send> = Careless<T, FLAW>;
+    type CpuWords = WordLines;
+
+    fn lock<T: Send>(&self, _: LockClass, value: T) -> Careless<T, FLAW> {
+        Careless(Mutex::new(value))
+    }
+
+    fn cpu(&self) -> CpuHint {
+        if FLAW == NAMES_A_CPU_THAT_IS_NOT_THERE { CpuHint(self.cpus()) } else { self.fake.cpu() }
+    }
+
+    fn cpus(&self) -> u32 {
+        self.fake.cpus()
+    }
+
+    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
+        let mut lent = self.lent.lock().expect("not poisoned");
+        if FLAW == LENDS_TWICE
+            && let Some(page) = *lent
+        {
+            return Ok(page);
+        }
+        let page = self.fake.allocate_frame(context)?;
+        if FLAW == LENDS_WITHOUT_ZEROING {
+            // SAFETY: it has just been lent.
+            let frame = unsafe { self.fake.frame(page) };
+            frame[511].store_bits(1);
+        }
+        *lent = Some(page);
+        Ok(page)
+    }
+
+    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.frame(frame) }
+    }
+
+    unsafe fn free_frame(&self, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.fake.free_frame(frame) }
+    }
+
+    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        self.fake.table_barrier(entries, coherent);
+    }
+
+    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
+        WordLines::new(self, value)
+    }
+
+    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
+        self.fake.exchange_at(words, line, word, old, new) && FLAW != LOSES_EXCHANGES
+    }
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.fake.walk(walk)
+    }
+
+    fn walks_now(&self) -> Option<u64> {
+        if FLAW == ENDS_WALKS_EARLY { Some(0) } else { self.fake.walks_now() }
+    }
+
+    fn walks_are_over(&self, then: u64) -> bool {
+        FLAW == ENDS_WALKS_EARLY || self.fake.walks_are_over(then)
+    }
+
+    fn now_us(&self) -> u64 {
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+        if FLAW == GOES_BACK_IN_TIME && looks % 100 == 99 { 0 } else { looks }
+    }
+
+    fn pause(&self, wait: Wait) {
+        self.fake.pause(wait);
+    }
+}
+
+fn check_flaw<const FLAW: u8>() {
+    check(&Flawed::<FLAW> { fake: FakeHost::default(), lent: Mutex::default(), looks: AtomicU64::new(0) });
+}
+
+#[test]
+fn without_a_flaw_it_passes() {
+    check_flaw::<NONE>();
+}
+
+#[test]
+fn a_flaw_is_found() {
+    fails("is not all zero", check_flaw::<LENDS_WITHOUT_ZEROING>);
+    fails("was lent twice", check_flaw::<LENDS_TWICE>);
+    fails("time went back", check_flaw::<GOES_BACK_IN_TIME>);
+    fails("CPU 4 of 4", check_flaw::<NAMES_A_CPU_THAT_IS_NOT_THERE>);
+    fails("lets in another after a panic", check_flaw::<FORGETS_A_PANIC>);
+    fails("were lost", check_flaw::<LOSES_EXCHANGES>);
+    fails("is said to be over", check_flaw::<ENDS_WALKS_EARLY>);
+}
