@@ -31,10 +31,10 @@ pub(crate) enum Command {
     /// rules that broke
     #[command(override_usage = "portcullis attack [OPTIONS] [TRACES]...")]
     Attack(Box<AttackArguments>),
-    /// One run of a server with its network card, link and clients: throughput, latency, CPU time, drops
+    /// Simulates a server with its network card, link and clients: throughput, latency, CPU time, drops
     ///
-    /// Nothing of that is evaluated from a formula: it comes of events. The same run with no protection is made before it. docs/laboratory.md
-    /// says what is simulated, and which numbers are put in.
+    /// All of these result from events and not from formulas. The program first makes the same run with no protection.
+    /// docs/laboratory.md describes what is simulated, and lists the inputs.
     #[command(after_long_help = server_workloads())]
     Simulate(SimulateArguments),
     /// Reproduces published tables and figures, with the published number beside the reproduced one; adds some of our
@@ -133,10 +133,10 @@ pub(crate) struct FiguresArguments {
 
 #[derive(Args)]
 pub(crate) struct SimulateArguments {
-    /// The machine, by id; or a file in the form that `list machines --json` shows
+    /// The machine, by id, or a file in the format of `list machines --json`
     #[arg(long)]
     pub(crate) machine: String,
-    /// What it does: netperf-stream or netperf-rr
+    /// The workload: netperf-stream or netperf-rr
     #[arg(long)]
     pub(crate) workload: String,
     /// The design, by id; parameters as in eiovar:k=512; `list designs` shows them
@@ -145,46 +145,47 @@ pub(crate) struct SimulateArguments {
     /// One of the protections that the design offers: strict, deferred or none
     #[arg(long, value_parser = any_protection)]
     pub(crate) protection: Protection,
-    /// CPUs that serve; 1 unless given
+    /// CPUs that serve (default: 1)
     #[arg(long, value_name = "N")]
     pub(crate) cores: Option<u32>,
-    /// Flows, spread over the CPUs; one for each unless given
+    /// Flows, which are spread over the CPUs (default: one per CPU)
     #[arg(long, value_name = "N")]
     pub(crate) flows: Option<u32>,
-    /// Entries of each ring of the card; those of its driver unless given
+    /// Entries of each ring of the card (default: those of its driver)
     #[arg(long, value_name = "N")]
     pub(crate) ring: Option<u32>,
-    /// Largest batch of unmaps under one commit; the design's own unless given
+    /// Largest batch of unmaps under one commit (default: that of the design)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) batch: Option<u8>,
-    /// What software of the protection layer takes: as the machine's cost book says, or nothing, so that the hardware's part is left
+    /// Costs of the software of the protection layer: those of the machine's cost book, or zero, which leaves the waits
+    /// for hardware
     #[arg(long, value_enum, default_value = "book")]
     pub(crate) costs: Costs,
-    /// No invalidation says that only leaves have changed, as in Linux before October 2025
+    /// Sends no invalidation hint, as Linux did before October 2025
     #[arg(long)]
     pub(crate) no_hint: bool,
     /// Sets a value of the machine, such as iotlb_entries=64; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Seed of what clients draw
+    /// Seed of the clients
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// One JSON document on standard output
+    /// Prints one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What software of the protection layer takes.
+/// The costs of the software of the protection layer.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Costs {
-    /// What the cost book says.
+    /// Those of the cost book.
     Book,
-    /// Nothing.
+    /// Zero.
     Zero,
 }
 
-/// What stands below the help of `simulate`.
+/// The list of workloads below the help of `simulate`.
 fn server_workloads() -> String {
     let lines = SERVER_WORKLOADS.iter().map(|(id, _, what)| format!("\n  {id:<15} {what}"));
     lines.fold("Workloads:".to_owned(), |all, line| all + &line)

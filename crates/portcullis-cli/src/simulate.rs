@@ -88,7 +88,7 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
     show(out, &document, None, arguments.json, |out: &mut W| print(out, &document, choice), &failed)
 }
 
-/// The machine as it is set.
+/// The machine with the settings of the command line.
 fn machine(arguments: &SimulateArguments) -> Result<Machine, Failure> {
     let (mut machine, _) = machine_file::find(&arguments.machine)?;
     for setting in &arguments.settings {
@@ -103,7 +103,7 @@ fn machine(arguments: &SimulateArguments) -> Result<Machine, Failure> {
     Ok(machine)
 }
 
-/// What is wrong with the design, beyond what it declares.
+/// Violations of the design in this run, beyond what it declares.
 fn violations(choice: &Choice, protection: Protection, simulation: &Simulation) -> Vec<String> {
     let outcome = &simulation.outcome;
     let faults =

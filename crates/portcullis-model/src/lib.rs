@@ -1,5 +1,5 @@
-//! A software model of an Intel VT-d remapping unit, and of devices that do DMA through it: [`Device`], which does what its
-//! caller says, and [`Nic`], a network card.
+//! A software model of an Intel VT-d remapping unit, and of devices that do DMA through it: [`Device`], which does what
+//! its caller says, and [`Nic`], a network card.
 //!
 //! [`Vtd`] exposes VT-d's registers, and reads VT-d's tables and invalidation queue from [`Ram`]. A driver cannot
 //! tell it from hardware, and the model knows nothing of the driver. It caches as silicon does: stale entries stay

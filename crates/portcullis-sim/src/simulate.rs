@@ -1,4 +1,4 @@
-//! One simulated run of a server, and what it comes to beside the same work with no protection.
+//! A simulated run of a server, compared with the same run with no protection.
 
 use crate::machine::Machine;
 use crate::outcome::RunOutcome;
@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
 
-/// Keys of a comparison's rows that a simulation has no value for: what the device could still reach is not watched.
+/// Keys of a row of `compare` for which a simulation has no value, because it has no observers.
 const NOT_WATCHED: &[&str] = &[
     "over_invalidated_pages",
     "stale_window_us_mean",
@@ -22,7 +22,7 @@ const NOT_WATCHED: &[&str] = &[
     "residual_bytes_us",
     "achieved_gbps",
 ];
-/// And those that are about the rate of bytes, where requests are counted.
+/// Keys about bytes, which have no value if the workload has requests.
 const OF_BYTES: &[&str] = &[
     "payload_bytes_min",
     "payload_bytes_max",
@@ -36,52 +36,52 @@ const OF_BYTES: &[&str] = &[
     "estimate_vs_none",
 ];
 
-/// A design that does not protect so.
+/// A design does not offer a protection.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("the design `{design}` does not offer the protection `{wanted}`; it offers {offered}")]
 pub struct NotOffered {
     /// The design.
     pub design: &'static str,
-    /// The protection that was asked for.
+    /// The requested protection.
     pub wanted: Protection,
-    /// Those that it offers.
+    /// The protections that it offers, separated by commas.
     pub offered: String,
 }
 
-/// A run to be made.
+/// A run to make.
 pub struct Simulate<'m> {
     machine: &'m Machine,
     work: ServerWork,
     choice: Choice,
     protection: Protection,
-    /// The largest batch of unmaps under one commit; `None`: the design's own.
+    /// The largest batch of unmaps under one commit. `None` stands for that of the design.
     pub batch: Option<usize>,
-    /// What clients draw from.
+    /// The seed of the clients.
     pub seed: u64,
-    /// Whether page-selective invalidations say that only leaves have changed, where that is so.
+    /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
     pub leaf_only_hint: bool,
 }
 
-/// What came of it. The field names are JSON keys, and those of a comparison's row come behind them.
+/// The results of a run. The field names are JSON keys. The keys of a row of `compare` follow them.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// Payload that the clients got; `None` where requests are counted.
+    /// The rate of payload at the clients. `None` if the workload has requests.
     pub throughput_gbps: Option<f64>,
-    /// The share of what the same machine does with no protection.
+    /// The rate as a share of the rate with no protection.
     pub throughput_vs_none: f64,
-    /// Requests answered; `None` where there are none.
+    /// The rate of requests. `None` if the workload has none.
     pub transactions_per_second: Option<f64>,
-    /// From a request to its response, on average.
+    /// The mean latency of a request.
     pub latency_us_mean: Option<f64>,
-    /// What 99 of 100 do not exceed.
+    /// The 99th percentile of the latency.
     pub latency_us_p99: Option<f64>,
-    /// Time of the cores that serve, protection included.
+    /// The CPU time of the cores that serve, including protection.
     pub cpu_percent: f64,
-    /// Frames that the server's card dropped, of all that came.
+    /// The share of arriving frames that the server's card dropped.
     pub drop_percent: Option<f64>,
-    /// Cycles of a full packet, protection included.
+    /// CPU cycles per full packet, including protection.
     pub cycles_per_packet: Option<f64>,
-    /// What protection took.
+    /// The costs of protection.
     pub outcome: RunOutcome,
 }
 
@@ -109,7 +109,7 @@ impl Serialize for Simulation {
 }
 
 impl<'m> Simulate<'m> {
-    /// The run of `work`, which was made for `machine`, under a design with one of its protections.
+    /// The run of `work`, which was made for `machine`, under a design and a protection.
     ///
     /// # Errors
     /// [`NotOffered`].
@@ -127,7 +127,7 @@ impl<'m> Simulate<'m> {
         Ok(Self { machine, work, choice, protection, batch: None, seed: 1, leaf_only_hint: true })
     }
 
-    /// The largest batch that the run is made with.
+    /// The largest batch of the run.
     pub fn batch(&self) -> usize {
         self.batch.unwrap_or(self.choice.design.info().batch_default)
     }
@@ -139,7 +139,7 @@ impl<'m> Simulate<'m> {
         Job { options, batch, seed, leaf_only_hint, ..job }
     }
 
-    /// Makes the run, and the one with no protection before it; `progress` is told of each.
+    /// Makes the run, after the one with no protection. `progress` is called before each.
     ///
     /// # Errors
     /// A [`RunError`].

@@ -35,7 +35,8 @@ fn a_run_has_the_keys_of_a_simulation_and_of_a_comparison() {
     }
     assert_eq!((&row["design"], &row["protection"], &row["batch"]), (&"eiovar".into(), &"strict".into(), &1.into()));
     assert_eq!(portcullis(&arguments).stdout, output.stdout, "the same seed gives the same bytes");
-    let table = text(&portcullis(&with(&["--protection", "strict"])).stdout);
+    let printed = portcullis(&with(&["--protection", "strict"]));
+    let table = text(&printed.stdout);
     assert!(table.contains("throughput, Gb/s") && !table.contains("requests per second"), "{table}");
 }
 

@@ -1,4 +1,4 @@
-//! PCIe: reads with tags of their own, posted writes in order. Each access lies within a page.
+//! PCIe: reads with their own tags, and posted writes in order. Each access lies within a page.
 
 use super::NicParameters;
 use crate::vtd::Vtd;
@@ -7,11 +7,11 @@ use portcullis::{Iova, PhysAddr, SourceId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A bounded number of bytes under way.
+/// A bounded number of bytes in flight.
 struct Window {
     bytes: u64,
     used: u64,
-    /// When each access is done, and its bytes.
+    /// When each access completes, and its bytes.
     under_way: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -20,7 +20,7 @@ impl Window {
         Self { bytes, used: 0, under_way: BinaryHeap::new() }
     }
 
-    /// When to ask again for room for `len` bytes; not after `now_ps` where there is some. An access may always be alone.
+    /// When there may be room for `len` bytes: `now_ps` if there is room now. A single access always has room.
     fn room_ps(&mut self, now_ps: u64, len: u64) -> u64 {
         while let Some(&Reverse((done_ps, bytes))) = self.under_way.peek() {
             if self.used == 0 || self.used + len <= self.bytes {
@@ -41,20 +41,20 @@ impl Window {
     }
 }
 
-/// An access that was issued.
+/// An issued access.
 #[derive(Clone, Copy)]
 pub(super) struct Issued {
-    /// The memory that it reaches; `None` where it was refused.
+    /// The memory that it reaches, or `None` if it was refused.
     pub(super) phys: Option<PhysAddr>,
     pub(super) done_ps: u64,
 }
 
-/// What the bus has carried.
+/// Counters of the bus.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct BusCounters {
     /// Transactions.
     pub transactions: u64,
-    /// The sum of their times from issue to the translated address, and through the root complex.
+    /// The sum of their latencies, in picoseconds: from issue to the translated address, plus a hit.
     pub latency_ps_sum: u128,
     /// Accesses that the IOMMU refused.
     pub faults: u64,
@@ -99,7 +99,7 @@ impl Bus {
         Issued { phys, done_ps }
     }
 
-    /// Issues a posted write for which there is room. It is done when it has landed, which is after all before it.
+    /// Issues a posted write for which there is room. It lands after all earlier posted writes.
     pub(super) fn write(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64) -> Issued {
         let (phys, ready_ps) = self.translate(vtd, now_ps, iova, len, Rights::WRITE);
         self.last_write_ps = self.last_write_ps.max(ready_ps + vtd.parameters().hit_ps);
@@ -107,7 +107,7 @@ impl Bus {
         Issued { phys, done_ps: self.last_write_ps }
     }
 
-    /// Where an access leads, and from when on that is known. The transactions of a page share its translation.
+    /// The physical address of an access, and when it is known. The transactions of an access share one translation.
     fn translate(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64, rights: Rights) -> (Option<PhysAddr>, u64) {
         let translated = vtd.translate(now_ps, self.source, iova, rights);
         let (phys, ready_ps) = match translated {

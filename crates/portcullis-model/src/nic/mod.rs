@@ -1,7 +1,9 @@
-//! A network card: rings in memory that it reads and writes through the IOMMU, a link, a receive buffer, moderated interrupts.
+//! A network card: it reads and writes rings in memory through the IOMMU, and has a link, a receive buffer and
+//! moderated interrupts.
 //!
-//! It is passive: [`Nic::advance`] does all that is due, [`Nic::next_event_ps`] says when something will be. Frames have a length and a
-//! cookie, and no bytes; descriptors, completions and doorbell records do lie in memory.
+//! The card is passive: [`Nic::advance`] performs its events, and [`Nic::next_event_ps`] tells when the next one is
+//! due. Frames have a length and a cookie, but no bytes. Descriptors, completions and doorbell records do lie in
+//! memory.
 
 mod bus;
 mod moderation;
@@ -20,43 +22,43 @@ use ring::{Entry, Reading, Ring, pages};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// A frame, without its bytes.
+/// A frame without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Its bytes, headers included.
+    /// Its length in bytes, including headers.
     pub bytes: u32,
-    /// What it is about.
+    /// Its meaning, in place of its headers.
     pub cookie: u32,
 }
 
-/// What the card does that others see.
+/// An action of the card that its surroundings see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// The last bit of a frame has left.
+    /// The last bit of a frame was sent.
     Sent(Frame),
     /// An interrupt.
     Interrupt(u8),
 }
 
-/// What a card has done so far.
+/// Counters of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NicCounters {
-    /// Frames that have left.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames that are in memory.
+    /// Frames received and written to memory.
     pub received: u64,
-    /// Frames that found no room in the receive buffer.
+    /// Frames dropped because the receive buffer was full.
     pub dropped: u64,
-    /// Interrupts.
+    /// Interrupts raised.
     pub interrupts: u64,
-    /// The bus.
+    /// Counters of the bus.
     pub bus: BusCounters,
 }
 
 /// The number of a ring, in the order of [`Nic::open`].
 pub type RingNumber = usize;
 
-/// What is due at some time.
+/// An event.
 enum Due {
     Doorbell(RingNumber),
     Record(RingNumber, Option<PhysAddr>),
@@ -66,14 +68,14 @@ enum Due {
     Sent(RingNumber, u32, Frame),
     Arrived(RingNumber, Frame),
     WriteOn,
-    /// So many bytes of the receive buffer are in memory.
+    /// A frame of so many bytes has left the receive buffer.
     Drained(u32),
     Landed(RingNumber),
     Arm(RingNumber, u32),
     Announce(RingNumber, u32),
 }
 
-/// A posted write that waits for its turn.
+/// A posted write that was not issued yet.
 struct Write {
     iova: Iova,
     len: u64,
@@ -81,7 +83,7 @@ struct Write {
 }
 
 enum Written {
-    /// A part of a frame.
+    /// Part of a frame.
     Data,
     Completion(RingNumber, Completion),
 }
@@ -93,10 +95,10 @@ pub struct Nic {
     bus: Bus,
     rings: Vec<Ring>,
     now_ps: u64,
-    /// By time, and at the same time in the order in which they were set.
+    /// By time. Events at the same time are in the order in which they were added.
     due: BTreeMap<(u64, u64), Due>,
     set: u64,
-    /// Posted writes in their order, and whether a time is set for the first.
+    /// Posted writes in order, and whether there is an event for the first of them.
     writes: VecDeque<Write>,
     writes_on: bool,
     link_free_ps: u64,
@@ -134,37 +136,37 @@ impl Nic {
         self.rings.len() - 1
     }
 
-    /// A ring, as it was opened.
+    /// The description of a ring.
     pub fn ring(&self, ring: RingNumber) -> &RingConfig {
         &self.rings[ring].config
     }
 
-    /// Announces completions of a ring in another way from now on.
+    /// Changes how completions of a ring are announced.
     pub fn moderate(&mut self, ring: RingNumber, moderation: Moderation) {
         self.rings[ring].config.moderation = moderation;
     }
 
-    /// A driver has filled entries of a ring, and written the record.
+    /// Tells the card that the driver has filled entries of a ring and written its record.
     pub fn doorbell(&mut self, now_ps: u64, ring: RingNumber) {
         self.set_due(now_ps + self.parameters.doorbell_ps, Due::Doorbell(ring));
     }
 
-    /// A driver wants an interrupt when there are completions beyond the first `seen`.
+    /// Requests an interrupt when there are completions after the first `seen`.
     pub fn arm(&mut self, now_ps: u64, ring: RingNumber, seen: u32) {
         self.set_due(now_ps + self.parameters.doorbell_ps, Due::Arm(ring, seen));
     }
 
-    /// The last bit of a frame arrives at `at_ps`. The card steers it to `ring`.
+    /// The last bit of a frame arrives at `at_ps`. The card puts the frame into `ring`.
     pub fn receive(&mut self, at_ps: u64, ring: RingNumber, frame: Frame) {
         self.set_due(at_ps, Due::Arrived(ring, frame));
     }
 
-    /// When something is due.
+    /// When the next event is due.
     pub fn next_event_ps(&self) -> Option<u64> {
         self.due.first_key_value().map(|((at_ps, _), _)| *at_ps)
     }
 
-    /// Does all that is due up to `now_ps`.
+    /// Performs all events up to `now_ps`.
     pub fn advance(&mut self, now_ps: u64) {
         while let Some(first) = self.due.first_entry().filter(|first| first.key().0 <= now_ps) {
             let ((at_ps, _), due) = first.remove_entry();
@@ -174,12 +176,12 @@ impl Nic {
         self.now_ps = self.now_ps.max(now_ps);
     }
 
-    /// The oldest output that was not taken, with its time.
+    /// Takes the oldest output, with its time.
     pub fn take_output(&mut self) -> Option<(u64, Output)> {
         self.outputs.pop_front()
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn counters(&self) -> NicCounters {
         NicCounters { bus: self.bus.counters, ..self.counters }
     }
@@ -269,7 +271,7 @@ impl Nic {
         self.fetch(number);
     }
 
-    /// Fetches entries, where there are some and the card has room for them.
+    /// Fetches entries if there are any and the card has room for them.
     fn fetch(&mut self, number: RingNumber) {
         let most = self.parameters.fetch_entries;
         let ring = &mut self.rings[number];
@@ -290,7 +292,7 @@ impl Nic {
     fn take_descriptors(&mut self, number: RingNumber, phys: Option<PhysAddr>, count: u32) {
         let (ram, ring) = (self.vtd.ram(), &mut self.rings[number]);
         ring.fetches = false;
-        // A ring that the card may not read stands still: the fault is counted.
+        // A ring that the card may not read stops. The fault was counted.
         let Some(phys) = phys else { return };
         for index in 0..count {
             let at = PhysAddr::new(phys.as_u64() + u64::from(index) * ring.config.entry_bytes());
@@ -305,7 +307,7 @@ impl Nic {
         self.fetch(number);
     }
 
-    /// Reads buffers to be sent, page by page, as far as the bus has room.
+    /// Reads buffers to be sent, page by page, while the bus has room.
     fn read_on(&mut self, number: RingNumber) {
         while !self.rings[number].goes_on {
             let ring = &mut self.rings[number];
@@ -333,7 +335,7 @@ impl Nic {
         }
     }
 
-    /// Puts a frame on the link when it is there and the link is free.
+    /// Sends a frame when all of it was read and the link is free.
     fn send(&mut self, number: RingNumber, entry: &Entry, there_ps: u64) {
         let frame = Frame { bytes: entry.bytes(), cookie: entry.pieces[0].cookie };
         self.link_free_ps = self.link_free_ps.max(there_ps) + self.parameters.wire_ps(frame.bytes);
@@ -350,7 +352,7 @@ impl Nic {
         self.deliver(number);
     }
 
-    /// Writes frames that have arrived to buffers, as far as there are any.
+    /// Writes frames that have arrived to buffers, while there are buffers.
     fn deliver(&mut self, number: RingNumber) {
         loop {
             let ring = &mut self.rings[number];
@@ -374,7 +376,7 @@ impl Nic {
         self.write_on();
     }
 
-    /// Has a completion written behind all writes so far.
+    /// Queues a completion after all writes so far.
     fn complete(&mut self, number: RingNumber, entry: u32, frame: Frame) {
         let ring = &mut self.rings[number];
         let at = ring.config.completions.as_u64() + ring.config.completion_offset(ring.completed);
@@ -384,7 +386,7 @@ impl Nic {
         self.writes.push_back(Write { iova: Iova::new(at), len: COMPLETION_BYTES, what });
     }
 
-    /// Issues posted writes, as far as the bus has room.
+    /// Issues posted writes while the bus has room.
     fn write_on(&mut self) {
         while !self.writes_on {
             let Some(&Write { iova, len, .. }) = self.writes.front() else { return };

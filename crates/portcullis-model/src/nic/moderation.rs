@@ -1,26 +1,26 @@
-//! Interrupt moderation: when completions of a ring are announced.
+//! Interrupt moderation: when the completions of a ring are announced.
 
 use super::Moderation;
 
-/// What is to be done about completions.
+/// When to announce completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Announce {
-    /// Nothing: the driver has not asked, or all is set.
+    /// Not now: the driver has not requested it, or an event for it exists.
     Nothing,
     /// Now.
     Now,
-    /// At this time, by [`Announcer::due`] with this number.
+    /// At this time, if [`Announcer::due`] still says so for this number.
     At(u64, u32),
 }
 
-/// What of a ring's completions its driver knows, and whether it wants to be told of more.
+/// Tracks which completions of a ring its driver has seen, and whether it has requested an interrupt.
 #[derive(Default)]
 pub(super) struct Announcer {
     armed: bool,
-    /// Completions that have landed, and those that the driver had seen when it armed.
+    /// How many completions have landed, and how many the driver had seen when it armed the interrupt.
     landed: u32,
     seen: u32,
-    /// Whether a time is set, and for which arming.
+    /// Whether an event exists for the current arming, and the number of that arming.
     is_set: bool,
     arming: u32,
 }
@@ -32,14 +32,14 @@ impl Announcer {
         self.judge(now_ps, moderation)
     }
 
-    /// The driver wants to be told of completions beyond the first `seen`.
+    /// The driver requests an interrupt for completions after the first `seen`.
     pub(super) fn arm(&mut self, now_ps: u64, seen: u32, moderation: Moderation) -> Announce {
         (self.armed, self.seen, self.is_set) = (true, seen, false);
         self.arming = self.arming.wrapping_add(1);
         self.judge(now_ps, moderation)
     }
 
-    /// The time that was set for `arming` has come. Returns whether completions are to be announced.
+    /// The time for `arming` has come. Returns whether to announce completions.
     pub(super) fn due(&mut self, arming: u32) -> bool {
         let is_due = self.armed && self.arming == arming;
         self.armed &= !is_due;

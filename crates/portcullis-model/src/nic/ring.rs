@@ -1,4 +1,4 @@
-//! Rings in memory: descriptors that a driver writes, completions that the card writes, and how many there are of either.
+//! Rings in memory: descriptors, which a driver writes, and completions, which the card writes.
 
 use super::moderation::Announcer;
 use super::{Frame, Moderation};
@@ -12,7 +12,7 @@ pub const COMPLETION_BYTES: u64 = 16;
 /// Buffers that an entry may have.
 pub const PIECES_MAX: u32 = 4;
 
-/// Which way the frames of a ring go.
+/// The direction of the frames of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From memory to the link.
@@ -21,24 +21,24 @@ pub enum Direction {
     Receive,
 }
 
-/// A ring, as a driver describes it to the card. Its memory must be mapped for as long as the card uses it.
+/// A ring, as a driver describes it to the card. Its memory must stay mapped while the card uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingConfig {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// Entries.
+    /// The number of entries.
     pub entries: u32,
-    /// Buffers of an entry, at most [`PIECES_MAX`].
+    /// The number of buffers of an entry, at most [`PIECES_MAX`].
     pub pieces: u32,
-    /// Where its entries begin: each has `pieces` descriptors.
+    /// The address of the entries. Each has `pieces` descriptors.
     pub descriptors: Iova,
-    /// Where its completions begin: as many as entries.
+    /// The address of the completions. There are as many as entries.
     pub completions: Iova,
-    /// The doorbell record: a word, how many entries the driver has ever filled.
+    /// The address of the doorbell record, a word that counts the entries that the driver has ever filled.
     pub record: Iova,
     /// How its completions are announced.
     pub moderation: Moderation,
-    /// By which interrupt.
+    /// The vector of its interrupts.
     pub vector: u8,
 }
 
@@ -48,60 +48,62 @@ impl RingConfig {
         u64::from(self.pieces) * DESCRIPTOR_BYTES
     }
 
-    /// How far into the ring entry `number` lies, counted from the first ever.
+    /// The offset of entry `number`, counted from the first entry ever filled.
     pub fn entry_offset(&self, number: u32) -> u64 {
         u64::from(number % self.entries) * self.entry_bytes()
     }
 
-    /// How far into the completions number `number` lies.
+    /// The offset of completion `number`, counted from the first ever.
     pub fn completion_offset(&self, number: u32) -> u64 {
         u64::from(number % self.entries) * COMPLETION_BYTES
     }
 }
 
-/// A buffer of an entry. One of no bytes is none.
+/// A buffer of an entry. If it has no bytes, the entry has no such buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Descriptor {
-    /// Where it begins.
+    /// Its address.
     pub iova: Iova,
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: u32,
-    /// What the frame is about: it stands for the headers, for memory here has no bytes of frames. That of the first buffer counts.
+    /// The meaning of the frame, in place of its headers, because frames have no bytes here. Only the cookie of the
+    /// first buffer is used.
     pub cookie: u32,
 }
 
 impl Descriptor {
-    /// As it lies in memory.
+    /// Encodes it for memory.
     pub fn words(&self) -> [u64; 2] {
         [self.iova.as_u64(), u64::from(self.bytes) | u64::from(self.cookie) << 32]
     }
 
-    /// From memory.
+    /// Decodes it from memory.
     pub fn of(words: [u64; 2]) -> Self {
         Self { iova: Iova::new(words[0]), bytes: words[1] as u32, cookie: (words[1] >> 32) as u32 }
     }
 }
 
-/// What has become of an entry.
+/// The completion of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Completion {
-    /// The number of the entry, counted from the first ever.
+    /// The number of the entry, counted from the first entry ever filled.
     pub entry: u32,
-    /// Bytes of the frame.
+    /// The length of the frame in bytes.
     pub bytes: u32,
-    /// What it is about.
+    /// The meaning of the frame.
     pub cookie: u32,
-    /// The number of the completion, from one on; so memory of zeros holds none, nor does what was there a round before.
+    /// The number of the completion, counted from one. It tells a completion from zeroed memory, and from one of an
+    /// earlier round.
     pub serial: u32,
 }
 
 impl Completion {
-    /// As it lies in memory.
+    /// Encodes it for memory.
     pub fn words(&self) -> [u64; 2] {
         [u64::from(self.entry) | u64::from(self.bytes) << 32, u64::from(self.cookie) | u64::from(self.serial) << 32]
     }
 
-    /// From memory.
+    /// Decodes it from memory.
     pub fn of(words: [u64; 2]) -> Self {
         Self {
             entry: words[0] as u32,
@@ -125,7 +127,7 @@ impl Entry {
     }
 }
 
-/// Pieces of at most a page.
+/// Splits a buffer at page boundaries.
 pub(super) fn pages(iova: Iova, bytes: u64) -> impl Iterator<Item = (Iova, u64)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -136,32 +138,32 @@ pub(super) fn pages(iova: Iova, bytes: u64) -> impl Iterator<Item = (Iova, u64)>
     })
 }
 
-/// An entry whose buffers are being read.
+/// An entry whose buffers the card is reading.
 pub(super) struct Reading {
     pub(super) entry: Entry,
-    /// What is left to be read, from the end.
+    /// The pieces that were not read yet, last one first.
     pub(super) left: Vec<(Iova, u64)>,
-    /// When all that was read is there.
+    /// When all pieces read so far have arrived.
     pub(super) there_ps: u64,
 }
 
-/// What the card knows of a ring.
+/// The state of a ring in the card.
 pub(super) struct Ring {
     pub(super) config: RingConfig,
-    /// Entries that the driver has filled, as the record said last, and those that were fetched.
+    /// How many entries the driver has ever filled, as last read from the record, and how many were fetched.
     pub(super) filled: u32,
     pub(super) fetched: u32,
-    /// Whether a read of the record is under way, and whether the doorbell has rung since.
+    /// Whether the card is reading the record, and whether the doorbell rang in the meantime.
     pub(super) reads_record: bool,
     pub(super) rung_again: bool,
     pub(super) fetches: bool,
     pub(super) ready: VecDeque<Entry>,
     pub(super) reading: Option<Reading>,
-    /// Whether a time is set to go on reading buffers.
+    /// Whether there is an event to continue reading buffers.
     pub(super) goes_on: bool,
-    /// Frames that have arrived, and have no buffer yet.
+    /// Frames that have arrived and have no buffer yet.
     pub(super) arrived: VecDeque<Frame>,
-    /// Completions written.
+    /// How many completions were written.
     pub(super) completed: u32,
     pub(super) announcer: Announcer,
 }
@@ -185,7 +187,8 @@ impl Ring {
         }
     }
 
-    /// The entries to be fetched next, at most `most`: where they begin, and how many. They end at the end of a page, or of the ring.
+    /// The address and number of the entries to fetch next, at most `most`. They do not cross the end of a page or of
+    /// the ring.
     pub(super) fn next_fetch(&self, most: u32) -> Option<(Iova, u32)> {
         let config = &self.config;
         let at = Iova::new(config.descriptors.as_u64() + config.entry_offset(self.fetched));
@@ -195,7 +198,7 @@ impl Ring {
         (count > 0).then_some((at, count))
     }
 
-    /// Entry `number`, whose descriptors `read` yields by word from `phys` on.
+    /// Decodes entry `number` at `phys`, using `read` to read words.
     pub(super) fn entry(&self, number: u32, phys: PhysAddr, read: impl Fn(PhysAddr) -> u64) -> Entry {
         let mut pieces = [Descriptor::default(); PIECES_MAX as usize];
         for (at, piece) in

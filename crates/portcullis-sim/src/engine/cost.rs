@@ -111,7 +111,8 @@ pub struct CostBook {
 }
 
 impl CostBook {
-    /// A book in which software costs nothing. A turn of a spin keeps its cost, because time must pass while a core spins.
+    /// A book in which software costs nothing. A turn of a spin keeps its cost, because time must pass while a core
+    /// spins.
     #[must_use]
     pub fn free(&self) -> Self {
         Self { poll: self.poll, ..Self::default() }

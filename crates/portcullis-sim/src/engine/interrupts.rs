@@ -1,16 +1,16 @@
-//! Interrupts: of a core's timer, and of devices by vector. They are taken where a core yields, holds no lock and is in no other
-//! interrupt.
+//! Interrupts of a core's timer, and of devices by vector. A core takes them where it yields, unless it holds a lock or
+//! handles another interrupt.
 
 use super::{Core, CoreState, Engine};
 use std::rc::Rc;
 
-/// Vectors that a core has.
+/// The number of vectors of a core.
 const VECTORS: usize = 64;
 
-/// Interrupts of devices that were raised and not taken, and the vectors that are masked.
+/// Device interrupts that were raised and not taken, and the masked vectors.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// From when on each is to be taken. A vector that is raised again before that is taken once.
+    /// Each with the time from which it may be taken. A vector that is raised twice before it is taken is taken once.
     raised: Vec<(u64, u8)>,
     masked: u64,
 }
@@ -27,7 +27,7 @@ impl Pending {
         }
     }
 
-    /// The first that is not masked.
+    /// The first interrupt that is not masked.
     fn first(&self) -> Option<(u64, u8)> {
         self.raised.iter().copied().filter(|(_, vector)| !self.is_masked(*vector)).min()
     }
@@ -48,7 +48,7 @@ impl CoreState {
         !self.is_actor && self.masked.get() == 0 && !self.in_interrupt.get()
     }
 
-    /// When the next interrupt is due.
+    /// When the next unmasked interrupt is due.
     pub(super) fn interrupt_ps(&self) -> Option<u64> {
         let device_ps = self.interrupts.borrow().first().map(|(at_ps, _)| at_ps);
         self.timer_ps.get().into_iter().chain(device_ps).min()
@@ -56,30 +56,30 @@ impl CoreState {
 }
 
 impl Engine {
-    /// What runs on a core that takes the interrupt of a device, with its vector. Uncharged, but for what it charges itself.
+    /// Sets the handler of device interrupts, which gets the vector. Only what it charges itself is charged.
     pub fn on_interrupt(&self, handler: Option<Rc<dyn Fn(u8)>>) {
         *self.on_interrupt.borrow_mut() = handler;
     }
 
-    /// Raises an interrupt of a device on `cpu`, at `at_ps` or now, if that is later. It is taken as soon as interrupts are enabled
-    /// there and its vector is not masked.
+    /// Raises a device interrupt on `cpu` at `at_ps`, or now if that is later. The CPU takes it as soon as interrupts
+    /// are enabled there and the vector is not masked.
     ///
     /// # Panics
-    /// If there is no such CPU, or no such vector.
+    /// If there is no such CPU or no such vector.
     pub fn raise(&self, cpu: Core, at_ps: u64, vector: u8) {
         assert!(cpu < self.cpus && usize::from(vector) < VECTORS, "no vector {vector} on CPU {cpu}");
         self.cores[cpu].interrupts.borrow_mut().raise(at_ps.max(self.now_ps()), vector);
         self.attend(cpu);
     }
 
-    /// Masks a vector of the running core: it stays pending.
+    /// Masks a vector of the running core. Its interrupts stay pending.
     pub fn mask(&self, vector: u8) {
         if let Some(state) = self.state() {
             state.interrupts.borrow_mut().masked |= 1 << vector;
         }
     }
 
-    /// Unmasks it.
+    /// Unmasks a vector of the running core.
     pub fn unmask(&self, vector: u8) {
         if let Some(core) = self.current.get() {
             self.cores[core].interrupts.borrow_mut().masked &= !(1 << vector);
@@ -87,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// Has a core look at its interrupts when the first is due.
+    /// Gives a core a turn when its first interrupt is due.
     fn attend(&self, cpu: Core) {
         let state = &self.cores[cpu];
         if self.current.get() == Some(cpu) {
@@ -118,7 +118,7 @@ impl Engine {
         result
     }
 
-    /// Has the timer of the running core fire at `at_ps`, unless it is to fire earlier.
+    /// Arms the timer of the running core for `at_ps`, unless it is armed for an earlier time.
     pub fn arm_timer(&self, at_ps: u64) {
         if let Some(state) = self.state() {
             let earliest = state.timer_ps.get().map_or(at_ps, |timer_ps| timer_ps.min(at_ps));
@@ -127,13 +127,13 @@ impl Engine {
         }
     }
 
-    /// When the timer of the running core fires.
+    /// When the timer of the running core fires, if it is armed.
     pub fn own_timer_ps(&self) -> Option<u64> {
         self.state().and_then(|state| state.timer_ps.get())
     }
 
-    /// Runs the handler of an interrupt that is due where interrupts are enabled, nested in whatever the core was doing. The timer
-    /// comes first; what is due beside it comes at the next yield.
+    /// Runs the handler of an interrupt if one is due and interrupts are enabled. It is nested in the core's current
+    /// work. The timer comes first. Other due interrupts are taken at the next yield.
     pub(super) fn take_interrupt(&self, state: &CoreState) {
         if !state.takes_interrupts() {
             return;
@@ -143,7 +143,7 @@ impl Engine {
             state.timer_ps.set(None);
             let handler = self.on_timer.borrow().clone();
             if let Some(handler) = handler {
-                // What is due is protection.
+                // The timer's work is protection.
                 self.handle(state, true, || handler());
             }
             return;

@@ -34,7 +34,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use waiting::Waiters;
 
-/// Number of a virtual core. Actors are numbered behind the CPUs.
+/// Number of a virtual core. Actors are numbered after the CPUs.
 pub type Core = usize;
 
 /// Converts between core cycles and picoseconds.
@@ -79,9 +79,10 @@ type Turn = Reverse<(u64, Core)>;
 /// How often each step of the protection layer was charged.
 pub(crate) type StepCounts = FxHashMap<Step, u64>;
 
-/// The state of one virtual core or actor.
+/// The state of a virtual core or an actor.
 struct CoreState {
-    /// An actor's time passes while it sleeps and waits. Nothing is ever charged to it, and it takes no interrupts.
+    /// Whether this is an actor. Time passes for an actor only while it sleeps or waits. Nothing is charged to it, and
+    /// it takes no interrupts.
     is_actor: bool,
     now_ps: Cell<u64>,
     /// The time of its turn, while it is ready. Its other entries among the ready cores are stale.
@@ -298,8 +299,8 @@ impl Engine {
             .unwrap_or_else(|stuck| panic!("{} virtual cores wait for each other and none can go on", stuck.cores))
     }
 
-    /// Runs one body per core and one per actor, all from the same moment, until the bodies of all cores have ended. The
-    /// actors are then stopped wherever they are. Returns how long the longest core took, in picoseconds.
+    /// Runs one body per core and one per actor, all from the same moment, until the bodies of all cores have ended.
+    /// The actors are then stopped wherever they are. Returns how long the longest core took, in picoseconds.
     ///
     /// # Errors
     /// [`Stuck`] if neither the remaining cores nor the actors can continue.
@@ -364,7 +365,7 @@ impl Engine {
         self.find_horizon(state);
     }
 
-    /// Stops the running core until none is earlier.
+    /// Suspends the running core until no other turn is earlier.
     fn let_earlier_go(&self, core: Core, state: &CoreState) {
         let now_ps = state.now_ps.get();
         if self.first_turn().is_some_and(|first| first < (now_ps, core)) {
@@ -378,7 +379,7 @@ impl Engine {
         self.horizon_ps.set(state.interrupt_ps().map_or(first_ps, |interrupt_ps| interrupt_ps.min(first_ps)));
     }
 
-    /// The earliest turn among the ready.
+    /// The earliest turn of the ready cores.
     fn first_turn(&self) -> Option<(u64, Core)> {
         let mut ready = self.ready.borrow_mut();
         loop {
@@ -390,7 +391,7 @@ impl Engine {
         }
     }
 
-    /// Gives a core its turn, in place of the one that it has, if it has one.
+    /// Sets the turn of a core, and replaces the one that it may have.
     fn set_turn(&self, at_ps: u64, core: Core) {
         self.cores[core].turn_ps.set(Some(at_ps));
         self.ready.borrow_mut().push(Reverse((at_ps, core)));
@@ -489,7 +490,7 @@ impl Engine {
     /// One turn of a spin on the hardware: sleeps until the hardware has an event or an interrupt comes, and charges
     /// the time.
     pub(crate) fn pause(&self, _wait: Wait) {
-        // Beside actors most of what happens in the hardware is walks for devices, and no CPU spins for those.
+        // With actors, most events of the hardware are walks for devices, for which no CPU spins.
         let has_actors = self.cores.len() > self.cpus;
         let next = |hardware: &Arc<Vtd>| match has_actors {
             true => hardware.next_queue_event_ps(),

@@ -14,7 +14,7 @@ impl Engine {
     /// if the pages stay mapped for other mappings.
     pub(crate) fn unmapping<R>(&self, unmap: impl FnOnce() -> R) -> (R, bool) {
         let Some(state) = self.state() else { return (unmap(), false) };
-        // An interrupt may unmap in the midst of an unmap.
+        // An interrupt handler may unmap during this unmap.
         let outer = state.taking_down.replace(true);
         let result = self.charged(unmap);
         (result, !state.taking_down.replace(outer))

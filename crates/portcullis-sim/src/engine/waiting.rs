@@ -1,10 +1,10 @@
-//! Time that passes on a core: work of its own, sleep, and waiting for what another core brings about.
+//! How time passes on a core apart from protection: busy work, sleep, and waiting for events.
 
 use super::{Core, CoreState, Engine, Event};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Who waits, by what they wait for.
+/// The waiting cores by event.
 #[derive(Default)]
 pub(super) struct Waiters(FxHashMap<Event, SmallVec<[Core; 2]>>);
 
@@ -28,8 +28,8 @@ impl Waiters {
 }
 
 impl Engine {
-    /// Moves the clock of the running core to `until_ps`, or to an interrupt before that, and lets all that is earlier happen. What
-    /// is due then happens at the next [`sync`](Engine::sync).
+    /// Advances the clock of the running core to `until_ps`, or to an earlier interrupt, after all earlier turns of
+    /// other cores. The interrupt is taken at the next [`sync`](Engine::sync).
     pub(super) fn rest_until(&self, core: Core, state: &CoreState, until_ps: u64) {
         let since_ps = state.now_ps.get();
         let mut until_ps = until_ps;
@@ -44,8 +44,8 @@ impl Engine {
         state.resting_since_ps.set(None);
     }
 
-    /// Does `cycles` of work that is not protection, such as an application's. They are counted, and not charged. Interrupts may
-    /// come in between, and lengthen it.
+    /// Does `cycles` of work that is not protection, such as that of an application. The cycles are counted and not
+    /// charged. An interrupt in the meantime lengthens the work.
     pub fn busy(&self, cycles: u64) {
         let Some(core) = self.current.get() else { return };
         let state = &self.cores[core];
@@ -59,7 +59,8 @@ impl Engine {
         }
     }
 
-    /// Lets the running core sleep, uncharged, until `at_ps`. Interrupts may come meanwhile, unless it holds a lock.
+    /// Lets the running core sleep, uncharged, until `at_ps`. It takes interrupts in the meantime, unless it holds a
+    /// lock.
     pub fn sleep_until(&self, at_ps: u64) {
         let Some(core) = self.current.get() else {
             self.outside_ps.set(self.outside_ps.get().max(at_ps));
@@ -72,8 +73,8 @@ impl Engine {
         }
     }
 
-    /// Stops the running core until `condition` holds, which another core brings about and then [notifies](Engine::notify)
-    /// of `event`. Uncharged. Interrupts may come meanwhile, unless it holds a lock.
+    /// Suspends the running core, uncharged, until `condition` holds. Another core makes it true and then
+    /// [notifies](Engine::notify) `event`. The core takes interrupts in the meantime, unless it holds a lock.
     pub fn wait_until(&self, event: Event, condition: impl Fn() -> bool) {
         let Some(core) = self.current.get() else { return };
         while !condition() {
@@ -81,21 +82,21 @@ impl Engine {
         }
     }
 
-    /// Stops the running core or actor until it is [notified](Engine::notify) of `event`, or until `at_ps`. Uncharged.
+    /// Suspends the running core or actor, uncharged, until `event` is [notified](Engine::notify) or `at_ps` has come.
     pub fn wait_for(&self, event: Event, at_ps: Option<u64>) {
         if let Some(core) = self.current.get() {
             self.wait(core, event, at_ps);
         }
     }
 
-    /// Stops the running core until `event`, an interrupt, or `at_ps`.
+    /// Suspends the running core until `event` is notified, an interrupt was taken, or `at_ps` has come.
     fn wait(&self, core: Core, event: Event, at_ps: Option<u64>) {
         let state = &self.cores[core];
         self.waiters.borrow_mut().add(event, core);
         state.waits_for.set(Some(event));
         let interrupt_ps = state.interrupt_ps().filter(|_| state.takes_interrupts());
         if let Some(at_ps) = interrupt_ps.into_iter().chain(at_ps).min() {
-            // A turn of its own, unless it is woken before: then `wake` gives it an earlier one.
+            // The core gets a turn at that time. If it is woken before, `wake` replaces this turn.
             self.make_ready(at_ps.max(state.now_ps.get()), core);
         }
         self.suspend(state);
@@ -105,24 +106,25 @@ impl Engine {
         }
     }
 
-    /// Wakes the cores that wait for `event`, to look again; they go on no earlier than the running core's clock.
+    /// Wakes the cores that wait for `event`, so that they check their conditions. Their clocks advance at least to
+    /// that of the running core.
     #[inline]
     pub fn notify(&self, event: Event) {
-        // Mostly nothing waits, and this is asked often.
+        // This is called often, and usually no core waits.
         if !self.waiters.borrow().0.is_empty() {
             let cores = self.waiters.borrow_mut().0.remove(&event);
             cores.into_iter().flatten().for_each(|core| self.wake(core, self.now_ps()));
         }
     }
 
-    /// Wakes every core that waits for anything.
+    /// Wakes every waiting core.
     pub fn notify_all(&self) {
         self.wake_all(self.now_ps());
     }
 
     pub(super) fn wake_all(&self, now_ps: u64) {
         let all = std::mem::take(&mut self.waiters.borrow_mut().0);
-        // In whatever order: turns are ordered by time and core.
+        // The order does not matter, because turns are ordered by time and core.
         all.into_values().flatten().for_each(|core| self.wake(core, now_ps));
     }
 

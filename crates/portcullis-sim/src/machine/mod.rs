@@ -51,7 +51,7 @@ pub struct Machine {
     /// The values that are neither published nor measured, by name. Each has the range in which it is believed to lie.
     /// The advice is tried at both ends.
     pub assumed: BTreeMap<String, [f64; 2]>,
-    /// The rest of it, where that is known: only such a machine can be simulated as a server.
+    /// The rest of the server, if it is known. Only such a machine can be simulated as a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Server>,
 }

@@ -150,7 +150,7 @@ pub(super) fn r210_cx3() -> Machine {
     }
 }
 
-/// The other machine of EiovaR: the same but for its card.
+/// The other machine of EiovaR, which differs only in its network card.
 pub(super) fn r210_bcm57810() -> Machine {
     const CYCLES_PER_PACKET: f64 = 1200.0; // [R] calibration: 9.40 Gb/s at 31.4 % of a core
     const SEGMENT_BYTES: f64 = 1448.0; // 1500 less headers

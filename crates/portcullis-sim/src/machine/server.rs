@@ -1,77 +1,78 @@
-//! The rest of a server: its network card, how the card's driver goes about, what its software takes, and who is at the other end of
-//! the link.
+//! The rest of a server: its network card, the driver of the card, the costs of its software, and the client at the
+//! other end of the link.
 
 use portcullis_model::{Moderation, NicParameters};
 use serde::{Deserialize, Serialize};
 
-/// What the laboratory needs of a machine beside its CPUs and its IOMMU.
+/// What the lab needs to know of a machine in addition to its CPUs and its IOMMU.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// The card.
+    /// The network card.
     pub nic: NicParameters,
-    /// Its driver.
+    /// The driver of the card.
     pub driver: NicDriver,
-    /// What runs on it.
+    /// The software of the server, and of its clients.
     pub software: Software,
 }
 
-/// How the driver of a network card goes about. All of it is data of the published driver.
+/// The behavior of the driver of a network card, taken from the published driver.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicDriver {
-    /// Its name, and the kernel that it is of.
+    /// The name of the driver, and its kernel.
     pub name: String,
-    /// Transmit rings that flows are spread over, and the entries of each.
+    /// The number of transmit rings. Flows are spread over them.
     pub transmit_rings: u32,
-    /// Entries of a transmit ring.
+    /// The entries of a transmit ring.
     pub transmit_entries: u32,
-    /// Receive rings, all of them full of buffers.
+    /// The number of receive rings. All of them are kept full of buffers.
     pub receive_rings: u32,
-    /// Entries of a receive ring.
+    /// The entries of a receive ring.
     pub receive_entries: u32,
-    /// The fewest and the most entries that a ring may have.
+    /// The least and the greatest number of entries that a ring may have.
     pub entries_range: [u32; 2],
-    /// Whether that must be a power of two.
+    /// Whether this number must be a power of two.
     pub entries_power_of_two: bool,
-    /// Bytes of the buffers of a receive entry. A frame takes as many as it needs, and the others stay.
+    /// The bytes of each buffer of a receive entry. A frame uses as many buffers as it needs. The others stay mapped.
     pub receive_buffers: Vec<u32>,
-    /// Whether the first buffers of all receive rings are mapped before the second ones.
+    /// Whether the driver fills the receive rings in parallel, one entry of each at a time.
     pub fills_across_rings: bool,
-    /// Whether the headers of a full packet have a buffer of their own. It is mapped behind the payload's, and unmapped before it.
+    /// Whether the headers of a full packet have their own buffer. It is mapped after that of the payload, and unmapped
+    /// before it.
     pub headers_apart: bool,
-    /// Transmit completions are looked for in the transmit path, behind every so many frames. Where none is given, an interrupt tells of
-    /// them, together with those of the receive ring of the same number.
+    /// If set, the transmit path handles completions after every so many frames. Otherwise they raise an interrupt,
+    /// which is that of the receive ring with the same number.
     pub reaps_every: Option<u32>,
-    /// Frames that a poll of a receive ring takes at most.
+    /// The number of frames that a poll of a receive ring handles at most.
     pub budget: u32,
     /// How transmit completions are announced.
     pub transmit_moderation: Moderation,
     /// How received frames are announced.
     pub receive_moderation: Moderation,
-    /// How the driver adapts that, where it does.
+    /// How the driver adapts that, if it does.
     pub adapts: Option<Adaptation>,
 }
 
-/// How a driver adapts the delay before received frames are announced. Below one rate there is none, and above another the longest; it
-/// grows evenly in between.
+/// How a driver adapts the delay of the announcement of received frames. Up to the low rate there is no delay, and from
+/// the high rate on it is the longest. In between it grows linearly.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adaptation {
-    /// How long a rate is measured.
+    /// The interval over which the rate is measured.
     pub sample_ps: u64,
-    /// Frames per second up to which there is no delay.
+    /// The low rate, in frames per second.
     pub low_rate: f64,
-    /// Frames per second from which on it is the longest.
+    /// The high rate, in frames per second.
     pub high_rate: f64,
-    /// The longest.
+    /// The longest delay.
     pub longest_ps: u64,
-    /// Frames of no more bytes on average are never delayed.
+    /// If frames have at most this many bytes on average, there is no delay.
     pub small_bytes: u32,
 }
 
 impl Adaptation {
-    /// The delay after so many frames, of so many bytes together, in `span_ps`.
+    /// The delay after `frames` frames of `bytes` bytes in total have arrived in `span_ps`.
     pub fn delay_ps(&self, frames: u64, bytes: u64, span_ps: u64) -> u64 {
         if bytes <= frames * u64::from(self.small_bytes) {
             return 0;
@@ -82,39 +83,39 @@ impl Adaptation {
     }
 }
 
-/// What software on the machine takes, and what it talks to.
+/// The costs of software on the machine, and its clients.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Software {
-    /// Payload of a full packet.
+    /// The payload of a full packet.
     pub segment_bytes: u32,
-    /// Headers of a packet with payload, and all of an acknowledgement.
+    /// The headers of a packet, which are all of an acknowledgement.
     pub header_bytes: u32,
-    /// A frame with a request or a response of a byte.
+    /// A frame with a request or a response of one byte.
     pub small_frame_bytes: u32,
-    /// Bytes that an application hands over at a time.
+    /// The bytes that an application sends in one call.
     pub message_bytes: u32,
-    /// Cycles that a packet of a stream takes with no protection, acknowledgements and completions included: calibrated.
+    /// Cycles per packet of a stream with no protection, including acknowledgements and completions. Calibrated.
     pub cycles_per_packet: u64,
-    /// Cycles that a request and its response take with no protection: calibrated.
+    /// Cycles per request and response with no protection. Calibrated.
     pub cycles_per_transaction: u64,
-    /// Bytes that may be sent and not acknowledged.
+    /// The bytes that may be sent without an acknowledgement.
     pub window_bytes: u64,
-    /// Bytes that a flow may have with the card at once, where the kernel bounds that.
+    /// The bytes that a flow may have queued in the card, if the kernel limits them.
     pub queued_bytes_max: Option<u64>,
-    /// From one end of the link to the other, beside the time on the wire.
+    /// The propagation delay of the link.
     pub propagation_ps: u64,
-    /// What the client takes to answer what it was told of, on average.
+    /// The mean time from an interrupt at the client to its acknowledgement.
     pub client_ps: u64,
-    /// What the client of a request and response takes from a response to its next request: calibrated.
+    /// The mean time from a response to the next request of the client. Calibrated.
     pub client_transaction_ps: u64,
-    /// How long an acknowledgement of a single packet may be put off.
+    /// How long a client may delay the acknowledgement of a single packet.
     pub delayed_acknowledgement_ps: u64,
 }
 
 const PS_PER_US: u64 = 1_000_000;
 
-/// What both machines of the papers share: Xeons back to back, 1500 bytes of MTU.
+/// What both machines have in common: two servers back to back, with an MTU of 1500 bytes.
 fn software() -> Software {
     Software {
         segment_bytes: 1448,     // 1500 less 20 of IP and 32 of TCP with time stamps
@@ -132,7 +133,7 @@ fn software() -> Software {
     }
 }
 
-/// A card on a PCIe bus of that time.
+/// A card on a PCIe bus of 2012.
 fn nic(link_gbps: f64) -> NicParameters {
     NicParameters {
         link_gbps,
@@ -147,11 +148,11 @@ fn nic(link_gbps: f64) -> NicParameters {
     }
 }
 
-/// What is behind `r210-cx3`: a ConnectX-3 at 40 Gb/s under mlx4_en of Linux 3.4.
+/// The server `r210-cx3`: a ConnectX-3 at 40 Gb/s under mlx4_en of Linux 3.4.
 ///
-/// Sources: the driver is the published `drivers/net/ethernet/mellanox/mlx4` of that kernel (`mlx4_en.h`, `en_rx.c`, `en_tx.c`,
-/// `en_netdev.c`); six receive rings follow from the 12 K live addresses that EiovaR §7 saw, for each ring has 1024 entries of two
-/// buffers. Cycles and rates: rIOMMU's unprotected columns.
+/// Sources: the driver is the published `drivers/net/ethernet/mellanox/mlx4` of that kernel (`mlx4_en.h`, `en_rx.c`,
+/// `en_tx.c`, `en_netdev.c`). The 12 K live addresses of EiovaR §7 imply six receive rings, because each ring has 1024
+/// entries of two buffers. Cycles and rates: rIOMMU's unprotected columns.
 pub(super) fn r210_cx3() -> Server {
     Server {
         nic: nic(40.0),
@@ -171,7 +172,7 @@ pub(super) fn r210_cx3() -> Server {
             transmit_moderation: Moderation { delay_ps: 128 * PS_PER_US, frames: Some(5) },
             receive_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(44) },
             adapts: Some(Adaptation {
-                // Published: 250 ms. A run is shorter than that, so it is measured more often here.
+                // The published driver measures for 250 ms. A run is shorter than that.
                 sample_ps: 5_000 * PS_PER_US,
                 low_rate: 400_000.0,
                 high_rate: 450_000.0,
@@ -180,19 +181,20 @@ pub(super) fn r210_cx3() -> Server {
             }),
         },
         software: Software {
-            cycles_per_packet: 1816,          // [R] calibration: stream, none
-            cycles_per_transaction: 12_500, // as on `r210-bcm57810`; at 74.8 k/s that is 30 % of a core, and EiovaR saw 29 %
+            cycles_per_packet: 1816, // [R] calibration: stream, none
+            // As on `r210-bcm57810`. At 74.8 k/s that is 30 % of a core, and EiovaR reports 29 %.
+            cycles_per_transaction: 12_500,
             client_transaction_ps: 7_368_000, // [R] calibration: 74.8 k/s with no protection
             ..software()
         },
     }
 }
 
-/// What is behind `r210-bcm57810`: a BCM57810 at 10 Gb/s under bnx2x of Linux 3.11.
+/// The server `r210-bcm57810`: a BCM57810 at 10 Gb/s under bnx2x of Linux 3.11.
 ///
 /// Sources: the driver is the published `drivers/net/ethernet/broadcom/bnx2x` of that kernel (`bnx2x.h`, `bnx2x_cmn.c`,
-/// `bnx2x_main.c`); three receive rings follow from the 3 K live addresses that EiovaR §7 saw, for of four queues each has a quarter of
-/// 4078 entries. Cycles and rates: rIOMMU's unprotected columns.
+/// `bnx2x_main.c`). The 3 K live addresses of EiovaR §7 imply three receive rings, because each of four queues has a
+/// quarter of 4078 entries. Cycles and rates: rIOMMU's unprotected columns.
 pub(super) fn r210_bcm57810() -> Server {
     Server {
         nic: nic(10.0),
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_calibration_is_that_of_the_machine() {
-        // The estimate takes cycles per byte, and the laboratory cycles per packet: of one publication.
+        // An estimate uses cycles per byte and a simulation cycles per packet. Both come from the same publication.
         for machine in Machine::all() {
             let Some(Server { software, .. }) = machine.server else { continue };
             let per_packet = machine.unprotected_cycles_per_byte * f64::from(software.segment_bytes);
@@ -269,8 +271,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_was_there_before_what_comes_out() {
-        // Costs, IOMMU, card, driver and software. Who changes one says why, from which source, and which results it moves.
+    fn the_inputs_are_pinned() {
+        // A commit that changes a value names its source and the results that change.
         let pinned = [("r210-cx3", 0x8b74_ac6f_0793_76d8), ("r210-bcm57810", 0xe136_43cd_3057_a021)];
         for (id, pinned) in pinned {
             let machine = Machine::by_id(id).expect("a machine");

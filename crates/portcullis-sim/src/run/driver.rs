@@ -132,7 +132,7 @@ impl<'w> Driver<'w> {
         }
         let world = self.world;
         let under_way = &world.maps[self.core];
-        // An interrupt may map in the midst of a map.
+        // An interrupt handler may map during this map.
         let outer = under_way.buffer.replace(Some((device, segments.clone())));
         let domain = &world.domains[device];
         let request = |segments: &[Segment]| {

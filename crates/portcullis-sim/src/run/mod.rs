@@ -273,7 +273,7 @@ pub enum RunError {
     /// A commit failed.
     #[error("a commit failed: {0}")]
     Commit(CommitError),
-    /// Clients of a server wait for what does not come.
+    /// No frame arrived at a client of a server for a second.
     #[error("no client made progress for a second of virtual time")]
     NoProgress,
 }
@@ -314,7 +314,7 @@ pub(crate) struct Measured {
     /// The age of the oldest stale buffer in each piece of the run, and the length of a piece.
     pub(crate) oldest_stale_ps: Vec<u64>,
     pub(crate) piece_ps: u64,
-    /// What a server did.
+    /// The results of a server.
     pub(crate) served: Option<Served>,
 }
 
@@ -389,7 +389,6 @@ pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), Run
 fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
     let mut world = World::new(job, None)?;
     prepare(&world.engine, &world.vtd);
-    // Watching takes long, and of a server it is the rates that are asked for.
     let (exposure, residual) = match job.work {
         Work::Server(_) => Default::default(),
         _ => (world.subscribe(Exposure::of(&world, job.protection)), world.subscribe(Residual::default())),

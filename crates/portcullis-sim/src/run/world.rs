@@ -40,11 +40,11 @@ pub(super) enum Wanted {
     Mapping(Slot),
     /// The end of the map in progress on a core.
     Map(usize),
-    /// Something for the card or its link to do.
+    /// Work for the card.
     Link,
-    /// Something for the clients of a server to do.
+    /// Work for the clients of a server.
     Clients,
-    /// Something for the application on a core to do.
+    /// Work for the application of a server on a core.
     Flows(usize),
 }
 
@@ -129,8 +129,8 @@ pub(super) struct World {
     pub(super) tally: RefCell<Tally>,
     /// The buffers that wait for room in a ring.
     pub(super) backlog: RefCell<Backlog>,
-    /// Whether buffers may wait. The replay of a trace has no driver that waits, and neither has a server, so their runs
-    /// fail.
+    /// Whether buffers may wait. The replay of a trace has no driver that waits, and neither has a server, so their
+    /// runs fail.
     pub(super) waits_for_room: bool,
     /// Entries of a ring that is large enough for the work.
     pub(super) ring_entries: Option<u32>,
@@ -161,7 +161,8 @@ impl World {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
     }
 
-    /// The machine of `job`, whose devices each have a domain of their own, and so has `bystander`: nothing is ever mapped there.
+    /// The machine of `job`, whose devices each have a domain of their own, and so has `bystander`: nothing is ever
+    /// mapped there.
     pub(super) fn new(job: &Job<'_>, bystander: Option<SourceId>) -> Result<Self, RunError> {
         job.work.check_span()?;
         let design = job.design;

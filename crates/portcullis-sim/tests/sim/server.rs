@@ -1,4 +1,5 @@
-//! Servers with a network card: what they carry comes out of events, agrees with the estimate where both apply, and is the same every time.
+//! Servers with a network card: what they carry comes out of events, agrees with the estimate where both apply, and is
+//! the same every time.
 
 use super::machine;
 use portcullis::Protection::{self, Deferred, Strict};
@@ -69,7 +70,8 @@ fn a_saturated_stream_reaches_what_is_estimated() {
 
 #[test]
 fn without_the_card_it_does_not() {
-    // A card that takes no time, on a link without end: what is left is the CPU, and it alone would carry three times as much.
+    // A card that takes no time, on a link without end: what is left is the CPU, and it alone would carry three times
+    // as much.
     let mut machine = machine("r210-bcm57810");
     let nic = &mut machine.server.as_mut().expect("a server").nic;
     (nic.link_gbps, nic.doorbell_ps, nic.read_ps) = (1e6, 0, 0);

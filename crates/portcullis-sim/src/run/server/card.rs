@@ -1,5 +1,5 @@
-//! The driver of the card: it fills rings, sends, and takes care of what was sent and received. In which order it maps and unmaps is data
-//! of the published driver ([`NicDriver`]).
+//! The driver of the card: it fills rings, sends frames, and handles completions. The order of its maps and unmaps is
+//! that of the published driver ([`NicDriver`]).
 
 use super::flows::flow_of;
 use super::memory::{Packets, Part, RingMemory, RingShape};
@@ -24,19 +24,20 @@ struct Open {
     memory: RingMemory,
 }
 
-/// A ring, as its driver goes about it.
+/// The driver's state of a ring.
 struct Ring {
     shape: RingShape,
-    /// The stream of its own memory. Those of its buffers are the next: of a receive ring one for each piece, for pieces come back in
-    /// an order of their own.
+    /// The stream for the memory of the ring. The next numbers are the streams for its buffers. A receive ring has a
+    /// stream for each piece, because small frames use only the first piece.
     stream: u32,
     open: OnceCell<Open>,
-    /// Entries that were ever filled, and completions that were ever taken.
+    /// How many entries were ever filled, and how many completions were ever taken.
     filled: Cell<u32>,
     taken: Cell<u32>,
-    /// What is mapped: of a transmit ring in the order of its frames, of a receive ring by the place of the entry.
+    /// The mapped buffers: for a transmit ring in the order of its frames, for a receive ring by the index of the
+    /// entry.
     live: RefCell<VecDeque<Pieces>>,
-    /// Of a receive ring.
+    /// The rate of a receive ring.
     rate: RefCell<Rate>,
 }
 
@@ -64,7 +65,7 @@ impl Ring {
         &self.open.get().expect("the card is open").memory
     }
 
-    /// Takes the next completion, if it is there.
+    /// Takes the next completion, if it has landed.
     fn take(&self, host: &Host) -> Option<Completion> {
         host.world.engine.sync();
         let completion = self.memory().completion(&host.world, self.taken.get())?;
@@ -72,7 +73,7 @@ impl Ring {
         Some(completion)
     }
 
-    /// Tells the card of all entries that are filled.
+    /// Tells the card how many entries are filled.
     fn ring_doorbell(&self, host: &Host) {
         let (world, open) = (&host.world, self.open.get().expect("the card is open"));
         world.engine.sync();
@@ -81,7 +82,7 @@ impl Ring {
         world.engine.notify(Wanted::Link.into());
     }
 
-    /// Asks the card for an interrupt at the next completion.
+    /// Requests an interrupt for the next completion.
     fn arm(&self, host: &Host) {
         let (engine, open) = (&host.world.engine, self.open.get().expect("the card is open"));
         engine.sync();
@@ -93,7 +94,7 @@ impl Ring {
 impl Card {
     pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
         let transmit = |index: u32| {
-            // Of those that are told of by an interrupt, that of the receive ring.
+            // If completions raise an interrupt, it is that of the receive ring.
             let vector = if driver.reaps_every.is_some() { driver.receive_rings + index } else { index };
             let (direction, entries, pieces) = (Direction::Transmit, work.transmit_entries, 2);
             let shape =
@@ -113,7 +114,7 @@ impl Card {
         }
     }
 
-    /// Maps and opens all rings, and fills those that receive.
+    /// Maps and opens all rings, and fills the receive rings.
     pub(super) fn open(&self, host: &Host, driver: &mut Driver<'_>) {
         for ring in self.receive.iter().chain(&self.transmit) {
             driver.serve(ring.stream);
@@ -159,7 +160,7 @@ impl Card {
         Some(slot)
     }
 
-    /// Maps a buffer. `None` after a refusal, with which the run ends.
+    /// Maps a buffer. `None` after a refusal, which ends the run.
     fn map(&self, host: &Host, driver: &mut Driver<'_>, bytes: u32, access: Access) -> Option<(Slot, Iova)> {
         let (slot, buffer) = self.packets.take(bytes);
         driver.map_untouched(slot, &buffer, access, 0);
@@ -172,14 +173,14 @@ impl Card {
         ring.filled.get().wrapping_sub(ring.taken.get()) < ring.shape.entries
     }
 
-    /// Has an interrupt come when a full transmit ring has room again, where nothing else tells of that.
+    /// Requests an interrupt for a full transmit ring, if its completions raise none otherwise.
     pub(super) fn ask_for_room(&self, host: &Host, ring: usize) {
         if host.server.driver.reaps_every.is_some() && !self.has_room(ring) {
             self.transmit[ring].arm(host);
         }
     }
 
-    /// Sends a frame of these buffers, the headers first. They are mapped from the last to the first.
+    /// Sends a frame of these buffers, headers first. The buffers are mapped in reverse order.
     pub(super) fn transmit(&self, host: &Host, driver: &mut Driver<'_>, ring: usize, buffers: &[u32], cookie: u32) {
         let ring = &self.transmit[ring];
         driver.serve(ring.stream + 1);
@@ -200,7 +201,7 @@ impl Card {
         }
     }
 
-    /// Unmaps what was sent, as one batch.
+    /// Unmaps the buffers of frames that were sent, as one batch.
     fn reap(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring) {
         let mut sent = SmallVec::<[Slot; 64]>::new();
         let mut flows = SmallVec::<[usize; 4]>::new();
@@ -219,7 +220,7 @@ impl Card {
         flows.into_iter().for_each(|flow| host.notify_flow(flow));
     }
 
-    /// Takes frames that have arrived, up to the budget, and puts other buffers in the place of theirs. Returns whether there may be more.
+    /// Takes frames that have arrived, up to the budget, and replaces their buffers. Returns whether there may be more.
     fn poll(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring) -> bool {
         let spec = &host.server.driver;
         let (mut frames, mut received) = (SmallVec::<[Completion; 64]>::new(), SmallVec::<[Slot; 64]>::new());
@@ -232,7 +233,7 @@ impl Card {
                     break;
                 }
                 left = left.saturating_sub(*bytes);
-                // One at a time: the published driver has another buffer before it gives this one up.
+                // The published drivers map the new buffer before they unmap the old one.
                 let place = (completion.entry % ring.shape.entries) as usize;
                 let old = ring.live.borrow()[place][piece];
                 if host.batch == 1 {
@@ -246,7 +247,7 @@ impl Card {
             }
             frames.push(completion);
         }
-        // In batches it cannot, for a map ends the batch.
+        // With batches this is not possible, because a map ends the batch.
         driver.commit();
         for (entry, piece) in empty {
             let Some(new) = self.give(host, driver, ring, entry, piece) else { return false };
@@ -262,7 +263,7 @@ impl Card {
         is_full
     }
 
-    /// What a frame is to its flow.
+    /// Hands a frame to its flow.
     fn received(&self, host: &Host, ring: &Ring, frame: &Completion) {
         let (now_ps, open) = (host.world.engine.now_ps(), ring.open.get().expect("the card is open"));
         let mut rate = ring.rate.borrow_mut();
@@ -277,7 +278,7 @@ impl Card {
         host.notify_flow(flow);
     }
 
-    /// The CPU that takes the interrupts of a vector: that of the rings behind it.
+    /// The CPU that handles a vector.
     pub(super) fn cpu_of(&self, host: &Host, vector: u8) -> usize {
         let index = match usize::from(vector).checked_sub(self.receive.len()) {
             Some(transmit) => transmit,
@@ -286,10 +287,10 @@ impl Card {
         index % host.work.cores as usize
     }
 
-    /// What the running CPU does about an interrupt.
+    /// Handles an interrupt on the running CPU.
     pub(super) fn interrupt(&self, host: &Host, vector: u8) {
         let engine = &host.world.engine;
-        let core = engine.current().expect("a core takes it");
+        let core = engine.current().expect("an interrupt is handled on a core");
         engine.mask(vector);
         let mut driver = Driver::new(&host.world, core, host.batch);
         let of_vector = |ring: &&Ring| ring.shape.vector == vector;
@@ -301,7 +302,7 @@ impl Card {
             engine.raise(core, engine.now_ps(), vector);
         } else {
             receives().for_each(|ring| ring.arm(host));
-            // Where the transmit path looks for what was sent, it asks for an interrupt only when it needs one.
+            // A transmit path that handles completions requests an interrupt only when it needs one.
             if host.server.driver.reaps_every.is_none() {
                 transmits().for_each(|ring| ring.arm(host));
             }
@@ -309,13 +310,13 @@ impl Card {
         engine.unmask(vector);
     }
 
-    /// The card's number of a receive ring.
+    /// The number of a receive ring in the card.
     pub(super) fn receive_ring_number(&self, ring: usize) -> RingNumber {
         self.receive[ring].open.get().expect("the card is open").number
     }
 }
 
-/// Where the card sees the buffer of a slot, if that is mapped.
+/// The address of the buffer of a slot for the card, if it is mapped.
 fn address(host: &Host, slot: Slot) -> Option<Iova> {
     host.world.look(slot, |live| live.address_of(0, 0)).flatten().map(|(iova, _)| iova)
 }

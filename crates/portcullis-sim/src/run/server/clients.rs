@@ -1,4 +1,4 @@
-//! The clients at the other end of the link, as an actor. Their machine has the same card and driver as the server.
+//! The actor for the clients at the other end of the link. Their machine has the same card and driver as the server.
 
 use super::flows::{cookie, flow_of};
 use super::rate::Rate;
@@ -10,20 +10,20 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::VecDeque;
 
-/// A run ends where no client gets anything for so long: a second.
+/// A run fails if no frame arrives at a client for this time: a second.
 const PATIENCE_PS: u64 = 1_000_000_000_000;
 
 /// A client's end of a flow.
 #[derive(Default)]
 struct Flow {
-    /// Packets that came, and those of them that are not acknowledged.
+    /// How many packets have arrived, and how many of them were not acknowledged.
     received: u32,
     fresh: u32,
-    /// When the client looks at them.
+    /// When the client handles them.
     poll_ps: Option<u64>,
-    /// When it acknowledges a single one at the latest.
+    /// When the client acknowledges a single packet at the latest.
     at_latest_ps: Option<u64>,
-    /// When it sent its request.
+    /// When the client began its present request.
     asked_ps: u64,
 }
 
@@ -32,14 +32,15 @@ pub(super) struct Clients {
     flows: Vec<Flow>,
     rate: Rate,
     random: Pcg64Mcg,
-    /// Frames on the way, each with the time of its arrival.
+    /// Frames in transit, each with the time of its arrival.
     inbox: VecDeque<(u64, Frame)>,
-    /// When their end of the link is free.
+    /// When the link to the server is free.
     link_free_ps: u64,
+    /// When the latest frame arrived.
     heard_ps: u64,
-    /// Full packets that came.
+    /// How many full packets have arrived.
     pub(super) packets: u64,
-    /// From each request to its response.
+    /// The latency of each request, in picoseconds.
     pub(super) latencies_ps: Vec<u64>,
 }
 
@@ -57,12 +58,12 @@ impl Clients {
         }
     }
 
-    /// A frame will have arrived by `at_ps`.
+    /// Notes that a frame will arrive at `at_ps`.
     pub(super) fn arrives(&mut self, at_ps: u64, frame: Frame) {
         self.inbox.push_back((at_ps, frame));
     }
 
-    /// When something is to be done next.
+    /// When the clients have something to do next.
     fn next_ps(&self) -> u64 {
         let flows = self.flows.iter().flat_map(|flow| flow.poll_ps.into_iter().chain(flow.at_latest_ps));
         let arrival = self.inbox.front().map(|(at_ps, _)| *at_ps);
@@ -92,7 +93,7 @@ pub(super) fn run(host: &Host, _: usize) {
 }
 
 impl Host {
-    /// The next frame that has arrived by now.
+    /// Takes the next frame that has arrived.
     fn arrived(&self, now_ps: u64) -> Option<Frame> {
         let mut clients = self.clients.borrow_mut();
         clients.inbox.front().filter(|(at_ps, _)| *at_ps <= now_ps)?;
@@ -100,7 +101,7 @@ impl Host {
         clients.inbox.pop_front().map(|(_, frame)| frame)
     }
 
-    /// A packet of a stream has come. The client's card announces it as its driver has set it.
+    /// Handles the arrival of a packet of a stream. The client's card announces it as its moderation says.
     fn packet_came(&self, now_ps: u64, frame: Frame) {
         let mut clients = self.clients.borrow_mut();
         clients.packets += 1;
@@ -114,7 +115,8 @@ impl Host {
         flow.poll_ps = Some(flow.poll_ps.map_or(poll_ps, |before_ps| before_ps.min(poll_ps)));
     }
 
-    /// Lets the client of a flow look at what has come. It acknowledges two packets or more at once, and a single one after a while.
+    /// Lets the client of a flow handle what has arrived. It acknowledges two or more packets at once, and delays the
+    /// acknowledgement of a single packet.
     fn poll(&self, now_ps: u64, flow: usize) {
         let mut clients = self.clients.borrow_mut();
         let one = &mut clients.flows[flow];
@@ -131,7 +133,7 @@ impl Host {
         }
     }
 
-    /// Has every client send its first request.
+    /// Lets every client send its first request.
     pub(super) fn begin_requests(&self) {
         let now_ps = self.world.engine.now_ps();
         (0..self.work.flows as usize).for_each(|flow| self.ask(now_ps, flow));
@@ -145,7 +147,7 @@ impl Host {
         self.ask(now_ps, flow);
     }
 
-    /// Sends a request, as soon as the client has come to it.
+    /// Sends the next request of a client.
     fn ask(&self, now_ps: u64, flow: usize) {
         let mut clients = self.clients.borrow_mut();
         clients.flows[flow].asked_ps = now_ps;
@@ -154,7 +156,7 @@ impl Host {
         self.client_sends(now_ps + after_ps as u64, flow, self.server.software.small_frame_bytes, 0);
     }
 
-    /// Puts a frame of a client on the link at `at_ps`, or when that is free.
+    /// Sends a frame of a client at `at_ps`, or when the link is free.
     fn client_sends(&self, at_ps: u64, flow: usize, bytes: u32, number: u32) {
         let mut clients = self.clients.borrow_mut();
         clients.link_free_ps = clients.link_free_ps.max(at_ps) + self.server.nic.wire_ps(bytes);

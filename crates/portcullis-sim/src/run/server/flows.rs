@@ -2,28 +2,28 @@
 
 use super::{Host, ServerWork};
 
-/// A flow. TCP is reduced to a window and acknowledgements: nothing is lost on the way to the client, and acknowledgements that are lost
-/// are made good by later ones.
+/// A flow. TCP is reduced to a window and acknowledgements. No packet is lost on the way to the client, and a lost
+/// acknowledgement is covered by the next one.
 pub(super) struct Flow {
     pub(super) core: usize,
-    /// Packets sent, and those of them that are acknowledged.
+    /// How many packets were sent, and how many were acknowledged.
     pub(super) sent: u32,
     acknowledged: u32,
-    /// Packets that the card has.
+    /// How many packets are queued in the card.
     pub(super) queued: u32,
-    /// Requests that wait for an answer.
+    /// How many requests are not answered.
     pub(super) requests: u32,
 }
 
-/// Bits of a cookie below the flow: the number of a packet.
+/// Bits of a cookie for the number of a packet. The bits above are for the flow.
 const NUMBER_BITS: u32 = 24;
 
-/// What a frame is about.
+/// The cookie of a frame.
 pub(super) fn cookie(flow: usize, number: u32) -> u32 {
     (flow as u32) << NUMBER_BITS | number & ((1 << NUMBER_BITS) - 1)
 }
 
-/// The flow that a frame belongs to.
+/// The flow of a frame.
 pub(super) fn flow_of(cookie: u32) -> usize {
     (cookie >> NUMBER_BITS) as usize
 }
@@ -33,10 +33,10 @@ impl Flow {
         Self { core: work.core_of(flow), sent: 0, acknowledged: 0, queued: 0, requests: 0 }
     }
 
-    /// All packets before the one with this cookie have arrived.
+    /// Handles an acknowledgement of all packets up to the one with this cookie.
     pub(super) fn acknowledge(&mut self, cookie: u32) {
         let ahead = (cookie << 8).wrapping_sub(self.acknowledged << 8) >> 8;
-        // Behind by a little is ahead by nearly everything.
+        // An older number seems to be far ahead.
         if ahead <= self.sent - self.acknowledged {
             self.acknowledged += ahead;
         }
@@ -44,7 +44,7 @@ impl Flow {
 }
 
 impl Host {
-    /// Whether a flow may send a packet: window, card and ring allow it.
+    /// Whether the window, the limit of the kernel and the ring allow a flow to send a packet.
     pub(super) fn may_send(&self, flow: usize) -> bool {
         let (flows, software) = (self.flows.borrow(), &self.server.software);
         let one = &flows[flow];

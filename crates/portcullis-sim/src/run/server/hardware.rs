@@ -1,4 +1,4 @@
-//! The card and the link, as an actor: it does what is due, and passes on what comes out.
+//! The actor for the card and its link.
 
 use super::Host;
 use crate::run::world::Wanted;

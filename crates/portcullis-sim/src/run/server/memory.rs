@@ -1,4 +1,4 @@
-//! The server's memory: pages of packets, and the rings that the card reads and writes.
+//! The memory of the server: pages for packets, and the rings of the card.
 
 use super::ServerWork;
 use crate::machine::{Machine, NicDriver};
@@ -9,12 +9,12 @@ use portcullis_model::{COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descripto
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Where packets lie.
+/// The address of the first packet.
 const BUFFERS_BASE: u64 = 1 << 32;
-/// Room for the rings: at the end of the memory that has bytes, where no table is ever allocated.
+/// Memory for the rings. It is at the end of the memory for tables, where no table is allocated.
 const RINGS_BYTES: u64 = 64 << 20;
 
-/// One past the last byte of the packets.
+/// The end of the memory for packets.
 pub(in crate::run) fn buffers_end(driver: &NicDriver, work: &ServerWork) -> u64 {
     BUFFERS_BASE + u64::from(slots(driver, work)) * PAGE_SIZE
 }
@@ -25,19 +25,19 @@ pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
     Segment { phys, len: RINGS_BYTES }
 }
 
-/// Buffers that may be mapped at once, and as many again: memory is used again as late as can be.
+/// Twice the number of buffers that can be mapped at once, so that memory is reused late.
 fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
     let receive = driver.receive_rings * work.receive_entries * driver.receive_buffers.len() as u32;
     let transmit = driver.transmit_rings * work.transmit_entries * 2;
     2 * (receive + transmit)
 }
 
-/// Pages for packets: of those that are free, the one that has been for longest comes first. Each has a slot of its own.
+/// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.
 pub(super) struct Packets {
     free: RefCell<VecDeque<Slot>>,
-    /// The slot of the next mapping of a ring, behind those.
+    /// The slot of the next mapping for a ring. These slots follow those of the pages.
     next_ring: Cell<Slot>,
-    /// The memory of rings that is not used yet.
+    /// The start of the unused memory for rings.
     rings: Cell<PhysAddr>,
 }
 
@@ -51,19 +51,19 @@ impl Packets {
         }
     }
 
-    /// A page with a buffer of `len` bytes at its beginning.
+    /// Takes a page, with a buffer of `len` bytes at its beginning.
     pub(super) fn take(&self, len: u32) -> (Slot, Buffer) {
-        let slot = self.free.borrow_mut().pop_front().expect("twice as many as the rings can hold");
+        let slot = self.free.borrow_mut().pop_front().expect("there are twice as many pages as the rings can hold");
         let phys = PhysAddr::new(BUFFERS_BASE + u64::from(slot) * PAGE_SIZE);
         (slot, Buffer::from(Segment { phys, len: len.into() }))
     }
 
-    /// Takes pages back.
+    /// Returns pages.
     pub(super) fn give_back(&self, slots: impl IntoIterator<Item = Slot>) {
         self.free.borrow_mut().extend(slots);
     }
 
-    /// Whole pages of a ring with at least so many bytes.
+    /// Takes whole pages for at least `bytes` bytes of a ring.
     pub(super) fn ring(&self, bytes: u64) -> (Slot, Segment) {
         let (slot, phys, len) = (self.next_ring.get(), self.rings.get(), bytes.next_multiple_of(PAGE_SIZE));
         self.next_ring.set(slot + 1);
@@ -72,14 +72,14 @@ impl Packets {
     }
 }
 
-/// A part of a ring: where its driver finds it, and where the card does.
+/// A part of a ring, as the driver and the card address it.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) phys: PhysAddr,
     pub(super) iova: Iova,
 }
 
-/// A ring in memory, as its driver sees it. What the driver stores there the card sees, for its reads snoop.
+/// A ring in memory, as its driver sees it. The card sees the driver's stores, because its reads snoop.
 pub(super) struct RingMemory {
     pub(super) config: RingConfig,
     descriptors: PhysAddr,
@@ -87,7 +87,7 @@ pub(super) struct RingMemory {
     record: PhysAddr,
 }
 
-/// What a ring is like, without its memory.
+/// A ring without its memory.
 pub(super) struct RingShape {
     pub(super) direction: Direction,
     pub(super) entries: u32,
@@ -97,13 +97,13 @@ pub(super) struct RingShape {
 }
 
 impl RingShape {
-    /// Bytes of its descriptors, its completions and its record.
+    /// The bytes of its descriptors, of its completions and of its record.
     pub(super) fn parts(&self) -> [u64; 3] {
         let entries = u64::from(self.entries);
         [entries * u64::from(self.pieces) * DESCRIPTOR_BYTES, entries * COMPLETION_BYTES, 8]
     }
 
-    /// The ring with these parts.
+    /// The ring with these parts in memory.
     pub(super) fn with_memory(&self, [descriptors, completions, record]: [Part; 3]) -> RingMemory {
         let config = RingConfig {
             direction: self.direction,
@@ -120,18 +120,18 @@ impl RingShape {
 }
 
 impl RingMemory {
-    /// Writes a buffer of entry `number`.
+    /// Writes a descriptor of entry `number`.
     pub(super) fn write(&self, world: &World, number: u32, piece: u32, descriptor: Descriptor) {
         let offset = self.config.entry_offset(number) + u64::from(piece) * DESCRIPTOR_BYTES;
         store(world, self.descriptors, offset, &descriptor.words());
     }
 
-    /// Writes how many entries have ever been filled.
+    /// Writes the number of entries ever filled.
     pub(super) fn write_record(&self, world: &World, filled: u32) {
         store(world, self.record, 0, &[filled.into()]);
     }
 
-    /// Completion `number`, if it has landed.
+    /// Reads completion `number`, if it has landed.
     pub(super) fn completion(&self, world: &World, number: u32) -> Option<Completion> {
         world.vtd.advance(world.engine.now_ps());
         let at = self.completions.as_u64() + self.config.completion_offset(number);

@@ -1,7 +1,7 @@
-//! A server at work: applications on its CPUs, the driver of its network card, and beside them, as actors, the card with its link and
-//! the clients at the other end.
+//! A server: applications and the driver of the network card run on its CPUs. The card with its link, and the clients
+//! at the other end, are actors.
 //!
-//! What it carries comes out of events. An application is a file here that says what a CPU does between packets.
+//! All rates and latencies result from events. Each application has a file of its own.
 
 mod card;
 mod clients;
@@ -29,25 +29,25 @@ use portcullis_model::{Nic, NicCounters, NicParameters};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-/// What came of a server's work, beside what its protection took.
+/// The results of a server, apart from the costs of its protection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Served {
-    /// Full packets that the clients got.
+    /// Full packets that arrived at the clients.
     pub(crate) packets: u64,
-    /// Requests that were answered.
+    /// Requests whose response arrived at the client.
     pub(crate) transactions: u64,
-    /// Payload that the clients got, in bytes.
+    /// Payload bytes that arrived at the clients.
     pub(crate) payload_bytes: u64,
-    /// Cycles of all CPUs that were not protection.
+    /// Cycles of all CPUs apart from protection.
     pub(crate) busy_cycles: u64,
-    /// Frames that arrived and were received, and those that were dropped.
+    /// Frames that the server received, and those that its card dropped.
     pub(crate) received: u64,
     pub(crate) dropped: u64,
-    /// From each request to its response, in picoseconds, sorted.
+    /// The latency of each request, in picoseconds, sorted.
     pub(crate) latencies_ps: Vec<u64>,
 }
 
-/// A moment of a run.
+/// Counters at a moment of a run.
 #[derive(Clone, Default)]
 struct Moment {
     busy_cycles: u64,
@@ -56,7 +56,7 @@ struct Moment {
     nic: NicCounters,
 }
 
-/// The server, and who it serves.
+/// The server and its clients.
 struct Host {
     world: Rc<World>,
     server: Server,
@@ -73,9 +73,9 @@ struct Host {
 
 impl Host {
     fn new(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> Self {
-        let server = job.machine.server.clone().expect("the work was made for a server");
+        let server = job.machine.server.clone().expect("`ServerWork` is made for a machine with a server");
         let source = world.devices.borrow()[0].source();
-        // What is in flight on the bus is a value of the machine, and may be set.
+        // These are values of the machine, which users may set.
         let (write_window_bytes, transaction_bytes) = (job.machine.bytes_in_flight, job.machine.transaction_bytes);
         let nic = NicParameters { write_window_bytes, transaction_bytes, ..server.nic.clone() };
         let nic = Nic::new(source, nic, world.vtd.clone());
@@ -94,7 +94,7 @@ impl Host {
         }
     }
 
-    /// Whether the cores are to stop.
+    /// Whether the cores must stop.
     fn is_over(&self) -> bool {
         self.end.get().is_some() || self.world.failed()
     }
@@ -109,7 +109,7 @@ impl Host {
         }
     }
 
-    /// Begins and ends what is measured, when so much has been done.
+    /// Begins and ends the measurement when enough packets or requests are done.
     fn look_at_progress(&self) {
         let moment = self.moment();
         let done = moment.packets + moment.transactions;
@@ -126,7 +126,7 @@ impl Host {
         }
     }
 
-    /// What a core does: the first one opens the card, and all run their applications.
+    /// The body of a core. The first core opens the card, and then every core runs the application.
     fn core(&self, core: usize) {
         let (world, engine) = (&self.world, &self.world.engine);
         let mut driver = Driver::new(world, core, self.batch);
@@ -142,14 +142,14 @@ impl Host {
         }
     }
 
-    /// Wakes the application whose flow may go on.
+    /// Wakes the application of a flow.
     fn notify_flow(&self, flow: usize) {
         let core = self.flows.borrow()[flow].core;
         self.world.engine.notify(Wanted::Flows(core).into());
     }
 }
 
-/// Serves until so much is done, and returns where what is measured began, and what came of it.
+/// Makes the run. Returns where its measured part began, and the results.
 pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Start, Served) {
     let host = Rc::new(Host::new(world, job, work));
     let engine = &world.engine;
@@ -169,17 +169,17 @@ pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Sta
         world.fail(RunError::NoProgress);
     }
     engine.on_interrupt(None);
-    let Ok(host) = Rc::try_unwrap(host) else { panic!("the bodies that shared the host are gone") };
+    let Ok(host) = Rc::try_unwrap(host) else { panic!("the bodies, which share the host, have ended") };
     host.result()
 }
 
-/// Actors that run beside the cores.
+/// The number of actors: the card, and the clients.
 pub(super) const ACTORS: usize = 2;
 
 impl Host {
     fn result(self) -> (Start, Served) {
         let world = self.world;
-        // A run that failed measured nothing, and its error says why.
+        // Only a failed run has no start or no end.
         let (start, begun) = self.start.into_inner().unwrap_or_else(|| (Start::of(&world), Moment::default()));
         let end = self.end.into_inner().unwrap_or_else(|| begun.clone());
         let (mut latencies_ps, skipped) = (self.clients.into_inner().latencies_ps, begun.transactions as usize);
@@ -201,7 +201,7 @@ impl Host {
         tally.transactions = end.nic.bus.transactions - begun.nic.bus.transactions;
         tally.transactions_min = tally.transactions;
         tally.latency_ps_sum = end.nic.bus.latency_ps_sum - begun.nic.bus.latency_ps_sum;
-        // What an estimate goes by is what clients get: not headers, nor buffers that were not full.
+        // The estimate is of the payload, without headers and without the unused bytes of buffers.
         tally.payload = Payload::exactly(served.payload_bytes);
         let cores = tally.work_by_core.len() as u64;
         tally.work_by_core.iter_mut().for_each(|work| work.bytes = served.payload_bytes / cores);

@@ -1,9 +1,9 @@
-//! How fast frames arrive, and how long their announcement is delayed for that.
+//! The rate of arriving frames, and the delay of their announcement.
 
 use crate::machine::NicDriver;
 use portcullis_model::Moderation;
 
-/// The rate of a receive ring, and its moderation.
+/// The rate of a receive ring, and the moderation that follows from it.
 pub(super) struct Rate {
     pub(super) moderation: Moderation,
     since_ps: u64,
@@ -16,7 +16,7 @@ impl Rate {
         Self { moderation: driver.receive_moderation, since_ps: 0, frames: 0, bytes: 0 }
     }
 
-    /// A frame has arrived. Returns whether the moderation is another now.
+    /// Notes a frame that has arrived. Returns whether the moderation has changed.
     pub(super) fn note(&mut self, now_ps: u64, bytes: u32, driver: &NicDriver) -> bool {
         self.frames += 1;
         self.bytes += u64::from(bytes);

@@ -1,4 +1,4 @@
-//! Netperf's request and response: a small frame comes, and one goes back.
+//! The Netperf request-response test: the server answers each small frame with a small frame.
 
 use super::Host;
 use super::flows::cookie;

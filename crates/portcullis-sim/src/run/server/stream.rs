@@ -1,4 +1,4 @@
-//! Netperf's stream: each flow sends messages as fast as its core can and its window lets it.
+//! The Netperf stream test: each flow sends messages as fast as its core and its window allow.
 
 use super::Host;
 use super::flows::cookie;
@@ -31,7 +31,7 @@ pub(super) fn run(host: &Host, driver: &mut Driver<'_>, core: usize) {
     }
 }
 
-/// Makes a packet, and gives it to the card.
+/// Builds a packet and sends it.
 fn send(host: &Host, driver: &mut Driver<'_>, flow: usize) {
     let software = &host.server.software;
     host.world.engine.busy(software.cycles_per_packet);

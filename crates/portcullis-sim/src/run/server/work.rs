@@ -1,39 +1,39 @@
-//! What a server may be asked to do, and on which machine.
+//! The workloads of servers, and whether a machine can run them.
 
 use crate::machine::{Machine, NicDriver};
 use thiserror::Error;
 
-/// An application, with its clients.
+/// An application and its clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerWorkload {
-    /// One TCP stream per flow, sent as fast as the machine can.
+    /// The server sends one TCP stream per flow, as fast as it can.
     NetperfStream,
-    /// One request of a byte per flow, answered by one of a byte, and then the next.
+    /// One client per flow sends a request of one byte, and the next one after a response of one byte.
     NetperfRr,
 }
 
-/// Every application, by the name on the command line, and what it does.
+/// Every application: its name on the command line, and what it does.
 pub const SERVER_WORKLOADS: &[(&str, ServerWorkload, &str)] = &[
     ("netperf-stream", ServerWorkload::NetperfStream, "the server sends a TCP stream per flow as fast as it can"),
     ("netperf-rr", ServerWorkload::NetperfRr, "a client per flow sends a byte, and waits for a byte"),
 ];
 
-/// A piece of work that the machine can do.
+/// Work that the machine can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerWork {
     /// The application.
     pub workload: ServerWorkload,
-    /// CPUs that serve.
+    /// The number of CPUs that serve.
     pub cores: u32,
-    /// Flows, spread over them.
+    /// The number of flows, which are spread over the CPUs.
     pub flows: u32,
-    /// Entries of a transmit ring.
+    /// The entries of a transmit ring.
     pub transmit_entries: u32,
-    /// Entries of a receive ring.
+    /// The entries of a receive ring.
     pub receive_entries: u32,
-    /// Packets or requests before what is measured begins.
+    /// The number of packets or requests before the measurement.
     pub warm_up: u64,
-    /// Packets or requests that are measured.
+    /// The number of packets or requests in the measurement.
     pub measured: u64,
 }
 
@@ -43,23 +43,25 @@ pub enum ServerError {
     /// No such application.
     #[error("no workload `{name}`; there are: {known}")]
     Unknown {
-        /// What was asked for.
+        /// The value given.
         name: String,
-        /// What there is.
+        /// The names that exist, separated by commas.
         known: String,
     },
-    /// Of the machine no card is known.
-    #[error("the machine `{machine}` has no network card that could be simulated; there are: {known}")]
+    /// The network card of the machine is not known.
+    #[error(
+        "the network card of the machine `{machine}` is not known, so it cannot be simulated; known are those of: {known}"
+    )]
     NoServer {
         /// The machine.
         machine: String,
-        /// Those that have.
+        /// The machines whose card is known, separated by commas.
         known: String,
     },
     /// Too many cores, or none.
-    #[error("--cores {cores}: expected from 1 to {most}, of which `{machine}` and its driver can make use")]
+    #[error("--cores {cores}: expected from 1 to {most}, the most that `{machine}` and its driver use")]
     Cores {
-        /// What was asked for.
+        /// The value given.
         cores: u32,
         /// The most.
         most: u32,
@@ -69,15 +71,15 @@ pub enum ServerError {
     /// Too many flows, or fewer than cores.
     #[error("--flows {flows}: expected from {least}, one for each core, to {FLOWS_MAX}")]
     Flows {
-        /// What was asked for.
+        /// The value given.
         flows: u32,
         /// The fewest.
         least: u32,
     },
-    /// A ring that the card does not have.
+    /// A ring size that the card does not support.
     #[error("--ring {entries}: expected {}from {least} to {most} for {driver}", if *.power_of_two { "a power of two " } else { "" })]
     Ring {
-        /// What was asked for.
+        /// The value given.
         entries: u32,
         /// The fewest.
         least: u32,
@@ -90,11 +92,11 @@ pub enum ServerError {
     },
 }
 
-/// A cookie has eight bits for the flow.
+/// The cookie of a frame has eight bits for the flow.
 const FLOWS_MAX: u32 = 256;
 
 impl ServerWork {
-    /// The application called `name` on `machine`; `None` is the default of each.
+    /// The application called `name` on `machine`. `None` stands for the default.
     ///
     /// # Errors
     /// A [`ServerError`].
@@ -138,7 +140,7 @@ impl ServerWork {
         flow % self.cores as usize
     }
 
-    /// Which of `rings` a flow uses: no two cores share one.
+    /// The ring of a flow, of `rings` rings. Cores share no ring.
     pub(super) fn ring_of(&self, flow: usize, rings: usize) -> usize {
         let cores = self.cores as usize;
         self.core_of(flow) + cores * (flow / cores % (rings / cores))
