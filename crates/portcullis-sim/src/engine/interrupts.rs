@@ -4,6 +4,9 @@
 use super::{Core, CoreState, Engine};
 use std::rc::Rc;
 
+/// Handles a device interrupt, of which it gets the vector.
+pub(super) type InterruptHandler = Rc<dyn Fn(u8)>;
+
 /// The number of vectors of a core.
 const VECTORS: usize = 64;
 

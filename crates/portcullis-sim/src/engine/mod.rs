@@ -22,7 +22,7 @@ pub(crate) use one_thread::OneThread;
 
 use crate::account::Account;
 use fiber::{Fiber, Suspender};
-use interrupts::Pending;
+use interrupts::{InterruptHandler, Pending};
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
 use portcullis_model::Vtd;
@@ -131,7 +131,7 @@ pub struct Engine {
     coherent: bool,
     hardware: OnceCell<Arc<Vtd>>,
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
-    on_interrupt: RefCell<Option<Rc<dyn Fn(u8)>>>,
+    on_interrupt: RefCell<Option<InterruptHandler>>,
     on_taken_down: RefCell<Option<Rc<dyn Fn()>>>,
 }
 

@@ -297,7 +297,10 @@ impl Card {
         let transmits = || self.transmit.iter().filter(of_vector);
         let receives = || self.receive.iter().filter(of_vector);
         transmits().for_each(|ring| self.reap(host, &mut driver, ring));
-        let is_full = receives().fold(false, |full, ring| self.poll(host, &mut driver, ring) || full);
+        let mut is_full = false;
+        for ring in receives() {
+            is_full |= self.poll(host, &mut driver, ring);
+        }
         if is_full {
             engine.raise(core, engine.now_ps(), vector);
         } else {
