@@ -14,6 +14,7 @@ mod house;
 mod linux;
 mod mutants;
 mod peers;
+mod published;
 mod qemu;
 mod readme;
 mod soak;
@@ -38,9 +39,10 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Chore {
     /// Run every test: the house rules, the no_std proof, its stack frames, the tests of the workspace (with the
-    /// conformance suite on QEMU), the examples, the loom models.
+    /// conformance suite on QEMU), the examples, the published packages by themselves, the loom models.
     Test,
-    /// Check the house rules, generated tables, formatting, clippy and the documentation, with warnings as errors.
+    /// Check the house rules, generated tables, formatting, clippy, the oldest supported compiler and the
+    /// documentation, with warnings as errors.
     Check,
     /// Copy each package of `examples/` out of the workspace, and build and test it there; test the custom design again
     /// with a flaw, which the test kit must find.

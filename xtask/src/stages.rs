@@ -70,6 +70,16 @@ pub(crate) fn run(
     }
 }
 
+/// Runs another command of a stage. The command reports its own errors.
+pub(crate) fn succeed(stage: &str, command: &mut Command) -> Result<(), Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    match command.stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Failure::Stage { stage: stage.to_owned(), command: format!("{command:?}") }),
+        Err(error) => Err(Failure::Program { program, error }),
+    }
+}
+
 /// Fails if a cargo subcommand is not installed.
 pub(crate) fn require(subcommand: &'static str, component: &'static str) -> Result<(), Failure> {
     if installed(subcommand)? { Ok(()) } else { Err(Failure::Component { subcommand, component }) }

@@ -4,6 +4,7 @@ use crate::examples;
 use crate::failure::Failure;
 use crate::frames;
 use crate::linux;
+use crate::published;
 use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::{NO_STD_PROOF, Workspace};
@@ -16,6 +17,8 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     stages.stage("frames", "cargo xtask frames", |workspace| frames::frames(workspace, &frames::Options::default()))?;
     stages.cargo("tests", &[], &["test", "--workspace"])?;
     stages.stage("examples", "cargo xtask examples", examples::examples)?;
+    let what = "pack each, unpack it outside the workspace, build and document it there";
+    stages.stage("published packages", what, published::test)?;
     loom_models(workspace, &mut stages)?;
     let skipped = stages.stage("kernel module", "cargo xtask linux test", linux::test)?;
     stages.finish();

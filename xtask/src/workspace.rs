@@ -21,11 +21,23 @@ pub(crate) struct Workspace {
 }
 
 /// A package of the workspace.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) manifest_path: PathBuf,
     pub(crate) targets: Vec<Target>,
     pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) description: Option<String>,
+    pub(crate) license: Option<String>,
+    pub(crate) readme: Option<PathBuf>,
+    pub(crate) keywords: Vec<String>,
+    pub(crate) categories: Vec<String>,
+    /// The oldest supported compiler.
+    pub(crate) rust_version: Option<String>,
+    /// The registries that the package may be published to. `None` means all.
+    pub(crate) publish: Option<Vec<String>>,
 }
 
 /// A crate of a package.
@@ -48,6 +60,16 @@ impl Package {
     /// The library of the package, if it has one.
     pub(crate) fn library(&self) -> Option<&Target> {
         self.targets.iter().find(|target| target.kind.iter().any(|kind| kind == "lib"))
+    }
+
+    /// Whether the package is published.
+    pub(crate) fn is_published(&self) -> bool {
+        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+    }
+
+    /// The name of the folder that the package unpacks to.
+    pub(crate) fn folder(&self) -> String {
+        format!("{}-{}", self.name, self.version)
     }
 
     /// Its integration tests.
@@ -87,6 +109,11 @@ impl Workspace {
     /// The packages with a library.
     pub(crate) fn libraries(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter().filter(|package| package.library().is_some())
+    }
+
+    /// The published packages.
+    pub(crate) fn published(&self) -> impl Iterator<Item = &Package> {
+        self.packages.iter().filter(|package| package.is_published())
     }
 
     /// A separate build folder beside the normal one, so that other flags do not cause rebuilds there.

@@ -6,7 +6,9 @@
 use super::host::Native;
 use super::iommu::{OneDomain, Watched, count_submission};
 use super::tables::Tables;
-use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use portcullis::iommu::{
+    AttachError, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation,
+};
 use portcullis_vtd::spec::descriptors::DESCRIPTOR_BYTES;
 use portcullis_vtd::spec::registers::{
     CAP, Capability, ECAP, ExtendedCapability, GCMD, GSTS, IQA, IQH, IQT, VER, global, widths,
@@ -162,6 +164,15 @@ unsafe impl Iommu for Driven {
             count_submission();
         }
         Ok(ticket)
+    }
+
+    #[inline]
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Ticket>> {
+        let result = self.unit.try_invalidate(command);
+        if !matches!(result, Err(Ok(None) | Err(_))) {
+            count_submission();
+        }
+        result
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// A timed workload. A pair is the map and the unmap of one buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Workload {
     /// One page at a time, 1024 live, first in first out. A submission is only counted.
     Page1,

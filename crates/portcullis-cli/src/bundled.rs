@@ -5,7 +5,7 @@ use std::io::Cursor;
 
 macro_rules! bundled {
     ($($name:literal),* $(,)?) => {
-        &[$(($name, include_bytes!(concat!("../../../traces/", $name, ".trace.xz")))),*]
+        &[$(($name, include_bytes!(concat!("../traces/", $name, ".trace.xz")))),*]
     };
 }
 

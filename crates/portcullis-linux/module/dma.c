@@ -13,35 +13,47 @@
 /* The narrowest domain, in bits: a narrower one has hardly any room beside the reserved regions. */
 #define NARROWEST_BITS 24
 
-static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, u64 phys, size_t size,
-					   enum dma_data_direction dir)
+/* By itself, as all that is seldom: then what the others keep is in few registers, and the rest is not saved. */
+static noinline dma_addr_t note_failure(struct pc_device *device)
 {
-	if (unlikely(at == DMA_MAPPING_ERROR)) {
-		this_cpu_inc(device->counts->failed);
-		return at;
-	}
-	this_cpu_inc(device->counts->maps);
-	this_cpu_add(device->counts->bytes, size);
-	trace_portcullis_map(&device->pdev->dev, at, phys, size, dir);
+	this_cpu_inc(device->counts->failed);
+	return DMA_MAPPING_ERROR;
+}
+
+static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, size_t size)
+{
+	struct pc_counts __percpu *counts = device->counts;
+
+	if (unlikely(at == DMA_MAPPING_ERROR))
+		return note_failure(device);
+	this_cpu_inc(counts->maps);
+	this_cpu_add(counts->bytes, size);
 	return at;
 }
 
-/* For a device whose mask is narrower than its domain. Not inlined, to keep the common path small. */
-static noinline dma_addr_t map_narrow(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
+/* For a device that drives less than its domain, and for who traces. */
+static noinline dma_addr_t map_seldom(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
 {
 	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
 	struct pc_device *device = pc_device_of(dev);
+	u64 at;
 
-	return note_map(device, pcr_map_with(device->space, phys, size, dir, &wish), phys, size, dir);
+	if (wish.limit < device->last)
+		at = pcr_map_with(device->space, phys, size, dir, &wish);
+	else
+		at = pcr_map(device->space, phys, size, dir);
+	if (at != DMA_MAPPING_ERROR)
+		trace_portcullis_map(dev, at, phys, size, dir);
+	return note_map(device, at, size);
 }
 
 static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
 {
 	struct pc_device *device = pc_device_of(dev);
 
-	if (unlikely(*dev->dma_mask < device->last))
-		return map_narrow(dev, phys, size, dir);
-	return note_map(device, pcr_map(device->space, phys, size, dir), phys, size, dir);
+	if (unlikely(*dev->dma_mask < device->last) || trace_portcullis_map_enabled())
+		return map_seldom(dev, phys, size, dir);
+	return note_map(device, pcr_map(device->space, phys, size, dir), size);
 }
 
 static dma_addr_t map_page(struct device *dev, struct page *page, unsigned long offset, size_t size,
@@ -56,20 +68,31 @@ static dma_addr_t map_resource(struct device *dev, phys_addr_t phys, size_t size
 	return map(dev, phys, size, dir);
 }
 
-static void unmap_page(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir, unsigned long attrs)
+static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_t size)
 {
-	struct pc_device *device = pc_device_of(dev);
-	int error;
+	int error = pcr_unmap(device->space, at, size);
 
-	/* Traced first, because another CPU may get the address as soon as it is unmapped. */
-	trace_portcullis_unmap(dev, at, size, dir);
-	error = pcr_unmap(device->space, at, size);
 	if (unlikely(error)) {
 		pc_was_not_unmapped(device, at, error);
 		return;
 	}
 	this_cpu_inc(device->counts->unmaps);
 	pc_has_unmapped(device);
+}
+
+/* Before: another CPU may be given the address as soon as it is unmapped. */
+static noinline void unmap_traced(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir)
+{
+	trace_portcullis_unmap(dev, at, size, dir);
+	unmap(pc_device_of(dev), at, size);
+}
+
+static void unmap_page(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir, unsigned long attrs)
+{
+	if (trace_portcullis_unmap_enabled())
+		unmap_traced(dev, at, size, dir);
+	else
+		unmap(pc_device_of(dev), at, size);
 }
 
 u64 pcs_next_piece(void **list, u64 *len)

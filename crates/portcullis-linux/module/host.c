@@ -16,6 +16,10 @@
 #error "with PREEMPT_RT, memory is not to be had where the library asks for it"
 #endif
 
+#ifndef CONFIG_SMP
+#error "the Rust half reaches per-CPU memory through %gs, which has no offset for it without SMP"
+#endif
+
 /* As Platform of the library has them. */
 #define CPU_WORDS 8
 
@@ -128,7 +132,8 @@ void pcs_lock_init(void *lock, u32 class)
 #endif
 }
 
-unsigned long pcs_lock(void *lock)
+#if defined(CONFIG_DEBUG_SPINLOCK) || defined(CONFIG_DEBUG_LOCK_ALLOC)
+pc_short unsigned long pcs_lock(void *lock)
 {
 	unsigned long flags;
 
@@ -136,9 +141,36 @@ unsigned long pcs_lock(void *lock)
 	return flags;
 }
 
-void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
+pc_short void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
+#else
+/* The same without two calls more. With interrupts off no task is preempted, so that need not be said. */
+pc_short unsigned long pcs_lock(void *lock)
+{
+	unsigned long flags;
 
-u32 pcs_cpu(void) { return raw_smp_processor_id(); }
+	local_irq_save(flags);
+	arch_spin_lock(&((raw_spinlock_t *)lock)->raw_lock);
+	return flags;
+}
+
+pc_short void pcs_unlock(void *lock, unsigned long flags)
+{
+	arch_spin_unlock(&((raw_spinlock_t *)lock)->raw_lock);
+	local_irq_restore(flags);
+}
+#endif
+
+/* As raw_smp_processor_id() has it, by a name that stays the same from one kernel to the next. */
+DEFINE_PER_CPU(u32, pcs_cpu);
+
+void pc_host_start(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		per_cpu(pcs_cpu, cpu) = cpu;
+}
+
 u32 pcs_cpus(void) { return nr_cpu_ids; }
 
 u64 __percpu *pcs_words_alloc(void)
@@ -149,18 +181,7 @@ u64 __percpu *pcs_words_alloc(void)
 void pcs_words_free(u64 __percpu *words) { free_percpu(words); }
 u64 *pcs_words_of(u64 __percpu *words, u32 cpu) { return per_cpu_ptr(words, cpu); }
 
-/* One instruction each on this CPU's line, which no interrupt splits. Preemption is off, so the CPU stays the same. */
-u64 pcs_add_here(u64 __percpu *words, size_t word, u64 amount, u32 *cpu)
-{
-	u64 after;
-
-	preempt_disable();
-	*cpu = raw_smp_processor_id();
-	after = this_cpu_add_return(words[word], amount);
-	preempt_enable();
-	return after - amount;
-}
-
+/* One instruction on a line of this CPU's own, which no interrupt splits; that the CPU stays the same takes preemption off. */
 bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new)
 {
 	bool done;
@@ -174,9 +195,9 @@ bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new
 /* Not for NMI context. */
 u64 pcs_now_ns(void) { return ktime_get_ns(); }
 
-/* Preemption is off for a few dozen instructions. Cheaper than rcu_read_lock, and grace periods wait for it too. */
-void pcs_rcu_lock(void) { rcu_read_lock_sched(); }
-void pcs_rcu_unlock(void) { rcu_read_unlock_sched(); }
+/* Preemption off for a few dozen instructions: cheaper than rcu_read_lock, and grace periods wait for it as well. */
+pc_thin void pcs_rcu_lock(void) { rcu_read_lock_sched(); }
+pc_thin void pcs_rcu_unlock(void) { rcu_read_unlock_sched(); }
 u64 pcs_rcu_now(void) { return start_poll_synchronize_rcu(); }
 bool pcs_rcu_is_over(u64 name) { return poll_state_synchronize_rcu(name); }
 

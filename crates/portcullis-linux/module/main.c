@@ -94,6 +94,7 @@ static int __init portcullis_init(void)
 
 	if (error)
 		return error;
+	pc_host_start();
 	error = start_platform();
 	if (!error) {
 		error = start();

@@ -10,7 +10,7 @@
 #include <linux/percpu.h>
 #include <linux/types.h>
 #include <linux/version.h>
-#include <linux/workqueue.h>
+#include <asm/ibt.h>
 
 #undef pr_fmt
 #define pr_fmt(fmt) "portcullis: " fmt
@@ -81,6 +81,13 @@ void pcr_space_use(struct pcr_space *space, struct pcr_space_use *out);
 
 /* ---- What C offers: host.c, units.c and dma.c; kernel.rs says what each does. ---- */
 
+/*
+ * Functions that Rust calls where C would have them in line. A thin one saves all that it uses, and so does not make its caller move what it
+ * keeps in registers.
+ */
+#define pc_short notrace __noendbr
+#define pc_thin pc_short __attribute__((no_caller_saved_registers))
+
 void *pcs_alloc(size_t bytes, size_t align);
 void pcs_free(void *at);
 int pcs_may_sleep(void);
@@ -88,18 +95,17 @@ void pcs_may_not_sleep(int slot);
 u64 pcs_page_alloc(bool may_sleep);
 void pcs_page_free(u64 phys);
 void pcs_lock_init(void *lock, u32 class);
-unsigned long pcs_lock(void *lock);
-void pcs_unlock(void *lock, unsigned long flags);
-u32 pcs_cpu(void);
+pc_short unsigned long pcs_lock(void *lock);
+pc_short void pcs_unlock(void *lock, unsigned long flags);
+DECLARE_PER_CPU(u32, pcs_cpu);
 u32 pcs_cpus(void);
 u64 __percpu *pcs_words_alloc(void);
 void pcs_words_free(u64 __percpu *words);
 u64 *pcs_words_of(u64 __percpu *words, u32 cpu);
-u64 pcs_add_here(u64 __percpu *words, size_t word, u64 amount, u32 *cpu);
 bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new);
 u64 pcs_now_ns(void);
-void pcs_rcu_lock(void);
-void pcs_rcu_unlock(void);
+pc_thin void pcs_rcu_lock(void);
+pc_thin void pcs_rcu_unlock(void);
 u64 pcs_rcu_now(void);
 bool pcs_rcu_is_over(u64 name);
 void pcs_panic(const char *text, size_t len) __noreturn;
@@ -113,7 +119,9 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
 /* Memory in use by the Rust half: zero after everything is closed. */
 s64 pc_pages_lent(void);
 s64 pc_allocations_lent(void);
-/* The instruction that writes cache lines back. flush.rs numbers them. */
+/* To be called before Rust is. */
+void pc_host_start(void);
+/* How lines of the cache are written back: flush.rs numbers the instructions. */
 u8 pc_flush_instruction(void);
 
 /* ---- units.c ---- */

@@ -3,6 +3,7 @@
 use crate::lock::SpinLock;
 use crate::words::PerCpuWords;
 use crate::{flush, kernel};
+use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use portcullis::platform::{Context, CpuHint, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
@@ -18,8 +19,8 @@ const WAIT_US_MAX: u64 = 100_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Host;
 
-// SAFETY: pages come from the page allocator, and are always in the direct map. Locks are the kernel's. Per-CPU words
-// are changed with preemption off, by one instruction. Walks are RCU read-side sections.
+// SAFETY: pages are those of the page allocator, which has them in the direct map for good. A lock is the kernel's. Words of a CPU are
+// changed by one instruction. Walks are read-side sections of RCU.
 unsafe impl Platform for Host {
     type Lock<T: Send> = SpinLock<T>;
     type CpuWords = PerCpuWords;
@@ -30,12 +31,16 @@ unsafe impl Platform for Host {
 
     #[inline]
     fn cpu(&self) -> CpuHint {
-        // SAFETY: it may be called in any context.
-        CpuHint(unsafe { kernel::pcs_cpu() })
+        let cpu;
+        // SAFETY: a word of each CPU.
+        unsafe {
+            asm!("mov {0:e}, gs:[{1}]", out(reg) cpu, sym kernel::pcs_cpu, options(pure, readonly, nostack, preserves_flags));
+        }
+        CpuHint(cpu)
     }
 
     fn cpus(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: may be asked anywhere.
         unsafe { kernel::pcs_cpus() }
     }
 
@@ -89,10 +94,12 @@ unsafe impl Platform for Host {
 
     #[inline]
     fn add_here(&self, words: &PerCpuWords, word: usize, amount: u64) -> (usize, u64) {
-        let mut cpu = 0;
-        // SAFETY: the words exist.
-        let before = unsafe { kernel::pcs_add_here(words.as_ptr(), word, amount, &raw mut cpu) };
-        (cpu as usize, before)
+        let mut before = amount;
+        // SAFETY: one instruction, on words that are there.
+        unsafe {
+            asm!("xadd gs:[{} + 8 * {}], {}", in(reg) words.as_ptr(), in(reg) word, inout(reg) before, options(nostack));
+        }
+        (self.cpu().0 as usize, before)
     }
 
     #[inline]
@@ -103,11 +110,10 @@ unsafe impl Platform for Host {
 
     #[inline(always)]
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        // SAFETY: sections may nest, in any context.
-        unsafe { kernel::pcs_rcu_lock() };
+        kernel::rcu_lock();
         let result = walk();
-        // SAFETY: it matches the call above.
-        unsafe { kernel::pcs_rcu_unlock() };
+        // SAFETY: begun above.
+        unsafe { kernel::rcu_unlock() };
         result
     }
 

@@ -1,5 +1,6 @@
 //! The functions of the C half.
 
+use core::arch::asm;
 use core::ffi::{c_char, c_void};
 
 unsafe extern "C" {
@@ -18,21 +19,22 @@ unsafe extern "C" {
     /// Takes a lock, disables interrupts, and returns their previous state.
     pub(crate) fn pcs_lock(lock: *mut c_void) -> usize;
     pub(crate) fn pcs_unlock(lock: *mut c_void, flags: usize);
-    pub(crate) fn pcs_cpu() -> u32;
+    /// The number of the CPU that runs, where `gs` leads to what that has.
+    pub(crate) static pcs_cpu: u32;
     pub(crate) fn pcs_cpus() -> u32;
     /// A cache line of words for each CPU, all zero. Null if there is no memory.
     pub(crate) fn pcs_words_alloc() -> *mut u64;
     pub(crate) fn pcs_words_free(words: *mut u64);
     /// The line of `cpu`.
     pub(crate) fn pcs_words_of(words: *mut u64, cpu: u32) -> *mut u64;
-    /// Adds to word `word` of the current CPU. Returns its old value, and stores the CPU's number.
-    pub(crate) fn pcs_add_here(words: *mut u64, word: usize, amount: u64, cpu: *mut u32) -> u64;
-    /// Changes word `word` of the current CPU from `old` to `new`, if that CPU is `cpu`.
+    /// Changes word `word` of the CPU that runs from `old` to `new`, if that is `cpu`.
     pub(crate) fn pcs_exchange_at(words: *mut u64, cpu: u32, word: usize, old: u64, new: u64) -> bool;
     pub(crate) fn pcs_now_ns() -> u64;
-    pub(crate) fn pcs_rcu_lock();
-    pub(crate) fn pcs_rcu_unlock();
-    /// A token for the grace period of all present read-side sections.
+    /// To be called by [`rcu_lock`]: it changes no register, which no declaration in Rust says.
+    fn pcs_rcu_lock();
+    /// Likewise, by [`rcu_unlock`].
+    fn pcs_rcu_unlock();
+    /// A name for the grace period of all read-side sections that there are now.
     pub(crate) fn pcs_rcu_now() -> u64;
     pub(crate) fn pcs_rcu_is_over(name: u64) -> bool;
     pub(crate) fn pcs_panic(text: *const c_char, len: usize) -> !;
@@ -43,4 +45,21 @@ unsafe extern "C" {
     pub(crate) fn pcs_next_piece(list: *mut *mut c_void, len: *mut u64) -> u64;
     /// Reports a refused request.
     pub(crate) fn pcs_fault(context: *mut c_void, source: u16, page: u64, is_write: bool, reason: u32);
+}
+
+/// Begins a read-side section of RCU.
+#[inline(always)]
+pub(crate) fn rcu_lock() {
+    // SAFETY: sections nest, anywhere.
+    unsafe { asm!("call {}", sym pcs_rcu_lock) }
+}
+
+/// Ends it.
+///
+/// # Safety
+/// One that this CPU has begun.
+#[inline(always)]
+pub(crate) unsafe fn rcu_unlock() {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("call {}", sym pcs_rcu_unlock) }
 }

@@ -33,7 +33,7 @@ impl<T> SpinLock<T> {
 }
 
 impl<T: Send> Lock<T> for SpinLock<T> {
-    #[inline]
+    #[inline(always)]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: `new` made the lock. A panic ends in `BUG()`, so the unlock below always runs.
         let flags = unsafe { pcs_lock(self.raw()) };

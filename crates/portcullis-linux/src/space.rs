@@ -222,13 +222,16 @@ pub unsafe extern "C" fn pcr_close(space: *mut Space) {
     drop(unsafe { Box::from_raw(space) });
 }
 
-/// Converts Linux's number of a direction.
+/// As Linux numbers directions: by a look, and no branches.
 const fn access_of(direction: u32) -> Access {
-    match direction {
-        1 => Access::DeviceReads,
-        2 => Access::DeviceWrites,
-        _ => Access::DeviceReadsAndWrites,
-    }
+    const ACCESSES: [Access; 4] = [
+        Access::DeviceReadsAndWrites,
+        Access::DeviceReads,
+        Access::DeviceWrites,
+        // Of no DMA.
+        Access::DeviceReadsAndWrites,
+    ];
+    ACCESSES[direction as usize % ACCESSES.len()]
 }
 
 /// `DMA_MAPPING_ERROR`.
@@ -243,8 +246,8 @@ fn not_mapped(error: RawMapError) -> u64 {
 
 #[cold]
 #[inline(never)]
-fn not_unmapped(error: &RawUnmapError) -> i32 {
-    refused("unmap", error)
+fn not_unmapped(error: RawUnmapError) -> i32 {
+    refused("unmap", &error)
 }
 
 /// Maps a buffer for the device. Returns all ones on failure.
@@ -253,11 +256,32 @@ fn not_unmapped(error: &RawUnmapError) -> i32 {
 /// The device may use the memory until its unmap has returned, as drivers promise by the DMA API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
-    // SAFETY: the caller keeps the contract.
-    match each!(&space.domain, domain => unsafe { domain.map_raw(PhysAddr::new(phys), len, access_of(direction)) }) {
-        Ok(iova) => iova.as_u64(),
-        Err(error) => not_mapped(error),
+    if let AnyDomain::Portcullis(domain) = &space.domain
+        // SAFETY: the caller's promise, passed on.
+        && let Some(iova) = unsafe { domain.map_raw_at_once(PhysAddr::new(phys), len, access_of(direction)) }
+    {
+        return iova.as_u64();
     }
+    // SAFETY: as above.
+    unsafe { pcr_map_otherwise(space, phys, len, direction) }
+}
+
+/// # Safety
+/// That of [`pcr_map`].
+// Apart, so that it takes the place of that function, which has no frame. By a name, so that no compiler changes its arguments, which are
+// those of that function.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcr_map_otherwise(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
+    let (phys, access) = (PhysAddr::new(phys), access_of(direction));
+    // The result is taken apart for each design, where it is known to be in registers.
+    each!(&space.domain, domain => {
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { domain.map_raw(phys, len, access) } {
+            Ok(iova) => iova.as_u64(),
+            Err(error) => not_mapped(error),
+        }
+    })
 }
 
 /// Like [`pcr_map`], with the requirements in `wish`.
@@ -324,10 +348,13 @@ pub unsafe extern "C" fn pcr_map_list(
 /// protection.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
-    match each!(&space.domain, domain => domain.unmap_raw(Iova::new(iova), len)) {
-        Ok(()) => 0,
-        Err(error) => not_unmapped(&error),
-    }
+    // As in `pcr_map`.
+    each!(&space.domain, domain => {
+        match domain.unmap_raw(Iova::new(iova), len) {
+            Ok(()) => 0,
+            Err(error) => not_unmapped(error),
+        }
+    })
 }
 
 /// Like [`pcr_unmap`], for a mapping whose length only the domain knows.
@@ -335,7 +362,7 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
 pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
     match each!(&space.domain, domain => domain.unmap_raw_at(Iova::new(iova))) {
         Ok(_) => 0,
-        Err(error) => not_unmapped(&error),
+        Err(error) => not_unmapped(error),
     }
 }
 

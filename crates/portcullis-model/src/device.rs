@@ -23,6 +23,7 @@ pub struct Transfer {
 
 /// Why a transfer of data failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum DmaError {
     /// The request was refused.
     #[error(transparent)]

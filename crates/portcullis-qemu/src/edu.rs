@@ -20,6 +20,7 @@ const TO_MEMORY: u64 = 1 << 1;
 
 /// Why there is no device, or why a DMA failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum EduError {
     /// The function is another device, or does not exist.
     #[error("the function is {0:#010x}, not an edu device")]

@@ -5,6 +5,11 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+/// The example of the README, compiled as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod attack;
 mod compare;
 mod document;
@@ -23,6 +28,7 @@ use thiserror::Error;
 
 /// Why a page could not be made.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ReportError {
     /// There are no pages for documents of this schema.
     #[error("there is no page for documents of the schema `{0}`")]

@@ -56,6 +56,7 @@ pub struct Prefetching {
 
 /// The text names no such prefetching.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum PrefetchingError {
     /// The text before the first plus is not a prefetcher.
     #[error(transparent)]

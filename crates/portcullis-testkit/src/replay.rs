@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A transmitting e1000e under Linux, recorded: buffers of less than a page, which several mappings share.
 const TRACE: (&str, &[u8]) =
-    ("q-e1000e-tx.lazy.2cpu.trace.xz", include_bytes!("../../../traces/q-e1000e-tx.lazy.2cpu.trace.xz"));
+    ("q-e1000e-tx.lazy.2cpu.trace.xz", include_bytes!("../traces/q-e1000e-tx.lazy.2cpu.trace.xz"));
 const RINGS: &str = "rings:count=2,tx=0.3,operations=8000";
 
 /// Does a recorded trace, and synthetic rings, under each protection of the design.

@@ -32,6 +32,11 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+/// The example of the README, compiled as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod accesses;
 mod columns;
 mod compressed;

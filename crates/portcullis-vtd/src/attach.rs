@@ -1,13 +1,13 @@
 //! A unit as an [`Iommu`]: domains, the devices in them, and the invalidation commands of the protection layer.
 
 use crate::attachments::{Attachments, Refusal, Spares, with_spares};
-use crate::queue::{BURST_MAX, Ticket};
+use crate::queue::{BURST_MAX, Ticket, Words};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::registers::{large_pages, widths};
 use crate::spec::tables::{ContextEntry, TranslationType};
 use crate::{Mmio, Unit};
 use portcullis::iommu::{
-    AttachError, COMMANDS_MAX, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation,
+    AttachError, COMMANDS_MAX, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation,
 };
 use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::table::Walker;
@@ -121,7 +121,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn descriptors(
         &self,
         commands: impl ExactSizeIterator<Item = Invalidation>,
-    ) -> impl ExactSizeIterator<Item = InvalidationDescriptor> {
+    ) -> impl ExactSizeIterator<Item = Words> {
         commands.map(|command| match command {
             Invalidation::Pages { domain, .. } if !is_aligned(&command) => {
                 self.descriptor(&Invalidation::Domain(domain))
@@ -140,29 +140,34 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.submit(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
 
-    /// The descriptor of a command. If the unit cannot invalidate the pages selectively, the descriptor covers the
-    /// whole domain, at all levels.
-    #[inline]
-    fn descriptor(&self, command: &Invalidation) -> InvalidationDescriptor {
-        self.iotlb(match *command {
+    /// By values that fit into registers.
+    #[inline(never)]
+    fn try_one(&self, low: u64, high: u64, left: &mut HandedIn<Ticket>) -> bool {
+        self.queue.try_one(&self.hardware, [low, high], left)
+    }
+
+    /// The descriptor of a command; what the unit cannot do page by page it does to the whole domain, at all levels.
+    #[inline(always)]
+    fn descriptor(&self, command: &Invalidation) -> Words {
+        let descriptor = self.iotlb(match *command {
             Invalidation::Pages { domain, first, mask, leaf_only } if self.selects(first, mask) => {
                 IotlbScope::Pages { domain, first, mask, leaf_only: leaf_only && self.leaf_only_hint }
             }
             Invalidation::Pages { domain, .. } | Invalidation::Domain(domain) => IotlbScope::Domain(domain),
             Invalidation::Global => IotlbScope::Global,
-        })
+        });
+        descriptor.encode()
     }
 
-    #[inline]
+    #[inline(always)]
     fn selects(&self, first: Iova, mask: u8) -> bool {
         let is_ring = mask == RING_ADDRESS_MASK && RingAddress::of(first).ring != 0 && self.extended.rings();
         self.capability.psi() && (mask <= self.capability.mamv() || is_ring)
     }
 }
 
-/// Whether a page-selective command names a run of pages that is aligned to its size. For any other run, hardware
-/// would invalidate different pages.
-#[inline]
+/// Whether a page-selective command names a run that is aligned to its size; hardware would invalidate another one.
+#[inline(always)]
 fn is_aligned(command: &Invalidation) -> bool {
     match *command {
         Invalidation::Pages { first, mask, .. } => {
@@ -270,13 +275,32 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         self.share_burst(commands)
     }
 
-    #[inline]
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
         // `submit_shared` handles commands that are refused, or that need waits in between.
         if !fits_a_ride(commands) {
             return Ok(None);
         }
         self.queue.try_submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
+    }
+
+    #[inline(always)]
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Ticket>> {
+        // As in `try_submit_shared`.
+        if !is_aligned(&command) {
+            return Err(Ok(None));
+        }
+        let [low, high] = match (command, self.one_page) {
+            // As most of them are.
+            (Invalidation::Pages { domain, first, mask: 0, leaf_only: true }, Some(one_page)) => {
+                one_page.at(domain, first)
+            }
+            _ => self.descriptor(&command),
+        };
+        let mut left = Ok(None);
+        match self.try_one(low, high, &mut left) {
+            true => Ok(()),
+            false => Err(left),
+        }
     }
 
     fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(

@@ -10,6 +10,7 @@ use thiserror::Error;
 /// A register did not reach the requested state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the VT-d register at {offset:#x} did not settle within {limit_us} µs")]
+#[non_exhaustive]
 pub struct RegisterTimeout {
     /// Offset of the register, in bytes from the base.
     pub offset: u32,

@@ -64,10 +64,13 @@ impl<L> Unbroken<L> {
     where
         L: Lock<T>,
     {
-        match self.state.load(Ordering::Relaxed) {
-            OPEN => Ok(self.hold(critical)),
-            state => Err(if state == CLOSED { QueueError::Halted } else { QueueError::Panicked }),
-        }
+        if self.state.load(Ordering::Relaxed) == OPEN { Ok(self.hold(critical)) } else { Err(self.why()) }
+    }
+
+    /// Why it is not to be taken.
+    #[cold]
+    fn why(&self) -> QueueError {
+        if self.state.load(Ordering::Relaxed) == BROKEN { QueueError::Panicked } else { QueueError::Halted }
     }
 
     #[inline]

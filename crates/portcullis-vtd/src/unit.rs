@@ -5,7 +5,7 @@ use crate::hardware::{Hardware, RegisterTimeout};
 use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
 use crate::queue::{Queue, QueueUse, SlotEnds};
-use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
+use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope, OnePage};
 use crate::spec::faults::status;
 use crate::spec::registers::{
     CAP, Capability, ECAP, ExtendedCapability, FECTL, FSTS, GSTS, IEUADDR, PMEN, RTADDR, VER, fault_event, global,
@@ -100,6 +100,7 @@ pub enum BringUpError {
 
 /// The previous owners from which [`Unit::take_over`] takes a unit that is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum TakeOver {
     /// The unit must be off.
     Never,
@@ -132,6 +133,8 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) extended: ExtendedCapability,
     pub(crate) physical_bits: u8,
     pub(crate) leaf_only_hint: bool,
+    /// What takes the leaves of a page out, where the unit has such commands.
+    pub(crate) one_page: Option<OnePage>,
     pub(crate) queue: Queue<P>,
     pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
     /// Makes reading and clearing a fault record one step.
@@ -250,6 +253,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             extended,
             physical_bits: config.physical_bits,
             leaf_only_hint: config.leaf_only_hint,
+            one_page: capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd())),
             queue,
             attachments: Unbroken::new(platform.lock(LockClass::Attachment, attachments)),
             fault_records: platform.lock(LockClass::Attachment, ()),
@@ -422,7 +426,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// Context-cache and IOTLB invalidations may go together in this order, because hardware starts the second kind
     /// only after the first kind ahead of it is done (§6.5.2.11).
     pub(crate) fn invalidate(&self, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
-        let ticket = self.queue.submit(&self.hardware, || descriptors.iter().copied())?;
+        let ticket = self.queue.submit(&self.hardware, || descriptors.iter().map(|descriptor| descriptor.encode()))?;
         self.queue.wait_for(&self.hardware, ticket)
     }
 }

@@ -92,9 +92,10 @@
 
 extern crate alloc;
 
-/// The examples of the README, compiled as documentation tests.
+/// The example of the README, compiled as a documentation test. `tests/suite/readme.rs` compares it with the README of
+/// the repository.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 mod address;

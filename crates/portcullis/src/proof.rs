@@ -1,15 +1,15 @@
 //! What the hardware has confirmed, as a type.
 //!
-//! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`]
-//! (S2, S3, S4, S11). There are three kinds of proof. The first is the answer of the hardware: `Proof::ask` and
-//! `Proof::close` ask it and make the proof themselves, so no other safe code can. The second is a named reason why no
-//! invalidation is needed. The third is a promise by a mapper outside this crate, which is unsafe.
+//! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`] (S2, S3, S4,
+//! S11). There are three kinds. One is that the hardware has said so: `Proof::ask`, `Proof::of_one` and `Proof::close` put the question and make
+//! a proof of the answer, so that no other safe code can. The second is a reason with a name, for what no invalidation is needed for.
+//! The third is the word of a mapper that is written outside, which is unsafe.
 //!
 //! A proof cannot be copied. The commit that it belongs to lends it to the code that gives something back. It names no
 //! range, so the commit is responsible for what it is used on. Two things outlast a commit: a flush that serves unmaps
 //! queued by other CPUs (`Served`), and table pages that the hardware has lost and that wait for software walks.
 
-use crate::iommu::{AttachError, DomainId, Iommu, QueueError};
+use crate::iommu::{AttachError, DomainId, HandedIn, Invalidation, Iommu, QueueError};
 use crate::safety::{Breach, Rule};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -28,7 +28,16 @@ impl Proof {
         Ok(if iommu.is_done(ticket)? { Some(Self(())) } else { None })
     }
 
-    /// Closes a domain: the IOMMU has detached its devices and dropped everything cached for it (S10).
+    /// Hands in a command, and asks at once whether it has taken effect.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::try_invalidate`]: what was handed in, where it has not yet.
+    #[inline(always)]
+    pub(crate) fn of_one<I: Iommu>(iommu: &I, command: Invalidation) -> Result<Self, HandedIn<I::Ticket>> {
+        iommu.try_invalidate(command).map(|()| Self(()))
+    }
+
+    /// Closes a domain: the IOMMU has detached its devices and forgotten what it had cached of it (S10).
     ///
     /// # Errors
     /// Those of [`Iommu::close_domain`].

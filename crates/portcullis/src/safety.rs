@@ -32,6 +32,7 @@ impl fmt::Display for Protection {
 
 /// A safety rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub enum Rule {
     /// S1: a device reaches only memory that is mapped for it, or that a declared stale window still covers.
     Reach,

@@ -3,7 +3,7 @@
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
 use crate::iommu::{
-    AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
+    AttachError, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
 };
 use crate::platform::memory::try_box;
 use crate::platform::{Context, Phase, Platform, Step};
@@ -64,8 +64,8 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     closed: bool,
 }
 
-/// An invalidation that did not complete at once: the ticket of its submission, or `None` if there was no room for it.
-pub(crate) struct Pending<T>(Result<Option<T>, QueueError>);
+/// An invalidation that was not done at once: the ticket of its submission, or none where there was no room for it.
+pub(crate) struct Pending<T>(HandedIn<T>);
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Opens a domain with an empty table that translates addresses of up to `width` bits.
@@ -448,14 +448,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`Pending`], the rest is [`invalidate_pending`](Self::invalidate_pending). Call this part within a walk, and
     /// the other part after the walk.
     #[inline(always)]
-    pub(crate) fn invalidate_at_once(&self, commands: &[Invalidation]) -> Result<Proof, Pending<I::Ticket>> {
-        let ticket = self.iommu.try_submit_shared(commands);
-        if let Ok(Some(ticket)) = ticket
-            && let Ok(Some(proof)) = Proof::ask(&self.iommu, ticket)
-        {
-            return Ok(proof);
-        }
-        Err(Pending(ticket))
+    pub(crate) fn invalidate_at_once(&self, command: Invalidation) -> Result<Proof, Pending<I::Ticket>> {
+        Proof::of_one(&self.iommu, command).map_err(Pending)
     }
 
     /// Waits for what [`invalidate_at_once`](Self::invalidate_at_once) has begun.

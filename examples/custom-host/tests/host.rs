@@ -20,10 +20,8 @@ fn machine() -> (Arc<Ram>, Host) {
     let ram = Arc::new(Ram::new(PhysAddr::new(1 << 30), 64 << 20));
     // The host may keep references for as long as it likes, so the memory stays.
     let kept: &'static Arc<Ram> = Box::leak(Box::new(ram.clone()));
-    let pages: Vec<_> = (0..TABLE_PAGES)
-        .map(|_| ram.allocate().expect("a page"))
-        .map(|page| (page, kept.frame(page)))
-        .collect();
+    let pages: Vec<_> =
+        (0..TABLE_PAGES).map(|_| ram.allocate().expect("a page")).map(|page| (page, kept.frame(page))).collect();
     // SAFETY: the pages were allocated for the host alone.
     let host = unsafe { Host::new(pages) };
     (ram, host)

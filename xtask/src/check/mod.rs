@@ -1,6 +1,7 @@
 //! `cargo xtask check`: finds errors in the sources without running them.
 
 mod format;
+mod oldest;
 
 use crate::failure::Failure;
 use crate::house;
@@ -25,6 +26,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
         let clippy = ["clippy", "--manifest-path", manifest, "--all-features", "--target-dir", &target];
         stages.cargo(name, &[], &[&clippy[..], &["--", "-D", "warnings"]].concat())?;
     }
+    oldest::check(workspace, &mut stages)?;
     let mut doc = vec!["doc", "--no-deps", "--all-features"];
     for package in workspace.libraries() {
         doc.extend(["--package", &package.name]);

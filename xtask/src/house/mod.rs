@@ -7,6 +7,7 @@ pub(crate) mod files;
 mod links;
 mod markdown;
 mod prose;
+mod published;
 mod terms;
 mod text;
 mod width;
@@ -56,6 +57,7 @@ fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let mut violations: Vec<Violation> = files.iter().flat_map(text::violations).collect();
     violations.extend(crates::violations(&workspace.packages));
     violations.extend(crates::unguarded(workspace)?);
+    violations.extend(published::violations(workspace));
     violations.extend(designs::violations(&files));
     violations.extend(circles::violations(&files));
     violations.extend(links::violations(&files, &files::tracked(&workspace.root)?));

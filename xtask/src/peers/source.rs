@@ -3,11 +3,13 @@
 use super::carve;
 use crate::apt;
 use crate::failure::Failure;
+use crate::stages::succeed;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+const STAGE: &str = "kernel source";
 /// The Debian package with the source.
 const PACKAGE: &str = "linux-source-6.12";
 /// The path at which that package installs its archive.
@@ -28,7 +30,7 @@ pub(super) fn unpacked(build: &Path, list: &str) -> Result<PathBuf, Failure> {
     let mut tar = Command::new("tar");
     tar.arg("--extract").arg("--xz").arg("--file").arg(&archive).arg("--directory").arg(build);
     tar.args(wanted.iter().map(|file| format!("{PACKAGE}/{file}")));
-    succeed(&mut tar)?;
+    succeed(STAGE, &mut tar)?;
     Ok(tree)
 }
 
@@ -57,7 +59,7 @@ fn archive(build: &Path) -> Result<PathBuf, Failure> {
     let unpacked = build.join(INSTALLED.trim_start_matches('/'));
     if !unpacked.is_file() {
         let package = download(build)?;
-        succeed(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(build))?;
+        succeed(STAGE, Command::new("dpkg-deb").arg("--extract").arg(&package).arg(build))?;
         fs::remove_file(&package).map_err(Failure::file(package))?;
     }
     Ok(unpacked)
@@ -81,16 +83,6 @@ fn download(build: &Path) -> Result<PathBuf, Failure> {
     let packages = entries.filter_map(Result::ok).map(|entry| entry.path());
     let mut packages = packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
     packages.next().ok_or_else(|| Failure::LinuxSource("apt-get downloaded nothing".to_owned()))
-}
-
-/// Runs a command that reports its own errors.
-fn succeed(command: &mut Command) -> Result<(), Failure> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    match command.stdin(Stdio::null()).status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Failure::Stage { stage: "kernel source".to_owned(), command: format!("{command:?}") }),
-        Err(error) => Err(Failure::Program { program, error }),
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! CLWB leaves a line in the cache, and the next map finds it there. Without CLWB, CLFLUSHOPT is used, which evicts
 //! the line. Without either, CLFLUSH is used, which also evicts the line; each CLFLUSH waits for the one before it.
 
+#[cfg(target_arch = "x86_64")]
+use super::cpuid::cpuid;
 use portcullis::table::Entry;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -16,11 +18,11 @@ static INSTRUCTION: AtomicU8 = AtomicU8::new(CLFLUSH);
 /// Selects the instruction.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn prepare() {
-    if core::arch::x86_64::__cpuid(0).eax < 7 {
+    if cpuid(0).eax < 7 {
         return;
     }
     // CPUID leaf 7, EBX: bit 24 means CLWB, and bit 23 means CLFLUSHOPT.
-    let features = core::arch::x86_64::__cpuid_count(7, 0).ebx;
+    let features = cpuid(7).ebx;
     let instruction = match (features >> 24 & 1, features >> 23 & 1) {
         (1, _) => CLWB,
         (_, 1) => CLFLUSHOPT,

@@ -6,6 +6,8 @@
 
 mod bytes;
 pub(super) mod counters;
+#[cfg(target_arch = "x86_64")]
+mod cpuid;
 pub(super) mod cpus;
 mod flush;
 mod frames;

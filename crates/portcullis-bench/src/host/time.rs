@@ -1,5 +1,7 @@
 //! Time, and the current CPU if there is no faster source.
 
+#[cfg(target_arch = "x86_64")]
+use super::cpuid::cpuid;
 use portcullis::platform::CpuHint;
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -132,8 +134,8 @@ impl Counter {
 
     /// The counter, if the processor reports that it runs at a constant rate (CPUID leaf 0x80000007, EDX bit 8).
     fn new() -> Option<Self> {
-        let highest = core::arch::x86_64::__cpuid(0x8000_0000).eax;
-        if highest < 0x8000_0007 || core::arch::x86_64::__cpuid(0x8000_0007).edx >> 8 & 1 == 0 {
+        let highest = cpuid(0x8000_0000).eax;
+        if highest < 0x8000_0007 || cpuid(0x8000_0007).edx >> 8 & 1 == 0 {
             return None;
         }
         let (begun, start) = moment();

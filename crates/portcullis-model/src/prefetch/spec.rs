@@ -56,6 +56,7 @@ enum Kind {
 
 /// A prefetcher could not be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum PrefetcherError {
     /// There is no prefetcher of that name.
     #[error("there is no prefetcher `{0}`; there are: {KINDS}")]

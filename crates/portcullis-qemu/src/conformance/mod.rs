@@ -32,6 +32,7 @@ use thiserror::Error;
 
 /// Why a check did not pass.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum Trouble {
     /// The outcome differs from the specified one.
     #[error("{0}")]

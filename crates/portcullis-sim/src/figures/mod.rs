@@ -71,6 +71,7 @@ pub struct GridRow {
 
 /// Why a figure could not be made.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum FigureError {
     /// A trace could not be read.
     #[error(transparent)]

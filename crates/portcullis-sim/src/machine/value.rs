@@ -12,6 +12,7 @@ const CYCLES_MAX: u64 = 1_000_000_000;
 
 /// A value that no machine can have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum MachineError {
     /// The machine has no such value.
     #[error("a machine has no value `{key}`; there are: {known}")]

@@ -53,6 +53,7 @@ use world::{BatchTally, World};
 
 /// The work of a run.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Work {
     /// Replays a trace, with the device's own accesses if there is a log of them.
     Trace(Arc<Trace>, Option<Arc<Joined>>),
@@ -500,8 +501,10 @@ impl Start {
     }
 }
 
-fn queue_use_since(now: QueueUse, then: QueueUse) -> QueueUse {
-    QueueUse { commits: now.commits - then.commits, waits: now.waits - then.waits }
+fn queue_use_since(mut now: QueueUse, then: QueueUse) -> QueueUse {
+    now.commits -= then.commits;
+    now.waits -= then.waits;
+    now
 }
 
 fn since(now: &Counters, then: &Counters) -> Counters {

@@ -58,6 +58,7 @@ pub(super) const OPERATIONS_MAX: u64 = 10_000_000;
 
 /// Why a text is not a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum WorkloadError {
     /// There is no such workload.
     #[error("no workload `{0}`; there are: rings, churn")]

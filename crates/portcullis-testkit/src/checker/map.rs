@@ -26,14 +26,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 // it may have waited for addresses that were on their way back.
                 let Usage { kept_ranges, queued_unmaps, record_bytes, .. } = self.domain.usage();
                 let back = before.queued_unmaps.saturating_sub(queued_unmaps);
-                let live_ranges = before.live_ranges - back;
-                self.unchanged(Usage {
-                    kept_ranges,
-                    record_bytes,
-                    queued_unmaps: before.queued_unmaps - back,
-                    live_ranges,
-                    ..before
-                })?;
+                let mut expected = before;
+                (expected.kept_ranges, expected.record_bytes) = (kept_ranges, record_bytes);
+                expected.queued_unmaps -= back;
+                expected.live_ranges -= back;
+                self.unchanged(expected)?;
                 Ok(None)
             }
         }

@@ -16,6 +16,7 @@ use std::fmt;
 /// Which program printed the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Format {
     /// The kernel: `/sys/kernel/tracing/trace`.
     Ftrace,

@@ -53,6 +53,7 @@ impl ScopeKind {
 /// Each hop of the path is a function on the bus behind the previous hop; the first is on the start bus. All but the
 /// last are bridges. So for a device that is more than one hop away, only configuration space tells its bus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct DeviceScope<'t> {
     /// The kind of device.
     pub kind: ScopeKind,

@@ -36,6 +36,7 @@ pub enum Structure<'t> {
 /// +----------+--------+-------+------+---------+---------------+------------------
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Drhd<'t> {
     /// `INCLUDE_PCI_ALL`: the unit serves every device of its segment that no other unit names.
     pub include_all: bool,
@@ -58,6 +59,7 @@ pub struct Drhd<'t> {
 /// +----------+--------+------+---------+------+-------+------------------
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Rmrr<'t> {
     /// The PCI segment of its devices.
     pub segment: u16,
@@ -89,6 +91,7 @@ impl Rmrr<'_> {
 /// +----------+--------+-------+------+---------+------------------
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Atsr<'t> {
     /// `ALL_PORTS`: all root ports of the segment support it.
     pub all_ports: bool,
@@ -107,6 +110,7 @@ pub struct Atsr<'t> {
 /// +----------+--------+------+---------------+------------------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Rhsa {
     /// The unit, identified by the address of its registers.
     pub register_base: PhysAddr,
@@ -123,6 +127,7 @@ pub struct Rhsa {
 /// +----------+--------+------+--------+-------------------------
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Andd<'t> {
     /// Its number, which is the enumeration id of a scope of kind [`Namespace`](super::ScopeKind::Namespace).
     pub number: u8,
@@ -139,6 +144,7 @@ pub struct Andd<'t> {
 /// +----------+--------+-------+------+---------+------------------
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Satc<'t> {
     /// `ATC_REQUIRED`: the devices do not work with their device-TLB off.
     pub required: bool,
@@ -157,6 +163,7 @@ pub struct Satc<'t> {
 /// +----------+--------+------+---------+------------------
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Sidp<'t> {
     /// The PCI segment.
     pub segment: u16,

@@ -48,7 +48,10 @@ pub(crate) const SLOTS: usize = ENTRIES / 2;
 /// limit.
 pub(crate) const BURST_MAX: usize = 64;
 
-/// Identifies a submission, shared or not. Pass it to [`Iommu::is_done`](portcullis::Iommu::is_done).
+/// A descriptor, encoded.
+pub(crate) type Words = [u64; 2];
+
+/// What was submitted, alone or with others, to be asked about with [`Iommu::is_done`](portcullis::Iommu::is_done).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     pub(crate) submission: Submission,
@@ -67,30 +70,29 @@ impl From<Submission> for Ticket {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Submission(NonZeroU64);
 
-const SLOT_BITS: u32 = SLOTS.ilog2();
-
 impl Submission {
     #[inline]
-    fn new(slot: usize, sequence: u64) -> Self {
-        debug_assert!(slot < SLOTS && sequence > 0);
-        // Sequences begin at one, so the value is never zero. 2^56 sequences are never used up.
-        Self(NonZeroU64::new(sequence << SLOT_BITS | slot as u64).unwrap_or(NonZeroU64::MIN))
+    fn new(slot: u8, sequence: u64) -> Self {
+        debug_assert!(sequence > 0);
+        // Sequences begin at one, so it is never zero. 2^56 of them are not used up.
+        Self(NonZeroU64::new(sequence << u8::BITS | u64::from(slot)).unwrap_or(NonZeroU64::MIN))
     }
 
     /// The slot in which the submission begins, and in which its status lies.
     #[inline]
-    pub(crate) const fn slot(self) -> usize {
-        self.0.get() as usize % SLOTS
+    pub(crate) const fn slot(self) -> u8 {
+        self.0.get() as u8
     }
 
     #[inline]
     const fn sequence(self) -> u64 {
-        self.0.get() >> SLOT_BITS
+        self.0.get() >> u8::BITS
     }
 }
 
 /// How often an invalidation queue was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct QueueUse {
     /// The number of commits: batches of commands, of at most 64 each.
     pub commits: u64,
@@ -101,15 +103,14 @@ pub struct QueueUse {
 
 /// The state that the lock protects. The slots from `head` up to `tail` are in use.
 pub(crate) struct Ring {
-    /// The oldest slot that is not known to be done. It is never ahead of the hardware's head.
-    head: usize,
-    /// The sequence of the submission that begins at `head`, and that of the last submission. Sequences are
-    /// consecutive.
+    /// The oldest slot that is not known to be over. Behind the hardware's head, never before it.
+    head: u8,
+    /// The sequence of the submission that begins there, and of the last one: each has the number that follows the one before it.
     oldest: u64,
     sequence: u64,
-    /// The next slot to write.
-    tail: usize,
-    /// The submission that callers may still join. It ends at `tail`, and hardware does not know of it yet.
+    /// The slot that is written next.
+    tail: u8,
+    /// The submission that callers may still join: it ends at `tail`, and hardware does not know of it.
     boarding: Option<Ride>,
     /// The last two shared submissions, the older one first, unless they are known to be done.
     departed: [Option<Submission>; 2],
@@ -121,7 +122,7 @@ pub(crate) struct Ring {
     ends: Box<[u8; SLOTS]>,
 }
 
-const _: () = assert!(SLOTS <= 1 << u8::BITS, "a byte names a slot");
+const _: () = assert!(SLOTS == 1 << u8::BITS, "a byte is a slot, and wraps as they do");
 
 impl Ring {
     /// Skips a number of sequences. All submissions must be done.
@@ -138,29 +139,23 @@ impl Ring {
         SLOTS - 1 - distance(self.head, self.tail) - usize::from(self.boarding.is_some())
     }
 
-    /// The submissions that have a wait and are not known to be done, oldest first, each with the slot behind its
-    /// wait.
-    fn submissions(&self) -> impl Iterator<Item = (Submission, usize)> + '_ {
-        let end = self.boarding.map_or(self.tail, |ride| ride.first());
+    /// The slot behind the last submission that has a wait.
+    fn end_of_submissions(&self) -> u8 {
+        self.boarding.map_or(self.tail, |ride| ride.first())
+    }
+
+    /// The submissions that have a wait and are not known to be over, oldest first, each with the slot behind its wait.
+    fn submissions(&self) -> impl Iterator<Item = (Submission, u8)> + '_ {
+        let end = self.end_of_submissions();
         let (mut first, mut sequence) = (self.head, self.oldest);
         core::iter::from_fn(move || {
             if first == end {
                 return None;
             }
             let submission = Submission::new(first, sequence);
-            // A slot is less than `SLOTS`, so the remainder changes nothing. It makes the compiler omit the bounds
-            // check.
-            (first, sequence) = (usize::from(self.ends[first % SLOTS]), sequence + 1);
+            (first, sequence) = (self.ends[usize::from(first)], sequence + 1);
             Some((submission, first))
         })
-    }
-
-    /// Takes the next slot to write.
-    #[inline]
-    fn take(&mut self) -> usize {
-        let slot = self.tail;
-        self.tail = (slot + 1) % SLOTS;
-        slot
     }
 }
 
@@ -176,7 +171,7 @@ impl SlotEnds {
 
 /// Tells the hardware how far the ring is written.
 fn ring_doorbell<M: Mmio, P: Platform>(ring: &Ring, hardware: &Hardware<M, P>) {
-    hardware.write64(IQT, (ring.tail as u64) << QUEUE_INDEX_SHIFT);
+    hardware.write64(IQT, u64::from(ring.tail) << QUEUE_INDEX_SHIFT);
 }
 
 /// Whether the hardware reports an error of the queue.
@@ -184,15 +179,17 @@ fn has_error<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> bool {
     hardware.read32(FSTS) & status::QUEUE_ERRORS != 0
 }
 
-/// The number of slots from `from` forward to `to`.
-fn distance(from: usize, to: usize) -> usize {
-    (to + SLOTS - from) % SLOTS
+/// Slots from `from` forward to `to`.
+fn distance(from: u8, to: u8) -> usize {
+    usize::from(to.wrapping_sub(from))
 }
 
 /// The queue of one unit.
 pub(crate) struct Queue<P: Platform> {
     descriptors: Page,
     statuses: Page,
+    /// Where that page is, for waits.
+    statuses_at: PhysAddr,
     pub(crate) ring: Unbroken<P::Lock<Ring>>,
     /// The sequence of [`Ring::boarding`], zero for none. It is written with the lock held, and read without it.
     boarding: AtomicU64,
@@ -215,7 +212,8 @@ impl<P: Platform> Queue<P> {
         };
         let ring = Unbroken::closed(platform.lock(LockClass::InvalidationQueue, ring));
         let landing_seen_us = AtomicU64::new(UNSEEN);
-        Self { descriptors, statuses, ring, boarding: AtomicU64::new(0), landing_seen_us }
+        let statuses_at = statuses.phys();
+        Self { descriptors, statuses, statuses_at, ring, boarding: AtomicU64::new(0), landing_seen_us }
     }
 
     /// Tells the hardware where the queue is, turns it on, and accepts submissions. The queue was off, from the
@@ -261,9 +259,8 @@ impl<P: Platform> Queue<P> {
 
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.
     ///
-    /// The wait needs no fence, because hardware completes a wait only after everything ahead of it in the queue
-    /// (§6.5.2.11).
-    pub(crate) fn submit<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
+    /// The wait needs no fence: hardware completes a wait only after everything ahead of it in the queue (§6.5.2.11).
+    pub(crate) fn submit<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
@@ -300,9 +297,9 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Makes one attempt. `None` if there is no room.
-    #[inline]
-    fn once(&self, attempt: impl Fn(&mut Ring) -> Option<Ticket>) -> Result<Option<Ticket>, QueueError> {
+    /// Tries once. `None` where there is no room.
+    #[inline(always)]
+    fn once<T>(&self, attempt: impl FnOnce(&mut Ring) -> Option<T>) -> Result<Option<T>, QueueError> {
         self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
     }
 
@@ -334,7 +331,7 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Submission> {
         let needed = descriptors.len() + 1;
         debug_assert!(needed <= BURST_MAX + 1);
@@ -343,7 +340,7 @@ impl<P: Platform> Queue<P> {
         }
         // A submission is one run of slots, so the open ride is closed first. One doorbell covers both.
         self.close_boarding(ring, &hardware.platform);
-        Some(self.write_submission(ring, hardware, descriptors))
+        Some(self.write_submission(ring, hardware, self.statuses.entries(&hardware.platform), descriptors))
     }
 
     /// Writes a submission and tells the hardware. There must be room, and no open ride.
@@ -352,44 +349,47 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        statuses: &Frame,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Submission {
         let platform = &hardware.platform;
         platform.probe(Step::QueueWrite { descriptors: descriptors.len() + 1 });
         let page = self.descriptors.entries(platform);
-        let submission = self.begin(ring, platform);
-        Self::append(ring, page, descriptors);
-        self.end(ring, platform, page, submission);
+        let (first, sequence) = (ring.tail, Self::begin(ring, statuses));
+        let tail = Self::append(ring, first, page, descriptors);
+        self.end(ring, tail, platform, page, first, sequence);
         ring_doorbell(ring, hardware);
-        submission
+        Submission::new(first, sequence)
     }
 
-    /// Begins a submission in the next slot.
+    /// Begins a submission in the slot that is written next. Returns its sequence.
     #[inline(always)]
-    fn begin(&self, ring: &mut Ring, platform: &P) -> Submission {
-        ring.sequence += 1;
-        let submission = Submission::new(ring.tail, ring.sequence);
-        // Hardware does not read this word, so no barrier is needed. A caller that still asks about the last
-        // submission that began here sees it as done, because the slot was reused only after that.
-        self.status(platform, submission).store_bits(u64::from((ring.sequence as u32).wrapping_sub(1)));
-        submission
+    fn begin(ring: &mut Ring, statuses: &Frame) -> u64 {
+        let before = ring.sequence;
+        ring.sequence = before + 1;
+        // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
+        // here sees that it is over: that is what let the slot be taken.
+        statuses[usize::from(ring.tail) * 2].store_bits(u64::from(before as u32));
+        ring.sequence
     }
 
-    /// Writes the descriptors of one commit into the ring.
+    /// Writes the descriptors of a commit to their page, from slot `tail` on. Returns the slot behind them.
     #[inline(always)]
-    fn append(ring: &mut Ring, page: &Frame, descriptors: impl Iterator<Item = InvalidationDescriptor>) {
+    fn append(ring: &mut Ring, mut tail: u8, page: &Frame, descriptors: impl Iterator<Item = Words>) -> u8 {
         for descriptor in descriptors {
-            write(page, ring.take(), descriptor);
+            write(page, tail, descriptor);
+            tail = tail.wrapping_add(1);
         }
         ring.commits += 1;
+        tail
     }
 
-    /// Writes the wait of a submission, and makes the whole submission visible.
+    /// Writes the wait of a submission that begins in slot `first` and ends in slot `tail`, and makes all of it visible.
     #[inline(always)]
-    fn end(&self, ring: &mut Ring, platform: &P, page: &Frame, submission: Submission) {
-        write(page, ring.take(), self.wait(submission));
-        let first = submission.slot();
-        ring.ends[first] = ring.tail as u8;
+    fn end(&self, ring: &mut Ring, tail: u8, platform: &P, page: &Frame, first: u8, sequence: u64) {
+        write(page, tail, self.wait(first, sequence));
+        ring.tail = tail.wrapping_add(1);
+        ring.ends[usize::from(first)] = ring.tail;
         make_visible(platform, page, first, distance(first, ring.tail));
     }
 
@@ -401,14 +401,14 @@ impl<P: Platform> Queue<P> {
     #[cold]
     #[inline(never)]
     fn reclaim(&self, ring: &mut Ring, platform: &P) {
-        let (mut head, mut oldest) = (ring.head, ring.oldest);
-        for (_, end) in ring.submissions().take_while(|(submission, _)| self.has_landed(platform, *submission)) {
-            (head, oldest) = (end, oldest + 1);
+        let statuses = self.statuses.entries(platform);
+        let end = ring.end_of_submissions();
+        // As `submissions` has them, without a word for each.
+        while ring.head != end && landed(statuses, ring.head, ring.oldest) {
+            (ring.head, ring.oldest) = (ring.ends[usize::from(ring.head)], ring.oldest + 1);
         }
-        (ring.head, ring.oldest) = (head, oldest);
-        // Done within one revolution of the ring, so that a later submission cannot move the status out of the range
-        // of the comparison.
-        ring.departed = ring.departed.map(|ride| ride.filter(|departed| !self.has_landed(platform, *departed)));
+        // Within a revolution, so that no later one can take its status out of the reach of comparison.
+        ring.departed = ring.departed.map(|ride| ride.filter(|departed| !has_landed(statuses, *departed)));
     }
 
     /// Whether everything under `ticket` is done.
@@ -458,51 +458,67 @@ impl<P: Platform> Queue<P> {
     /// Reads from memory whether `submission` is done or has failed.
     #[inline]
     fn look(&self, platform: &P, submission: Submission) -> Result<bool, QueueError> {
-        // The status is read first. A failure is always written before the status reads as landed, and the acquire
-        // load makes it visible.
-        let landed = self.has_landed(platform, submission);
-        match Failure::decode(self.failure(platform, submission).load_bits()) {
-            Some(failure) if failure.sequence >= submission.sequence() => Err(failure.error),
-            _ => Ok(landed),
-        }
+        look(self.statuses.entries(platform), submission)
     }
 
     /// Whether the wait of `submission` has landed, with success or failure.
     #[inline]
     fn has_landed(&self, platform: &P, submission: Submission) -> bool {
-        let status = self.status(platform, submission).load_bits() as u32;
-        status.wrapping_sub(submission.sequence() as u32).cast_signed() >= 0
+        has_landed(self.statuses.entries(platform), submission)
     }
 
-    #[inline]
-    fn status<'a>(&'a self, platform: &'a P, submission: Submission) -> &'a Entry {
-        &self.statuses.entries(platform)[submission.slot() * 2]
-    }
-
-    #[inline]
-    fn failure<'a>(&'a self, platform: &'a P, submission: Submission) -> &'a Entry {
-        &self.statuses.entries(platform)[submission.slot() * 2 + 1]
-    }
-
-    /// The wait descriptor that lands `submission`.
+    /// The wait that lands the submission of this sequence that begins in slot `first`.
     #[inline(always)]
-    fn wait(&self, submission: Submission) -> InvalidationDescriptor {
-        let address = PhysAddr::new(self.statuses.phys().as_u64() + submission.slot() as u64 * DESCRIPTOR_BYTES);
-        InvalidationDescriptor::Wait {
-            status: Some(StatusWrite { address, data: submission.sequence() as u32 }),
+    fn wait(&self, first: u8, sequence: u64) -> Words {
+        let address = PhysAddr::new(self.statuses_at.as_u64() + u64::from(first) * DESCRIPTOR_BYTES);
+        let wait = InvalidationDescriptor::Wait {
+            status: Some(StatusWrite { address, data: sequence as u32 }),
             interrupt: false,
             fence: false,
             drain_page_requests: false,
-        }
+        };
+        wait.encode()
     }
 }
 
-/// Writes a descriptor. The quadword with its type is written last.
+/// The status of `submission` among all of them.
 #[inline(always)]
-fn write(page: &Frame, slot: usize, descriptor: InvalidationDescriptor) {
-    let [low, high] = descriptor.encode();
-    // A slot is less than `SLOTS`, so the remainder changes nothing. It makes the compiler omit the bounds check.
-    let slot = slot % SLOTS;
+fn status_of(statuses: &Frame, submission: Submission) -> &Entry {
+    &statuses[usize::from(submission.slot()) * 2]
+}
+
+/// Where a failure of `submission` is noted.
+#[inline(always)]
+fn failure_of(statuses: &Frame, submission: Submission) -> &Entry {
+    &statuses[usize::from(submission.slot()) * 2 + 1]
+}
+
+/// What memory tells of `submission`.
+#[inline(always)]
+fn look(statuses: &Frame, submission: Submission) -> Result<bool, QueueError> {
+    // The status first: whatever makes it read as landed, a failure was written before that, and the acquiring load
+    // shows it.
+    let landed = has_landed(statuses, submission);
+    Failure::of(failure_of(statuses, submission).load_bits(), submission.sequence()).map_or(Ok(landed), Err)
+}
+
+/// Whether hardware is through with the wait of `submission`, well or badly.
+#[inline(always)]
+fn has_landed(statuses: &Frame, submission: Submission) -> bool {
+    landed(statuses, submission.slot(), submission.sequence())
+}
+
+/// The same of the submission of this sequence that begins in `slot`.
+#[inline(always)]
+fn landed(statuses: &Frame, slot: u8, sequence: u64) -> bool {
+    let status = statuses[usize::from(slot) * 2].load_bits() as u32;
+    status.wrapping_sub(sequence as u32).cast_signed() >= 0
+}
+
+/// Writes a descriptor, the quadword with its type last.
+#[inline(always)]
+fn write(page: &Frame, slot: u8, [low, high]: Words) {
+    let slot = usize::from(slot);
     page[slot * 2 + 1].store_bits(high);
     page[slot * 2].store_bits(low);
 }
@@ -510,8 +526,8 @@ fn write(page: &Frame, slot: usize, descriptor: InvalidationDescriptor) {
 /// Makes `count` descriptors from slot `first` on visible to the hardware. It snoops the queue even if its walker
 /// does not snoop (§10.4.3).
 #[inline(always)]
-fn make_visible<P: Platform>(platform: &P, page: &Frame, first: usize, count: usize) {
-    let to_end = &page[first % SLOTS * 2..];
+fn make_visible<P: Platform>(platform: &P, page: &Frame, first: u8, count: usize) {
+    let to_end = &page[usize::from(first) * 2..];
     match to_end.get(..count * 2) {
         Some(all) => platform.table_barrier(all, true),
         None => {

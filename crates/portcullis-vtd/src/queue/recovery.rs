@@ -1,6 +1,6 @@
 //! Errors of the queue: which submissions fail, and how the others continue (§6.5.2.10).
 
-use super::{Queue, Ring, SLOTS, Submission, distance, make_visible, ring_doorbell, write};
+use super::{Queue, Ring, SLOTS, Submission, distance, failure_of, make_visible, ring_doorbell, status_of, write};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::spec::faults::status;
@@ -25,9 +25,16 @@ impl Failure {
         self.sequence << Self::SHIFT | error as u64
     }
 
-    pub(super) fn decode(word: u64) -> Option<Self> {
-        let error = *Self::ERRORS.get(word as usize % (1 << Self::SHIFT)).unwrap_or(&QueueError::Descriptor);
-        (word != 0).then_some(Self { sequence: word >> Self::SHIFT, error })
+    /// How the submission of this sequence has failed, if it has: `word` is that of its slot.
+    #[inline(always)]
+    pub(super) fn of(word: u64, sequence: u64) -> Option<QueueError> {
+        // The sequence of no failure is zero, which comes before all others.
+        if word >> Self::SHIFT < sequence { None } else { Some(Self::error_of(word)) }
+    }
+
+    #[cold]
+    fn error_of(word: u64) -> QueueError {
+        *Self::ERRORS.get(word as usize % (1 << Self::SHIFT)).unwrap_or(&QueueError::Descriptor)
     }
 }
 
@@ -45,13 +52,13 @@ impl<P: Platform> Queue<P> {
         // with the others.
         self.close_boarding(ring, &hardware.platform);
         let raw_head = hardware.read64(IQH);
-        let head = (raw_head >> QUEUE_INDEX_SHIFT) as usize;
+        let head = (raw_head >> QUEUE_INDEX_SHIFT) as u8;
         // `ring.head` follows the hardware's head and never passes it.
         let sane = raw_head & !QUEUE_OFFSET_MASK == 0
-            && head < SLOTS
+            && raw_head >> QUEUE_INDEX_SHIFT < SLOTS as u64
             && distance(ring.head, head) <= distance(ring.head, ring.tail);
-        // The submission that contains the descriptor at the head: the first submission that ends behind it.
-        let has_head = |&(_, end): &(Submission, usize)| distance(ring.head, head) < distance(ring.head, end);
+        // The submission that has the descriptor at the head: the first that ends behind it.
+        let has_head = |&(_, end): &(Submission, u8)| distance(ring.head, head) < distance(ring.head, end);
         let owner = if sane { ring.submissions().find(has_head) } else { None };
         let refused = errors & status::QUEUE_ERROR != 0;
         // The hardware stopped at no descriptor of ours, or in front of a submission that has landed. Either it could
@@ -74,7 +81,7 @@ impl<P: Platform> Queue<P> {
             return;
         }
         if let Some((owner, end)) = owner.filter(|_| refused) {
-            self.replace_refused(hardware, head, (end + SLOTS - 1) % SLOTS, owner);
+            self.replace_refused(hardware, head, end.wrapping_sub(1), owner);
         }
         // `COMPLETION_ERROR` reports a completion that no invalidation of ours requested. It stops nothing and
         // affects no submission.
@@ -88,13 +95,13 @@ impl<P: Platform> Queue<P> {
     /// tells when the hardware has passed it. The failure is written before that wait can land, and takes precedence
     /// over it.
     #[inline(always)]
-    fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: usize, wait: usize, owner: Submission) {
+    fn replace_refused<M: Mmio>(&self, hardware: &Hardware<M, P>, head: u8, wait: u8, owner: Submission) {
         self.fail(hardware, owner, QueueError::Descriptor);
         // The harmless descriptor is not a wait without effect, because some implementations refuse that too. It is a
         // wait that writes to the status of the slot in which the owner's wait lies. No unfinished submission has
         // begun in that slot, unless the owner consists of that wait alone.
         let page = self.descriptors.entries(&hardware.platform);
-        write(page, head, self.wait(Submission::new(wait, owner.sequence())));
+        write(page, head, self.wait(wait, owner.sequence()));
         make_visible(&hardware.platform, page, head, 1);
     }
 
@@ -102,19 +109,20 @@ impl<P: Platform> Queue<P> {
     /// hardware.
     // Inline, as `resume`.
     #[inline(always)]
-    fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: usize, error: QueueError) {
-        let is_before = |&(_, behind): &(Submission, usize)| distance(ring.head, behind) <= distance(ring.head, end);
+    fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: u8, error: QueueError) {
+        let is_before = |&(_, behind): &(Submission, u8)| distance(ring.head, behind) <= distance(ring.head, end);
         for (submission, _) in ring.submissions().take_while(is_before) {
             if !self.has_landed(&hardware.platform, submission) {
                 self.fail(hardware, submission, error);
-                self.status(&hardware.platform, submission).store_bits(u64::from(submission.sequence() as u32));
+                status_of(self.statuses.entries(&hardware.platform), submission)
+                    .store_bits(u64::from(submission.sequence() as u32));
             }
         }
     }
 
     fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, error: QueueError) {
         let failure = Failure { sequence: submission.sequence(), error };
-        self.failure(&hardware.platform, submission).store_bits(failure.encode());
+        failure_of(self.statuses.entries(&hardware.platform), submission).store_bits(failure.encode());
     }
 
     /// Resets the ring. The hardware's queue is off and ours is closed, so descriptors that are not done now never

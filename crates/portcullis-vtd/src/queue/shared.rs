@@ -17,12 +17,13 @@
 //! for a few stores and the doorbell. So a caller that stops polling, is interrupted or never polls delays no other
 //! caller, and an interrupt handler may board the ride of the code that it has interrupted.
 
-use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, distance, ring_doorbell};
+use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, Words, distance, has_landed, look, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
-use crate::spec::descriptors::InvalidationDescriptor;
 use crate::sync::Ordering;
+use portcullis::iommu::HandedIn;
 use portcullis::platform::{CpuHint, Step};
+use portcullis::table::Frame;
 use portcullis::{Platform, QueueError};
 
 /// How long each caller on board waits for each descriptor that was on board before its own, in microseconds, once
@@ -53,9 +54,8 @@ pub(super) struct Turn {
 }
 
 impl<P: Platform> Queue<P> {
-    /// Submits `descriptors`, at most [`BURST_MAX`], together with those of other callers, with one wait behind all
-    /// of them. Spins for room, without the lock.
-    pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
+    /// Submits `descriptors`, at most [`BURST_MAX`], behind one wait with those of others. Spins for room, without the lock.
+    pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
@@ -69,35 +69,92 @@ impl<P: Platform> Queue<P> {
 
     /// Does what [`submit_shared`](Self::submit_shared) does if there is room; `None` if there is none.
     #[inline]
-    pub(crate) fn try_submit_shared<M: Mmio, D: ExactSizeIterator<Item = InvalidationDescriptor>>(
+    pub(crate) fn try_submit_shared<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Option<Ticket>, QueueError> {
-        self.once(|ring| self.board(ring, hardware, descriptors()))
+        self.once(|ring| {
+            let statuses = self.statuses.entries(&hardware.platform);
+            let alone = self.go_alone(ring, hardware, statuses, descriptors());
+            alone.map(Ticket::from).or_else(|| self.board(ring, hardware, descriptors()))
+        })
     }
 
-    /// Writes a commit into the next ride. Closes that ride at once if it has nothing to wait for.
-    #[inline]
+    /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does, and looks whether it is done. What has been handed in,
+    /// if it is not, is in `left` then, where nothing was before.
+    #[inline(always)]
+    pub(crate) fn try_one<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        [low, high]: Words,
+        left: &mut HandedIn<Ticket>,
+    ) -> bool {
+        let submitted = self.once(
+            #[inline(always)]
+            |ring| {
+                let statuses = self.statuses.entries(&hardware.platform);
+                let alone = self.go_alone(ring, hardware, statuses, core::iter::once([low, high]));
+                if alone.is_none() {
+                    *left = Ok(self.board_one(ring, hardware, low, high));
+                }
+                alone.map(|submission| (submission, statuses))
+            },
+        );
+        let handed_in = match submitted {
+            Ok(Some((submission, statuses))) if look(statuses, submission) == Ok(true) => return true,
+            Ok(Some((submission, _))) => Ok(Some(submission.into())),
+            // Those on board are not done so soon.
+            Ok(None) => return false,
+            Err(error) => Err(error),
+        };
+        *left = handed_in;
+        false
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn board_one<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>, low: u64, high: u64) -> Option<Ticket> {
+        self.board(ring, hardware, core::iter::once([low, high]))
+    }
+
+    /// Writes a commit, and has it depart, where there is nothing to wait for and nobody on board: a ride of its own.
+    #[inline(always)]
+    fn go_alone<M: Mmio>(
+        &self,
+        ring: &mut Ring,
+        hardware: &Hardware<M, P>,
+        statuses: &Frame,
+        descriptors: impl ExactSizeIterator<Item = Words>,
+    ) -> Option<Submission> {
+        let [older, _] = ring.departed;
+        let in_flight = older.is_some_and(|departed| !has_landed(statuses, departed));
+        if ring.boarding.is_some() || in_flight {
+            return None;
+        }
+        if ring.room() <= descriptors.len() {
+            self.reclaim(ring, &hardware.platform);
+            if ring.room() <= descriptors.len() {
+                return None;
+            }
+        }
+        let submission = self.write_submission(ring, hardware, statuses, descriptors);
+        // Read again: a reclaim may have emptied it.
+        ring.departed = [ring.departed[1], Some(submission)];
+        Some(submission)
+    }
+
+    /// Writes a commit into the next ride, and has that depart where there is nothing to wait for.
+    #[inline(never)]
     fn board<M: Mmio>(
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Ticket> {
-        let platform = &hardware.platform;
-        let count = descriptors.len();
-        let [older, last] = ring.departed;
-        let in_flight = older.filter(|departed| !self.has_landed(platform, *departed));
-        if ring.boarding.is_none() && in_flight.is_none() && ring.room() > count {
-            // The hardware has at most one ride, and no ride is open: this commit departs as a ride of its own.
-            let submission = self.write_submission(ring, hardware, descriptors);
-            ring.departed = [last, Some(submission)];
-            return Some(submission.into());
-        }
-        if ring.room() <= count {
-            // Called here and not in `board_next`, so that the two stack frames do not add up.
-            self.reclaim(ring, platform);
+        if ring.room() <= descriptors.len() {
+            // Here, not in `board_next`: the two frames must not add up.
+            self.reclaim(ring, &hardware.platform);
         }
         self.board_next(ring, hardware, descriptors)
     }
@@ -107,7 +164,7 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = InvalidationDescriptor>,
+        descriptors: impl ExactSizeIterator<Item = Words>,
     ) -> Option<Ticket> {
         let platform = &hardware.platform;
         let count = descriptors.len();
@@ -122,10 +179,12 @@ impl<P: Platform> Queue<P> {
         let ride = ring.boarding.unwrap_or_else(|| {
             // Relaxed: see `is_out_of_patience`.
             self.landing_seen_us.store(UNSEEN, Ordering::Relaxed);
-            Ride { submission: self.begin(ring, platform), leader: cpu }
+            let first = ring.tail;
+            let sequence = Self::begin(ring, self.statuses.entries(platform));
+            Ride { submission: Submission::new(first, sequence), leader: cpu }
         });
         let before = ride.descriptors(ring);
-        Self::append(ring, self.descriptors.entries(platform), descriptors);
+        ring.tail = Self::append(ring, ring.tail, self.descriptors.entries(platform), descriptors);
         self.set_boarding(ring, Some(ride));
         // A full ride gains nothing by waiting.
         let [older, _] = ring.departed;
@@ -195,7 +254,8 @@ impl<P: Platform> Queue<P> {
         if let Some(ride) = ring.boarding {
             platform.probe(Step::QueueWrite { descriptors: 1 });
             self.set_boarding(ring, None);
-            self.end(ring, platform, self.descriptors.entries(platform), ride.submission);
+            let page = self.descriptors.entries(platform);
+            self.end(ring, ring.tail, platform, page, ride.first(), ride.submission.sequence());
             ring.departed = [ring.departed[1], Some(ride.submission)];
         }
     }
@@ -208,8 +268,8 @@ impl<P: Platform> Queue<P> {
 }
 
 impl Ride {
-    /// The slot in which the ride begins.
-    pub(super) fn first(&self) -> usize {
+    /// The slot in which it begins.
+    pub(super) fn first(&self) -> u8 {
         self.submission.slot()
     }
 

@@ -128,6 +128,7 @@ fn a_unit_comes_back_with_all_that_it_had() {
                 assert_eq!(refused, Err(QueueError::Halted));
             }
             assert_eq!(unit.try_submit_shared(&[page(domain.0, 5)]), Err(QueueError::Halted));
+            assert_eq!(unit.try_invalidate(page(domain.0, 5)), Err(Err(QueueError::Halted)));
             assert_eq!(
                 unit.detach(domain, DEVICE),
                 Err(AttachError::Queue(QueueError::Halted)),

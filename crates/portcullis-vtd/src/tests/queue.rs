@@ -36,6 +36,8 @@ fn commands_become_descriptors() {
     ] {
         run(&unit, command).expect("a prompt queue");
         assert_eq!(without_waits(fake.take_executed())[0].encode(), words, "{command:?}");
+        assert_eq!(unit.try_invalidate(command), Ok(()));
+        assert_eq!(without_waits(fake.take_executed())[0].encode(), words, "{command:?} at once");
     }
 }
 
@@ -44,8 +46,11 @@ fn a_unit_without_page_selection_flushes_domains() {
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_psi(false), EXTENDED);
     let unit = bring_up(&fake, &host);
+    assert_eq!(unit.try_invalidate(page(7, 5)), Ok(()));
+    let at_once = fake.take_executed();
     run(&unit, page(7, 5)).expect("a prompt queue");
     let scope = IotlbScope::Domain(DomainId(7));
+    assert_eq!(at_once[0], InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
     assert_eq!(fake.take_executed()[0], InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
 }
 
@@ -56,8 +61,11 @@ fn without_the_hint_nothing_is_said_of_leaves() {
     let config = UnitConfig { wait_us_max: 1000, leaf_only_hint: false, ..UnitConfig::default() };
     let unit = Unit::bring_up(&fake, &host, config).expect("a sound unit");
     fake.take_executed();
+    assert_eq!(unit.try_invalidate(page(7, 5)), Ok(()));
+    let at_once = fake.take_executed();
     run(&unit, page(7, 5)).expect("a prompt queue");
     let scope = IotlbScope::Pages { domain: DomainId(7), first: Iova::from_pfn(5), mask: 0, leaf_only: false };
+    assert_eq!(at_once[0], InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
     assert_eq!(fake.take_executed()[0], InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true });
 }
 

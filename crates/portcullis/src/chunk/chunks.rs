@@ -17,6 +17,7 @@
 //! value is checked. The first request that overruns the chunk spends its unused tail. Every request that the chunk
 //! could not serve looks for the next chunk, which happens once in 64 pages.
 
+use super::geometry::{CHUNK_PAGES, TABLE_PAGES, TABLE_UNITS, UNIT_PAGES};
 use super::open_tables::{Chunk, OpenTables, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
 use super::table_log::{LOOKS, Lists, QUEUES, TableLog};
@@ -32,19 +33,6 @@ use crate::sync::Ordering;
 use crate::table::{ENTRIES, Entry, Frame, Walker};
 use alloc::boxed::Box;
 
-/// The number of pages in a unit. Chunks consist of units. Under the model checker units are small, so that it sees
-/// them end.
-pub(super) const UNIT_PAGES: u64 = if cfg!(loom) { 1 } else { 16 };
-/// The number of units in a leaf table.
-pub(super) const TABLE_UNITS: u32 = if cfg!(loom) { 4 } else { ENTRIES as u32 / UNIT_PAGES as u32 };
-/// The number of units in a chunk of most streams.
-pub(super) const CHUNK_UNITS: u32 = if cfg!(loom) { 2 } else { 4 };
-/// The number of units in a chunk of slow streams.
-pub(super) const SLOW_UNITS: u32 = 1;
-/// The number of pages in a chunk of most streams.
-pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
-/// The number of pages of a table that are handed out.
-pub(super) const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
 /// A quarter of a 16-page chunk. Larger requests need a 64-page chunk.
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
 /// Half a chunk. Larger requests have cursors of their own, whose chunks are whole tables.
@@ -67,12 +55,6 @@ const ROOM_FIRST: usize = if cfg!(loom) { 1 } else { 8 };
 const NOWHERE: u64 = u64::MAX;
 /// A cursor that has no chunk yet: at the end of a chunk of no pages.
 const NO_CHUNK: u64 = 0;
-
-/// The entries of a unit in its table.
-pub(super) fn unit_entries(table: &Frame, unit: u32) -> &[Entry] {
-    let first = unit as usize * UNIT_PAGES as usize;
-    &table[first..first + UNIT_PAGES as usize]
-}
 
 /// Pages that were taken. No other caller gets them until they are spent.
 #[derive(Clone, Copy)]
@@ -207,8 +189,17 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes up to `pages` pages for one-page mappings, as many as the current chunk of `stream` still has. `None` if
-    /// the largest number of tables has been reached.
+    /// Takes the next page of a CPU's own stream, if its chunk has one. If not, it has no rest either, and [`take`](Self::take) replaces it.
+    #[inline(always)]
+    pub(crate) fn take_page_at_once(&self, platform: &P, access: Access) -> Option<Taken<'_>> {
+        platform.probe(Step::ChunkTake);
+        let (_, before) = self.advance(platform, Stream(None), access as usize, 1);
+        let (end, next) = split(before);
+        (next < end).then(|| self.taken(next, 1))
+    }
+
+    /// Takes as many pages for mappings of a page as there are in the chunk that `stream` is in, `pages` at most. `None` where there are as
+    /// many tables as there may be.
     ///
     /// The caller must write the pages and, in the end, spend them.
     ///
@@ -236,7 +227,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Advances the cursor of a stream. Returns the number of the cursor and its previous value.
+    /// Moves the cursor of a stream on. Returns its number, and where it was. The number may be of another CPU, to which the caller was moved:
+    /// that cursor is replaced only if it is at its end as well, and the one that was moved on by its next request.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {

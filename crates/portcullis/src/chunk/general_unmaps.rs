@@ -2,7 +2,8 @@
 //! a chunk, completed at once. The fast path makes tail calls to these functions, so that their stack frames replace
 //! its own.
 
-use super::chunks::{Chunks, TABLE_PAGES};
+use super::chunks::Chunks;
+use super::geometry::TABLE_PAGES;
 use super::mapper::{Chunked, Unspent};
 use super::page_states;
 use crate::address::IovaRange;
@@ -21,7 +22,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         &self,
         range: IovaRange,
         Unspent { pending, mark }: Unspent<I>,
-    ) -> Result<Committed, RawUnmapError> {
+    ) -> Result<Committed, CommitError> {
         let space = &self.base.space;
         let platform = space.platform();
         let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;
@@ -68,10 +69,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(committed)
     }
 
-    /// An unmap with its commit that does not take one command: it is deferred, lies in the lower half, needs other
-    /// commands, has to schedule a sweep, or is refused.
+    /// An unmap, committed, of `ONE` page or of several, that is not one command: deferred, of the lower half, with other commands, the one
+    /// that schedules a sweep, or refused.
     #[inline(never)]
-    pub(super) fn unmap_general(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+    pub(super) fn unmap_general<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         // Each call is a tail call, so its frame replaces this one.
         let Some(chunks) = allocator.chunks_of(range) else {

@@ -5,7 +5,8 @@
 //! from the lower half, by the magazines and the tree of `magazine`. These belong to the base mapper, which also
 //! commits for both halves whatever is not invalidated at once.
 
-use super::chunks::{CHUNK_PAGES, Chunks, TABLE_IDLE_US, Taken};
+use super::chunks::{Chunks, TABLE_IDLE_US, Taken};
+use super::geometry::CHUNK_PAGES;
 use super::halves::{Halves, has_place};
 use super::page_states::{self, ClearedMark};
 use super::reclaim::Reclaim;
@@ -24,7 +25,7 @@ use crate::safety::Protection;
 use crate::space::Pending;
 use crate::sub_page::{Bounce, BouncePages, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
-use crate::table::{Frame, TableRule};
+use crate::table::{Entry, Frame, TableRule};
 use core::mem::MaybeUninit;
 
 /// The largest number of unmaps of a CPU that wait for a flush: half of Linux's number.
@@ -195,12 +196,20 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             || self.chunks().take(platform, &IovaRequest::of(request), self.grow()),
         );
         let Some(taken) = taken? else { return Ok(None) };
-        // Reported only now: a map that gets no place in a chunk is charged like any other.
+        self.write(request, taken.entries);
+        Ok(Some(taken))
+    }
+
+    /// Writes the entries of pages that were taken.
+    #[inline(always)]
+    fn write(&self, request: &Request<'_>, entries: &[Entry]) {
+        let space = &self.base.space;
+        let platform = space.platform();
+        // Only now: a map that finds no place in a chunk is charged as any other.
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::ChunkMap);
         platform.probe(Step::Enter(Phase::Table));
-        page_states::write(space.walker(), taken.entries, request.segments(), request.access().rights());
-        Ok(Some(taken))
+        page_states::write(space.walker(), entries, request.segments(), request.access().rights());
     }
 
     /// Takes pages for one-page mappings, at most a chunk of them. `None` if the largest number of tables has been
@@ -216,15 +225,17 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Unmaps the mapping at `range` by one command if it lies in a chunk, and in the general way if not. `ONE` says
-    /// that it is a single page. The hardware must have page-selective commands.
+    /// Unmaps the mapping at `range`, of `ONE` page or of several, by one command, if it is one in a chunk; any other the general way.
+    /// The hardware has page-selective commands.
+    // A result is taken apart here, so that the usual one is known to the caller without memory.
+    #[allow(clippy::needless_question_mark, reason = "see above")]
     #[inline(always)]
     pub(super) fn unmap_by_command<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut left = None;
         match (self.clear_invalidate_spend::<ONE>(range, &mut left), left) {
             (Some(proof), _) => Ok(Committed::Lost(proof)),
-            (None, Some(unspent)) => self.await_and_spend(range, unspent),
-            (None, None) => self.unmap_general(range),
+            (None, Some(unspent)) => self.await_and_spend(range, unspent).map_err(RawUnmapError::Commit),
+            (None, None) => Ok(self.unmap_general::<ONE>(range)?),
         }
     }
 
@@ -260,7 +271,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                 platform.probe(Step::Enter(Phase::Other));
                 platform.probe(Step::ChunkUnmap);
                 platform.probe(Step::Enter(Phase::Invalidate));
-                let proof = match space.invalidate_at_once(&[command]) {
+                let proof = match space.invalidate_at_once(command) {
                     Ok(proof) => proof,
                     Err(pending) => {
                         *left = Some(Unspent { pending, mark: cleared.mark() });
@@ -393,6 +404,24 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
     }
 
+    #[inline(always)]
+    unsafe fn map_at_once(&self, segment: Segment, access: Access) -> Option<IovaRange> {
+        let space = &self.base.space;
+        let platform = space.platform();
+        let segments = [segment];
+        let request = Request::in_a_page(&segments, access);
+        if !space.is_plain(&request) {
+            return None;
+        }
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let taken = space.poison_on_panic(
+            #[inline(always)]
+            || self.chunks().take_page_at_once(platform, access),
+        )?;
+        self.write(&request, taken.entries);
+        Some(taken.range)
+    }
+
     unsafe fn map_apart(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Other));
         self.map_general(request)
@@ -450,6 +479,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         Ok(())
     }
 
+    #[allow(clippy::needless_question_mark, reason = "see `unmap_by_command`")]
     #[inline(always)]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         // The path for one page does not call `chunks_of`: if the page is not in the upper half, `Chunks::entries` is
@@ -458,14 +488,18 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             return self.unmap_apart(range);
         }
         self.base.space.platform().probe(Step::Enter(Phase::Other));
-        if self.is_one_command() { self.unmap_by_command::<true>(range) } else { self.unmap_general(range) }
+        if self.is_one_command() {
+            self.unmap_by_command::<true>(range)
+        } else {
+            Ok(self.unmap_general::<true>(range)?)
+        }
     }
 
     #[inline(always)]
     fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Other));
         let is_chunked = self.is_one_command() && self.base.allocator.chunks_of(range).is_some();
-        if is_chunked { self.unmap_by_command::<false>(range) } else { self.unmap_general(range) }
+        if is_chunked { self.unmap_by_command::<false>(range) } else { self.unmap_general::<false>(range) }
     }
 
     #[inline(always)]

@@ -77,6 +77,7 @@
 //! - `mapper.rs`: the mapper of the design, with the fast paths of map, unmap and commit;
 //! - `general_unmaps.rs`: all other unmaps and commits;
 //! - `halves.rs`: the allocators of the two halves of the address space, as one allocator;
+//! - `geometry.rs`: the sizes of units, chunks and tables;
 //! - `chunks.rs`: cursors, taking pages, and replacing a chunk;
 //! - `page_states.rs`: the states of a page and the bits of its entry;
 //! - `tables.rs`: finding a table by its number, without a lock;
@@ -90,6 +91,7 @@
 
 mod chunks;
 mod general_unmaps;
+mod geometry;
 mod halves;
 mod mapper;
 mod open_tables;
@@ -100,6 +102,7 @@ mod table_log;
 mod table_record;
 mod tables;
 
-pub use chunks::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_IDLE_US};
+pub use chunks::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
+pub use geometry::CHUNK_PAGES;
 pub use mapper::Chunked;
 pub use table_log::TABLE_RESERVE;

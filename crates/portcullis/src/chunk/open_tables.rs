@@ -14,7 +14,7 @@
 //!
 //! If no such bit is set, the next table is opened.
 
-use super::chunks::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
+use super::geometry::{CHUNK_UNITS, SLOW_UNITS, TABLE_UNITS};
 use super::rate::StreamRates;
 use crate::error::NoMemory;
 use crate::platform::memory::try_slice;

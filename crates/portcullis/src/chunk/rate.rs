@@ -1,6 +1,6 @@
 //! How fast streams use up their chunks, and which streams are slow compared with the others.
 
-use super::chunks::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
+use super::geometry::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
 use crate::error::NoMemory;
 use crate::platform::memory::try_fill;
 use crate::platform::{CPU_WORDS, Context, Platform};

@@ -11,7 +11,7 @@
 //! some old table. If there are many streams, the slow ones have a log of their own, with chunks of a quarter of the
 //! size.
 
-use super::chunks::TABLE_UNITS;
+use super::geometry::TABLE_UNITS;
 use super::open_tables::{Chunk, LOGS, OpenTables};
 use super::page_states;
 use super::table_record::{ALL, TableRecord, run, runs};
@@ -419,7 +419,7 @@ fn move_first(from: &mut VecDeque<u32>, to: &mut VecDeque<u32>, count: usize) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::chunks::UNIT_PAGES;
+    use super::super::geometry::UNIT_PAGES;
     use super::*;
     use crate::entry::{Entry, Frame};
     use crate::platform::fake::FakeHost;

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::chunks::{TABLE_UNITS, UNIT_PAGES, unit_entries};
+use super::geometry::{TABLE_UNITS, UNIT_PAGES, unit_entries};
 use super::page_states::{self, Idle};
 use super::tables::ChunkTables;
 use crate::platform::{Platform, Step};

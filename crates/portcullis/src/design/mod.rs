@@ -256,8 +256,18 @@ pub unsafe trait Mapper: Send + Sync {
     /// None of the memory holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
-    /// Does what [`map`](Mapper::map) does, for callers off the fast paths: it has its own stack frame, and it takes
-    /// the general path at once where [`map`](Mapper::map) tries a fast path first.
+    /// Makes a mapping of a segment within a page, of a CPU's own stream and for one DMA, if that takes no more than an entry. `None` leaves it
+    /// to [`map`](Mapper::map).
+    ///
+    /// # Safety
+    /// That of [`map`](Mapper::map).
+    #[inline(always)]
+    unsafe fn map_at_once(&self, _segment: Segment, _access: Access) -> Option<IovaRange> {
+        None
+    }
+
+    /// Does what [`map`](Mapper::map) does, for callers that are off the fast paths: in a frame of its own, and the general way at once
+    /// where there is a short one.
     ///
     /// # Errors
     /// Those of [`map`](Mapper::map).
@@ -425,6 +435,7 @@ pub unsafe trait Mapper: Send + Sync {
 
 /// What a domain uses, and the limits that it keeps to (S7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Usage {
     /// Ranges that are handed out and not yet given back, including those that wait for a flush.
     pub live_ranges: usize,

@@ -48,6 +48,7 @@ pub struct Options([Option<(&'static str, Value)>; OPTIONS_MAX]);
 
 /// A parameter that is not valid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum OptionError<'t> {
     /// The design has no parameter of this name.
     #[error("no parameter `{key}`{}", Keys(expected))]

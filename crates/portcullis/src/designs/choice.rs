@@ -16,6 +16,7 @@ pub struct Choice {
 
 /// A choice that is not valid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum ChoiceError<'t> {
     /// There is no design of this name.
     #[error("no design `{0}`; there are: {list}", list = Ids)]

@@ -10,6 +10,7 @@
 //! that device.
 
 mod batch;
+mod config;
 mod erased;
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
@@ -21,6 +22,7 @@ mod ring;
 mod unexposed;
 
 pub use batch::{Batch, GivenBack, RawBatch};
+pub use config::DomainConfig;
 pub use erased::{DynDomain, Erased};
 pub use map_batch::RUN_BUFFERS_MAX;
 pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers};
@@ -34,7 +36,7 @@ use mapping::{Lent, Tag};
 use unexposed::ShortWay;
 
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
-use crate::design::{Addressing, Design, Info, Mapper, Options, Usage};
+use crate::design::{Addressing, Design, Info, Mapper, Usage};
 use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
 use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
@@ -46,37 +48,10 @@ use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::segment_list::SegmentList;
 use crate::sub_page::{SeenSegments, SubPage};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::AtomicUsize;
 
 /// Lists of up to this many segments stay on the stack in [`Domain::map_list`].
 const LISTED_MAX: usize = 4;
-
-/// Settings of a new domain. Only the protection has no default.
-#[derive(Clone, Copy, Debug)]
-pub struct DomainConfig<'c> {
-    /// How mappings are protected.
-    pub protection: Protection,
-    /// The number of address bits that the devices can drive, 13 to 64. If the IOMMU or its tables are narrower, their
-    /// width applies. If addresses are those of [entries](Addressing::Entries), devices are assumed to drive all 64.
-    pub address_bits: u8,
-    /// Ranges that are never allocated: those that the firmware reserves, and the windows of bridges. Page 0 and the
-    /// interrupt range are always reserved and need not be listed.
-    pub reserved: &'c [IovaRange],
-    /// Physical memory in whole pages, for designs that map all of it once.
-    pub memory: &'c [Segment],
-    /// Parameters of the design that differ from its defaults. A design ignores parameters that it does not have.
-    pub options: Options,
-    /// What the domain does with a page that a buffer covers only in part (S8).
-    pub sub_page: SubPage,
-}
-
-impl DomainConfig<'_> {
-    /// 48-bit addresses, no reserved ranges, no memory, the design's default options, and partial pages exposed.
-    pub const fn new(protection: Protection) -> Self {
-        let (options, sub_page) = (Options::NONE, SubPage::Expose);
-        Self { protection, address_bits: 48, reserved: &[], memory: &[], options, sub_page }
-    }
-}
 
 /// An address space for one or more devices, managed by design `D`.
 ///
@@ -221,7 +196,23 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(Iova::new(range.start().as_u64() + offset))
     }
 
-    /// Maps a buffer of any length. Not inlined, to keep the path for a single page short.
+    /// Maps a buffer as [`map_raw`](Domain::map_raw) does if it lies in a page and takes no more than an entry. `None` leaves it to `map_raw`. For
+    /// a caller that calls that as the last thing it does, in a function apart: so that no register is saved here.
+    ///
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    #[inline(always)]
+    pub unsafe fn map_raw_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Option<Iova> {
+        let offset = self.short_way.offset_of(phys);
+        if !self.short_way.takes_raw(offset, len) {
+            return None;
+        }
+        // SAFETY: the caller's promise, passed on.
+        let range = unsafe { self.mapper.map_at_once(Segment { phys, len }, access) }?;
+        Some(Iova::new(range.start().as_u64() + offset))
+    }
+
+    /// The mapping of a buffer of any length. Not inlined, so that what takes one page stays short.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -575,19 +566,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// A batch of unmaps that are committed together, with one wait for all of them.
     pub const fn batch<B: DmaBuffer>(&self) -> Batch<&Self, B> {
         Batch::new(self)
-    }
-
-    /// A ring of descriptors. Its number is unique until the domain has made 2^32 rings.
-    ///
-    /// # Errors
-    /// A [`RingError`].
-    pub fn ring(&self, config: RingConfig) -> Result<Ring<&Self>, RingError> {
-        Ring::new(self, config)
-    }
-
-    fn next_ring(&self) -> u32 {
-        // Relaxed: only uniqueness matters.
-        self.rings.fetch_add(1, Ordering::Relaxed) as u32
     }
 
     #[inline(always)]

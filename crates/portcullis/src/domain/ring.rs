@@ -2,12 +2,15 @@
 //! together.
 
 use super::map_batch::Unmapped;
-use super::{Batch, DmaBuffer, DomainRef, Mapping, Refused};
+use super::{Batch, DmaBuffer, Domain, DomainRef, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
+use crate::design::Design;
 use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
-use crate::iommu::QueueError;
+use crate::iommu::{Iommu, QueueError};
+use crate::platform::Platform;
 use crate::request::{Access, Stream};
+use crate::sync::Ordering;
 use crate::table::ENTRIES;
 use arrayvec::ArrayVec;
 use thiserror::Error;
@@ -143,6 +146,21 @@ pub struct Ring<H: DomainRef> {
     domain: H,
     number: u32,
     config: RingConfig,
+}
+
+impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+    /// A ring of descriptors. Its number is unique until the domain has made 2^32 rings.
+    ///
+    /// # Errors
+    /// A [`RingError`].
+    pub fn ring(&self, config: RingConfig) -> Result<Ring<&Self>, RingError> {
+        Ring::new(self, config)
+    }
+
+    pub(super) fn next_ring(&self) -> u32 {
+        // Relaxed: only uniqueness matters.
+        self.rings.fetch_add(1, Ordering::Relaxed) as u32
+    }
 }
 
 impl<H: DomainRef> Ring<H> {

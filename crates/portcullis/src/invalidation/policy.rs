@@ -17,6 +17,7 @@ use crate::table::FreedTables;
 
 /// What happens to an unmap under deferred protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Deferral {
     /// It waits in one queue of all CPUs, for a global flush.
     Global,
@@ -49,6 +50,7 @@ impl Deferral {
 
 /// What a flush of the per-CPU queues invalidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Flushes {
     /// The whole domain.
     Domain,
@@ -60,6 +62,7 @@ pub enum Flushes {
 
 /// What one command of a commit covers under strict protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Commands {
     /// One unmap.
     PerUnmap,
@@ -72,6 +75,7 @@ pub enum Commands {
 
 /// Which commands a commit waits for under strict protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Submissions {
     /// The commit's commands have their own wait.
     Alone,

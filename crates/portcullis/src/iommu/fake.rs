@@ -22,6 +22,7 @@ use std::vec::Vec;
 
 /// How the fake treats submissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Behaviour {
     /// Completes a submission when asked about it or a later one, and when the host's clock advances.
     #[default]

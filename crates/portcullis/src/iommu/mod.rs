@@ -23,7 +23,11 @@ pub struct DomainId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SourceId(pub u16);
 
-/// How the addresses of a domain's devices are translated.
+/// What has become of commands that were to be handed in without waiting: the ticket of their submission, or none where that would have
+/// needed it.
+pub type HandedIn<T> = Result<Option<T>, QueueError>;
+
+/// What a domain's devices see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Translation {
     /// Not at all: devices use physical addresses and are not restricted.
@@ -247,14 +251,27 @@ pub unsafe trait Iommu: Send + Sync {
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
     #[inline]
-    fn try_submit_shared(&self, _commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
+    fn try_submit_shared(&self, _commands: &[Invalidation]) -> HandedIn<Self::Ticket> {
         Ok(None)
     }
 
-    /// Submits at most [`COMMANDS_MAX`] commands, as [`submit_shared`](Iommu::submit_shared) does if `shares` is true,
-    /// and otherwise as [`submit`](Iommu::submit) does. `commands` returns an iterator that makes the commands one by
-    /// one, and may be called again for another attempt, so the caller needs no list. The default collects them in a
-    /// list of its own, which takes a kilobyte of stack. Override it where stacks are small, as in kernels.
+    /// Submits a command as [`try_submit_shared`](Iommu::try_submit_shared) does, and asks at once whether it [is done](Iommu::is_done).
+    /// Override it where the two are faster as one.
+    ///
+    /// # Errors
+    /// What `try_submit_shared` has returned, where the command is not known to be done.
+    #[inline(always)]
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Self::Ticket>> {
+        let handed_in = self.try_submit_shared(&[command]);
+        match handed_in {
+            Ok(Some(ticket)) if matches!(self.is_done(ticket), Ok(true)) => Ok(()),
+            _ => Err(handed_in),
+        }
+    }
+
+    /// Hands in commands, at most [`COMMANDS_MAX`], as [`submit_shared`](Iommu::submit_shared) does where `shares`, and otherwise as
+    /// [`submit`](Iommu::submit) does. They come one by one, and are made anew for each attempt, so that the caller needs no list of them:
+    /// that would take a kilobyte of stack, and the default does have one. Override it where the stack is small, as it is in kernels.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
@@ -324,6 +341,11 @@ macro_rules! forward {
     #[inline]
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Self::Ticket>, QueueError> {
         (**self).try_submit_shared(commands)
+    }
+
+    #[inline(always)]
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Self::Ticket>> {
+        (**self).try_invalidate(command)
     }
 
     #[inline]

@@ -61,6 +61,7 @@ pub trait Lock<T>: Send + Sync {
 
 /// What a lock protects. Locks are always taken in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub enum LockClass {
     /// The queue of unmaps of a whole domain. Designs that have such a queue hold its lock while the hardware works,
     /// as the systems they are taken from do.
@@ -88,6 +89,7 @@ pub enum LockClass {
 
 /// What a CPU is waiting for while it spins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Wait {
     /// The completion of an invalidation.
     Invalidation,
@@ -397,7 +399,8 @@ pub unsafe trait Platform: Send + Sync {
     /// [`NoMemory`].
     fn cpu_words(&self, value: u64) -> Result<Self::CpuWords, NoMemory>;
 
-    /// Adds `amount` to a word of the current CPU. Returns the line of that CPU, and what the word held before.
+    /// Adds `amount` to a word of the CPU that runs. Returns what the word held before, and as a hint whose line that was: another's may be
+    /// returned where the caller is moved to another CPU.
     ///
     /// The addition is atomic with respect to every other [`add_here`](Platform::add_here) and
     /// [`exchange_at`](Platform::exchange_at) of the same words: those of interrupts, of other threads, and of callers

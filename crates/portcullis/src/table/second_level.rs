@@ -21,6 +21,7 @@ pub(super) const LEVELS_MAX: usize = 4;
 
 /// When table pages leave the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum TableRule {
     /// When one unmap covers everything that they translate, as Linux does it. No other mapping can then be walking
     /// them (S4). They go to the caller, who frees them after an all-levels invalidation.

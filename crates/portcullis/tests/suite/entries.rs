@@ -155,7 +155,9 @@ unsafe impl Mapper for EntryMapper {
     }
 
     fn usage(&self) -> Usage {
-        Usage { live_ranges: self.0.0.lock().unwrap().iter().flatten().count(), ..Usage::default() }
+        let mut usage = Usage::default();
+        usage.live_ranges = self.0.0.lock().unwrap().iter().flatten().count();
+        usage
     }
 
     fn id(&self) -> DomainId {

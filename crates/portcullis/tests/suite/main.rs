@@ -28,6 +28,7 @@ mod panics;
 mod placement;
 mod planted;
 mod properties;
+mod readme;
 mod rings;
 mod riommu;
 mod s11_completion;

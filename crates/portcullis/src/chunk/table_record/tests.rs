@@ -1,7 +1,7 @@
 //! Compares what a table record takes to be spent with what is spent. A stream fills chunks of one table with mappings
 //! of any length; they are unmapped, and their invalidations complete at any later time.
 
-use super::super::chunks::{CHUNK_UNITS, SLOW_UNITS};
+use super::super::geometry::{CHUNK_UNITS, SLOW_UNITS};
 use super::page_states::Cleared;
 use super::*;
 use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};

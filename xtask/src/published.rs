@@ -1,0 +1,134 @@
+//! Tests that each published package builds without the rest of the repository. Each is packed as `cargo publish` packs
+//! it, and unpacked outside the workspace. There it is built and documented, beside the other packages.
+//!
+//! `cargo publish --dry-run --workspace` does the same and also asks the registry, so it does not run offline.
+
+use crate::failure::Failure;
+use crate::stages::succeed;
+use crate::workspace::{Package, Workspace, cargo};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, process};
+
+/// The packages that a kernel links. They are also built alone, without the features that other packages turn on.
+pub(crate) const NO_STD: [&str; 2] = ["portcullis", "portcullis-vtd"];
+
+const STAGE: &str = "published packages";
+
+/// Builds and documents all published packages.
+pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
+    let target = workspace.root.join(workspace.target_beside("published"));
+    let packages: Vec<&Package> = workspace.published().collect();
+    let unpacked = Unpacked::new(&workspace.root, &packages, &target, "workspace")?;
+    unpacked.cargo(&["build", "--package", NO_STD[0], "--package", NO_STD[1]])?;
+    unpacked.stands_for_itself()?;
+    unpacked.remove()
+}
+
+/// Unpacked packages. Their folder stays if one of them fails, so that its command can be repeated.
+struct Unpacked<'t> {
+    folder: PathBuf,
+    target: &'t Path,
+}
+
+impl<'t> Unpacked<'t> {
+    /// Packs packages of the workspace at `root`, and unpacks them. `name` makes the folder's name unique in this
+    /// process.
+    fn new(root: &Path, packages: &[&Package], target: &'t Path, name: &str) -> Result<Self, Failure> {
+        let folder = env::temp_dir().join(format!("portcullis-published-{name}-{}", process::id()));
+        fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
+        let unpacked = Self { folder, target };
+        let mut pack = vec!["package", "--quiet", "--no-verify", "--allow-dirty"];
+        pack.extend(packages.iter().flat_map(|package| ["--package", &package.name]));
+        unpacked.cargo_in(root, &pack)?;
+        for package in packages {
+            let archive = target.join("package").join(format!("{}.crate", package.folder()));
+            let mut tar = Command::new("tar");
+            // All files in an archive have one fixed time. With that time, cargo would not rebuild a changed file.
+            tar.args(["--extract", "--touch", "--gzip", "--file"])
+                .arg(archive)
+                .arg("--directory")
+                .arg(&unpacked.folder);
+            succeed(STAGE, &mut tar)?;
+        }
+        unpacked.write_workspace(packages)?;
+        // The lock file selects the dependencies of the workspace. They were downloaded already.
+        let lock = root.join("Cargo.lock");
+        fs::copy(&lock, unpacked.folder.join("Cargo.lock")).map_err(Failure::file(lock))?;
+        Ok(unpacked)
+    }
+
+    /// Writes a workspace of the packages, in which each finds the others without the registry.
+    fn write_workspace(&self, packages: &[&Package]) -> Result<(), Failure> {
+        let members: Vec<String> = packages.iter().map(|package| package.folder()).collect();
+        let mut text = format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n");
+        for package in packages.iter().filter(|package| package.library().is_some()) {
+            let _ = writeln!(text, "{} = {{ path = \"{}\" }}", package.name, package.folder());
+        }
+        let path = self.folder.join("Cargo.toml");
+        fs::write(&path, text).map_err(Failure::file(path))
+    }
+
+    /// Compiles and documents every package with all its features.
+    fn stands_for_itself(&self) -> Result<(), Failure> {
+        self.cargo(&["check", "--workspace", "--all-features"])?;
+        self.cargo(&["doc", "--workspace", "--all-features", "--no-deps"])
+    }
+
+    fn remove(self) -> Result<(), Failure> {
+        fs::remove_dir_all(&self.folder).map_err(Failure::file(self.folder))
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Result<(), Failure> {
+        self.cargo_in(&self.folder, arguments)
+    }
+
+    fn cargo_in(&self, folder: &Path, arguments: &[&str]) -> Result<(), Failure> {
+        let mut command = Command::new(cargo());
+        command.args(arguments).arg("--offline").arg("--target-dir").arg(self.target).current_dir(folder);
+        // As in the profile of the workspace: no debug information.
+        command.envs([("CARGO_PROFILE_DEV_DEBUG", "false"), ("CARGO_INCREMENTAL", "0")]);
+        succeed(STAGE, command.env("RUSTDOCFLAGS", "-D warnings"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Unpacked;
+    use crate::failure::Failure;
+    use crate::workspace::Package;
+    use std::{env, fs, process};
+
+    /// Builds a package with this library alone. `outside.md` lies beside the package, `inside.md` in it.
+    fn stands_for_itself(name: &str, library: &str) -> Result<(), Failure> {
+        let around = env::temp_dir().join(format!("portcullis-alone-{name}-{}", process::id()));
+        let root = around.join("alone");
+        fs::create_dir_all(root.join("src")).expect("a new folder");
+        for (file, text) in [
+            ("../outside.md", "Outside.\n"),
+            ("inside.md", "Inside.\n"),
+            ("Cargo.toml", "[package]\nname = \"alone\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n"),
+            ("Cargo.lock", "version = 4\n"),
+            ("src/lib.rs", library),
+        ] {
+            fs::write(root.join(file), text).expect("a new file");
+        }
+        let alone = r#"{"name": "alone", "version": "0.1.0", "targets": [], "dependencies": []}"#;
+        let alone: Package = serde_json::from_str(alone).expect("what cargo prints");
+        let target = around.join("target");
+        let unpacked = Unpacked::new(&root, &[&alone], &target, name).expect("a package");
+        let result = unpacked.stands_for_itself();
+        unpacked.remove().expect("ours");
+        fs::remove_dir_all(&around).expect("ours");
+        result
+    }
+
+    #[test]
+    fn a_path_that_leaves_the_package_is_found() {
+        stands_for_itself("inside", "#![doc = include_str!(\"../inside.md\")]\n").expect("nothing leaves it");
+        let leaves = stands_for_itself("outside", "#![doc = include_str!(\"../../outside.md\")]\n");
+        let Err(Failure::Stage { stage, command }) = leaves else { panic!("{leaves:?}") };
+        assert!(stage == "published packages" && command.contains("\"check\""), "{stage}: {command}");
+    }
+}
