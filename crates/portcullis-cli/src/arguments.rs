@@ -4,9 +4,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::{Protection, SubPage};
 #[cfg(target_os = "linux")]
 use portcullis_bench::Workload;
-use portcullis_sim::PayloadRule;
 use portcullis_sim::compare::ClockMode;
 use portcullis_sim::prefetch::Prefetching;
+use portcullis_sim::{PayloadRule, SERVER_WORKLOADS};
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Compares I/O memory protection designs on real DMA traces: what each design costs, and what it leaves exposed
@@ -30,6 +31,12 @@ pub(crate) enum Command {
     /// rules that broke
     #[command(override_usage = "portcullis attack [OPTIONS] [TRACES]...")]
     Attack(Box<AttackArguments>),
+    /// Simulates a server with its network card, link and clients: throughput, latency, CPU time, drops
+    ///
+    /// All of these result from events and not from formulas. The program first makes the same run with no protection.
+    /// docs/laboratory.md describes what is simulated, and lists the inputs.
+    #[command(after_long_help = server_workloads())]
+    Simulate(SimulateArguments),
     /// Reproduces published tables and figures, with the published number beside the reproduced one; adds some of our
     /// own
     ///
@@ -122,6 +129,66 @@ pub(crate) struct FiguresArguments {
     /// file, but no other file
     #[arg(long, value_name = "FILE", conflicts_with = "list")]
     pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct SimulateArguments {
+    /// The machine, by id, or a file in the format of `list machines --json`
+    #[arg(long)]
+    pub(crate) machine: String,
+    /// The workload: netperf-stream or netperf-rr
+    #[arg(long)]
+    pub(crate) workload: String,
+    /// The design, by id; parameters as in eiovar:k=512; `list designs` shows them
+    #[arg(long)]
+    pub(crate) design: String,
+    /// One of the protections that the design offers: strict, deferred or none
+    #[arg(long, value_parser = any_protection)]
+    pub(crate) protection: Protection,
+    /// CPUs that serve (default: 1)
+    #[arg(long, value_name = "N")]
+    pub(crate) cores: Option<u32>,
+    /// Flows, which are spread over the CPUs (default: one per CPU)
+    #[arg(long, value_name = "N")]
+    pub(crate) flows: Option<u32>,
+    /// Entries of each ring of the card (default: those of its driver)
+    #[arg(long, value_name = "N")]
+    pub(crate) ring: Option<u32>,
+    /// Largest batch of unmaps under one commit (default: that of the design)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) batch: Option<u8>,
+    /// Costs of the software of the protection layer: those of the machine's cost book, or zero, which leaves the waits
+    /// for hardware
+    #[arg(long, value_enum, default_value = "book")]
+    pub(crate) costs: Costs,
+    /// Sends no invalidation hint, as Linux did before October 2025
+    #[arg(long)]
+    pub(crate) no_hint: bool,
+    /// Sets a value of the machine, such as iotlb_entries=64; `list machines --json` shows all
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+    /// Seed of the clients
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Prints one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The costs of the software of the protection layer.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Costs {
+    /// Those of the cost book.
+    Book,
+    /// Zero.
+    Zero,
+}
+
+/// The list of workloads below the help of `simulate`.
+fn server_workloads() -> String {
+    let lines = SERVER_WORKLOADS.iter().map(|(id, _, what)| format!("\n  {id:<15} {what}"));
+    lines.fold("Workloads:".to_owned(), |all, line| all + &line)
 }
 
 /// Which designs run, on which work and which machine.
@@ -241,6 +308,13 @@ fn protection(text: &str) -> Result<Protection, String> {
         "strict" => Ok(Protection::Strict),
         "deferred" => Ok(Protection::Deferred),
         _ => Err("expected strict or deferred".to_owned()),
+    }
+}
+
+fn any_protection(text: &str) -> Result<Protection, String> {
+    match text {
+        "none" => Ok(Protection::None),
+        _ => protection(text).map_err(|expected| format!("{expected}, or none")),
     }
 }
 

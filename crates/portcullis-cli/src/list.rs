@@ -6,7 +6,7 @@ use crate::figures::{FigureInfo, table_of};
 use crate::table::{Column, Layout, wrap_behind};
 use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
-use portcullis_sim::{Machine, ParameterInfo, WORKLOADS, Work, WorkloadInfo};
+use portcullis_sim::{Machine, ParameterInfo, SERVER_WORKLOADS, WORKLOADS, Work, WorkloadInfo};
 use serde::Serialize;
 use std::io::Write;
 
@@ -54,7 +54,7 @@ struct BreachEntry {
 #[derive(Serialize)]
 struct WorkloadEntry {
     id: &'static str,
-    description: &'static str,
+    description: String,
     defaults: serde_json::Value,
     parameters: Vec<ParameterInfo>,
 }
@@ -152,17 +152,23 @@ fn design_paragraphs(designs: &[DesignEntry]) -> String {
 fn workloads() -> Vec<WorkloadEntry> {
     let entry = |info: &WorkloadInfo| WorkloadEntry {
         id: info.id,
-        description: info.description,
+        description: info.description.to_owned(),
         defaults: Work::parse(info.id).map_or(serde_json::Value::Null, |work| work.parameters()),
         parameters: info.parameters(),
     };
-    WORKLOADS.iter().map(entry).collect()
+    let of_servers = SERVER_WORKLOADS.iter().map(|(id, _, what)| WorkloadEntry {
+        id,
+        description: format!("for `simulate` only: {what}"),
+        defaults: serde_json::Value::Null,
+        parameters: Vec::new(),
+    });
+    WORKLOADS.iter().map(entry).chain(of_servers).collect()
 }
 
 /// A paragraph for each workload: what it does, and a line for each parameter.
 fn workload_paragraphs(workloads: &[WorkloadEntry]) -> String {
     let paragraph = |workload: &WorkloadEntry| {
-        let does = fact("does", workload.description);
+        let does = fact("does", &workload.description);
         let parameter = |one: &ParameterInfo| {
             let ParameterInfo { key, default, expected, description } = one;
             fact("parameter", &format!("{key} = {default}: {description}; {expected}"))

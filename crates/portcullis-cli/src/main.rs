@@ -19,6 +19,7 @@ mod machine_file;
 mod plan;
 mod replacement;
 mod show;
+mod simulate;
 mod table;
 mod totals;
 
@@ -108,6 +109,7 @@ fn run() -> Result<(), Failure> {
     match command.unwrap_or_else(|| Command::Compare(Box::new(CompareArguments::parse_from(["compare"])))) {
         Command::Compare(arguments) => compare::compare(&arguments, &mut out),
         Command::Attack(arguments) => attack::attack(&arguments, &mut out),
+        Command::Simulate(arguments) => simulate::simulate(&arguments, &mut out),
         Command::Figures(arguments) => figures::figures(&arguments, &mut out),
         #[cfg(target_os = "linux")]
         Command::Bench(arguments) => bench::bench(&arguments, &mut out),

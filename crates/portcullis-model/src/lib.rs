@@ -1,4 +1,5 @@
-//! A software model of an Intel VT-d remapping unit, and of devices that do DMA through it.
+//! A software model of an Intel VT-d remapping unit, and of devices that do DMA through it: [`Device`], which does what
+//! its caller says, and [`Nic`], a network card.
 //!
 //! [`Vtd`] exposes VT-d's registers, and reads VT-d's tables and invalidation queue from [`Ram`]. A driver cannot
 //! tell it from hardware, and the model knows nothing of the driver. It caches as silicon does: stale entries stay
@@ -22,6 +23,7 @@ mod host;
 mod iotlb_log;
 #[allow(unsafe_code, reason = "implements `portcullis_vtd::Mmio`")]
 mod mmio;
+mod nic;
 mod parameters;
 mod prefetch;
 mod ram;
@@ -33,6 +35,10 @@ pub use device::{Device, DmaError, Transfer};
 pub use host::{Host, HostLock};
 pub use iotlb_log::{Eviction, IotlbLog};
 pub use mmio::{Clock, ModelMmio};
+pub use nic::{
+    BusCounters, COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Frame, Moderation, Nic,
+    NicCounters, NicParameters, Output, PIECES_MAX, RingConfig, RingNumber,
+};
 pub use parameters::{ParameterError, Parameters};
 pub use prefetch::{PrefetcherError, PrefetcherSpec};
 pub use ram::Ram;

@@ -22,17 +22,18 @@ pub mod prefetch;
 pub mod priced;
 mod rates;
 mod run;
+pub mod simulate;
 pub mod totals;
 mod traffic;
 
 pub use account::Account;
 pub use engine::CostBook;
-pub use machine::{Machine, MachineError};
+pub use machine::{Adaptation, Machine, MachineError, NicDriver, Server, Software};
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
-    Churn, Job, LabDesign, LabUnit, Pace, ParameterInfo, Rings, RunError, WORKLOADS, Work, WorkloadError, WorkloadInfo,
-    machine_pace,
+    Churn, Job, LabDesign, LabUnit, Pace, ParameterInfo, Rings, RunError, SERVER_WORKLOADS, ServerError, ServerWork,
+    ServerWorkload, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace,
 };
 pub use traffic::{PayloadRule, Traffic};

@@ -74,7 +74,7 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    const fn exactly(bytes: u64) -> Self {
+    pub(crate) const fn exactly(bytes: u64) -> Self {
         Self { min: bytes, max: bytes }
     }
 

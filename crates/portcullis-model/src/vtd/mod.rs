@@ -202,6 +202,12 @@ impl Vtd {
         (next_ps != u64::MAX).then_some(next_ps)
     }
 
+    /// When the invalidation queue next does something: a descriptor takes effect.
+    pub fn next_queue_event_ps(&self) -> Option<u64> {
+        let next_ps = self.lock().queue.next_ps();
+        (next_ps != u64::MAX).then_some(next_ps)
+    }
+
     /// Translates a request of `source` for one address.
     ///
     /// # Errors

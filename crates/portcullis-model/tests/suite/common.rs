@@ -17,7 +17,7 @@ pub(crate) const QUEUE_ENTRIES: u64 = 256;
 
 pub(crate) struct Machine {
     pub(crate) ram: Arc<Ram>,
-    pub(crate) vtd: Vtd,
+    pub(crate) vtd: Arc<Vtd>,
     pub(crate) root: PhysAddr,
     pub(crate) queue: PhysAddr,
     pub(crate) status: PhysAddr,
@@ -33,7 +33,7 @@ impl Machine {
     }
 
     pub(crate) fn on(ram: Arc<Ram>, parameters: Parameters) -> Self {
-        let vtd = Vtd::new(parameters, Arc::clone(&ram));
+        let vtd = Arc::new(Vtd::new(parameters, Arc::clone(&ram)));
         let [root, queue, status] = [(); 3].map(|()| ram.allocate().unwrap());
         let machine = Self { ram, vtd, root, queue, status, tail: 0, now_ps: 0 };
         machine.write(RTADDR, 8, root.as_u64());

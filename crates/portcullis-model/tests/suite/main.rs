@@ -4,6 +4,7 @@ mod common;
 mod device;
 mod driver;
 mod invalidation;
+mod nic;
 mod prefetching;
 mod queue;
 mod rings;

@@ -4,7 +4,7 @@ use portcullis::platform::Step;
 use serde::{Deserialize, Serialize};
 
 /// The cost book of a machine. All values are in core cycles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostBook {
     /// A map, apart from the steps below: entry, checks, exit.
@@ -111,6 +111,13 @@ pub struct CostBook {
 }
 
 impl CostBook {
+    /// A book in which software costs nothing. A turn of a spin keeps its cost, because time must pass while a core
+    /// spins.
+    #[must_use]
+    pub fn free(&self) -> Self {
+        Self { poll: self.poll, ..Self::default() }
+    }
+
     /// The cost of `entries` neighbouring entries, if the first costs `first`.
     #[inline(always)]
     fn neighbours(&self, first: u64, entries: usize) -> u64 {

@@ -1,17 +1,20 @@
 //! Virtual cores in virtual time.
 //!
-//! Each core is a fiber, and one OS thread runs them all. A core has its own clock, and everything that it does
-//! advances this clock. Before a core touches anything shared, it calls [`Engine::sync`], which first lets every core
-//! with an earlier clock run. Shared state therefore changes in the order of virtual time, regardless of the order in
-//! which fibers run. Ties go to the lower core number, so that every run is the same.
+//! Each core is a fiber, and so is each *actor*: a device or a client beside the CPUs. One OS thread runs them all. A
+//! core has its own clock, and everything that it does advances this clock. Before a core touches anything shared, it
+//! calls [`Engine::sync`], which first lets every core with an earlier clock run. Shared state therefore changes in the
+//! order of virtual time, regardless of the order in which fibers run. Ties go to the lower core number, so that every
+//! run is the same.
 
 mod cost;
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
 mod fiber;
+mod interrupts;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
 mod unmapping;
+mod waiting;
 
 pub use cost::CostBook;
 pub use lock::LabLock;
@@ -19,6 +22,7 @@ pub(crate) use one_thread::OneThread;
 
 use crate::account::Account;
 use fiber::{Fiber, Suspender};
+use interrupts::{InterruptHandler, Pending};
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
 use portcullis_model::Vtd;
@@ -28,8 +32,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
+use waiting::Waiters;
 
-/// Number of a virtual core.
+/// Number of a virtual core. Actors are numbered after the CPUs.
 pub type Core = usize;
 
 /// Converts between core cycles and picoseconds.
@@ -62,8 +67,11 @@ impl Frequency {
 }
 
 /// Something that cores wait for, identified by a number that the workload chooses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
+
+/// What a core or an actor runs.
+pub type Body = Box<dyn FnOnce()>;
 
 /// A core that can continue at a time. Ordered by time, then by core.
 type Turn = Reverse<(u64, Core)>;
@@ -71,14 +79,27 @@ type Turn = Reverse<(u64, Core)>;
 /// How often each step of the protection layer was charged.
 pub(crate) type StepCounts = FxHashMap<Step, u64>;
 
-/// The state of one virtual core.
+/// The state of a virtual core or an actor.
 struct CoreState {
+    /// Whether this is an actor. Time passes for an actor only while it sleeps or waits. Nothing is charged to it, and
+    /// it takes no interrupts.
+    is_actor: bool,
     now_ps: Cell<u64>,
+    /// The time of its turn, while it is ready. Its other entries among the ready cores are stale.
+    turn_ps: Cell<Option<u64>>,
+    /// When its present rest began, if an interrupt may shorten it.
+    resting_since_ps: Cell<Option<u64>>,
+    /// The event that it waits for.
+    waits_for: Cell<Option<Event>>,
     /// How many locks it holds. Interrupts are masked while it holds any.
     masked: Cell<u32>,
     in_interrupt: Cell<bool>,
     /// When its timer fires, if it is armed.
     timer_ps: Cell<Option<u64>>,
+    /// Device interrupts that were raised and not taken.
+    interrupts: RefCell<Pending>,
+    /// Cycles of work that is not protection.
+    busy_cycles: Cell<u64>,
     /// Whether its work is now charged as protection.
     charging: Cell<bool>,
     /// Whether it is inside a single unmap that has not cleared its mapping yet.
@@ -91,10 +112,12 @@ struct CoreState {
 
 /// The engine. One per simulated machine, on one thread.
 pub struct Engine {
+    /// The CPUs, and behind them the actors.
     cores: Vec<CoreState>,
+    cpus: usize,
     ready: RefCell<BinaryHeap<Turn>>,
     /// Cores that wait for an event, see [`Engine::wait_until`].
-    waiting: RefCell<Vec<(Core, Event)>>,
+    waiters: RefCell<Waiters>,
     current: Cell<Option<Core>>,
     /// Before this moment the running core need not wait for another core, and has no interrupt to take. It is the
     /// earlier of the first turn among the ready cores and the core's own timer. Zero if it must be computed.
@@ -108,7 +131,15 @@ pub struct Engine {
     coherent: bool,
     hardware: OnceCell<Arc<Vtd>>,
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
+    on_interrupt: RefCell<Option<InterruptHandler>>,
     on_taken_down: RefCell<Option<Rc<dyn Fn()>>>,
+}
+
+/// A deadlocked run: its cores wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stuck {
+    /// How many cores wait.
+    pub cores: usize,
 }
 
 /// Leaves the engine with no core running, even if a run ends by a panic.
@@ -118,9 +149,13 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.current.set(None);
         self.0.ready.borrow_mut().clear();
-        self.0.waiting.borrow_mut().clear();
+        self.0.waiters.borrow_mut().clear();
         for core in &self.0.cores {
             core.suspender.borrow_mut().take();
+            core.turn_ps.set(None);
+            core.resting_since_ps.set(None);
+            core.waits_for.set(None);
+            core.interrupts.borrow_mut().clear();
             core.masked.set(0);
             core.taking_down.set(false);
         }
@@ -131,34 +166,40 @@ impl Drop for Stop<'_> {
 }
 
 impl CoreState {
-    #[cold]
-    fn count(&self, step: Step) {
-        *self.steps.borrow_mut().entry(step).or_default() += 1;
-    }
-
-    fn takes_interrupts(&self) -> bool {
-        self.masked.get() == 0 && !self.in_interrupt.get()
-    }
-}
-
-impl Engine {
-    /// An engine of `cores` idle cores at time zero.
-    pub fn new(cores: usize, frequency: Frequency, costs: CostBook, coherent: bool) -> Self {
-        let core = || CoreState {
+    fn new(is_actor: bool) -> Self {
+        Self {
+            is_actor,
             now_ps: Cell::new(0),
+            turn_ps: Cell::new(None),
+            resting_since_ps: Cell::new(None),
+            waits_for: Cell::new(None),
             masked: Cell::new(0),
             in_interrupt: Cell::new(false),
             timer_ps: Cell::new(None),
+            interrupts: RefCell::default(),
+            busy_cycles: Cell::new(0),
             charging: Cell::new(false),
             taking_down: Cell::new(false),
             account: RefCell::default(),
             steps: RefCell::default(),
             suspender: RefCell::default(),
-        };
+        }
+    }
+
+    #[cold]
+    fn count(&self, step: Step) {
+        *self.steps.borrow_mut().entry(step).or_default() += 1;
+    }
+}
+
+impl Engine {
+    /// `cpus` idle CPUs at time zero.
+    pub fn new(cpus: usize, frequency: Frequency, costs: CostBook, coherent: bool) -> Self {
         Self {
-            cores: (0..cores).map(|_| core()).collect(),
+            cores: (0..cpus).map(|_| CoreState::new(false)).collect(),
+            cpus,
             ready: RefCell::default(),
-            waiting: RefCell::default(),
+            waiters: RefCell::default(),
             current: Cell::new(None),
             horizon_ps: Cell::new(0),
             outside_ps: Cell::new(0),
@@ -169,8 +210,16 @@ impl Engine {
             coherent,
             hardware: OnceCell::new(),
             on_timer: RefCell::default(),
+            on_interrupt: RefCell::default(),
             on_taken_down: RefCell::default(),
         }
+    }
+
+    /// Adds idle actors, which are numbered after the CPUs.
+    #[must_use]
+    pub fn with_actors(mut self, actors: usize) -> Self {
+        self.cores.extend((0..actors).map(|_| CoreState::new(true)));
+        self
     }
 
     /// Sets the hardware for whose completions spinning cores wait.
@@ -183,12 +232,12 @@ impl Engine {
         *self.on_timer.borrow_mut() = handler;
     }
 
-    /// Number of cores.
+    /// Number of CPUs. Actors do not count.
     pub fn cores(&self) -> usize {
-        self.cores.len()
+        self.cpus
     }
 
-    /// The running core, if there is one.
+    /// The running core or actor, if there is one.
     pub fn current(&self) -> Option<Core> {
         self.current.get()
     }
@@ -222,12 +271,17 @@ impl Engine {
 
     /// The counts of steps, by core.
     pub(crate) fn steps_by_core(&self) -> Vec<StepCounts> {
-        self.cores.iter().map(|core| core.steps.borrow().clone()).collect()
+        self.cores[..self.cpus].iter().map(|core| core.steps.borrow().clone()).collect()
     }
 
     /// The cycles charged to each core.
     pub(crate) fn cycles_by_core(&self) -> Vec<u64> {
-        self.cores.iter().map(|core| core.account.borrow().cycles()).collect()
+        self.cores[..self.cpus].iter().map(|core| core.account.borrow().cycles()).collect()
+    }
+
+    /// The cycles of [work that is not protection](Engine::busy) on each core.
+    pub fn busy_cycles_by_core(&self) -> Vec<u64> {
+        self.cores[..self.cpus].iter().map(|core| core.busy_cycles.get()).collect()
     }
 
     /// Resets the longest search, because the measured part begins now.
@@ -240,39 +294,54 @@ impl Engine {
     ///
     /// # Panics
     /// Panics if the remaining cores wait for each other: the workload is deadlocked.
-    pub fn run(self: &Rc<Self>, bodies: Vec<Box<dyn FnOnce()>>) -> u64 {
-        assert!(bodies.len() <= self.cores.len(), "more bodies than cores");
+    pub fn run(self: &Rc<Self>, bodies: Vec<Body>) -> u64 {
+        self.run_beside(bodies, Vec::new())
+            .unwrap_or_else(|stuck| panic!("{} virtual cores wait for each other and none can go on", stuck.cores))
+    }
+
+    /// Runs one body per core and one per actor, all from the same moment, until the bodies of all cores have ended.
+    /// The actors are then stopped wherever they are. Returns how long the longest core took, in picoseconds.
+    ///
+    /// # Errors
+    /// [`Stuck`] if neither the remaining cores nor the actors can continue.
+    ///
+    /// # Panics
+    /// If there are more bodies than cores or actors.
+    pub fn run_beside(self: &Rc<Self>, bodies: Vec<Body>, actors: Vec<Body>) -> Result<u64, Stuck> {
+        assert!(bodies.len() <= self.cpus, "more bodies than cores");
+        assert!(actors.len() <= self.cores.len() - self.cpus, "more bodies than actors");
         let start_ps = self.outside_ps.get();
-        let mut fibers: Vec<Fiber> = Vec::with_capacity(bodies.len());
-        for (core, body) in bodies.into_iter().enumerate() {
+        let mut running = bodies.len();
+        let mut fibers: Vec<Option<Fiber>> = self.cores.iter().map(|_| None).collect();
+        for (core, body) in bodies.into_iter().enumerate().chain((self.cpus..).zip(actors)) {
             let fiber = Fiber::new(body);
             self.cores[core].now_ps.set(start_ps);
             *self.cores[core].suspender.borrow_mut() = Some(fiber.suspender());
-            fibers.push(fiber);
-            self.ready.borrow_mut().push(Reverse((start_ps, core)));
+            fibers[core] = Some(fiber);
+            self.set_turn(start_ps, core);
         }
         // Dropped before the fibers: while a panic unwinds them, no core runs, and calls to the engine do nothing.
         let stop = Stop(self);
-        let mut running = fibers.len();
         let mut end_ps = start_ps;
         while running > 0 {
-            let turn = self.ready.borrow_mut().pop();
-            let Some(Reverse((_, core))) = turn else {
-                panic!("{running} virtual cores wait for each other and none can go on");
-            };
+            let Some((at_ps, core)) = self.first_turn() else { return Err(Stuck { cores: running }) };
+            self.ready.borrow_mut().pop();
+            let state = &self.cores[core];
+            state.turn_ps.set(None);
+            state.now_ps.set(state.now_ps.get().max(at_ps));
             self.current.set(Some(core));
             self.horizon_ps.set(0);
-            let ended = fibers[core].resume();
+            let ended = fibers[core].as_mut().expect("what has a turn has a body").resume();
             self.current.set(None);
-            if ended {
+            if ended && !state.is_actor {
                 running -= 1;
-                end_ps = end_ps.max(self.cores[core].now_ps.get());
-                self.wake(self.cores[core].now_ps.get(), |_| true);
+                end_ps = end_ps.max(state.now_ps.get());
+                self.wake_all(state.now_ps.get());
             }
         }
         drop(stop);
         self.outside_ps.set(end_ps);
-        end_ps - start_ps
+        Ok(end_ps - start_ps)
     }
 
     fn state(&self) -> Option<&CoreState> {
@@ -291,25 +360,46 @@ impl Engine {
     #[cold]
     fn sync_with_others(&self, core: Core) {
         let state = &self.cores[core];
-        let mine = Reverse((state.now_ps.get(), core));
-        // `Reverse` makes the greatest turn the earliest.
-        let earlier = self.ready.borrow().peek().is_some_and(|first| *first > mine);
-        if earlier {
-            self.ready.borrow_mut().push(mine);
-            self.suspend(state);
-        }
+        self.let_earlier_go(core, state);
         self.take_interrupt(state);
         self.find_horizon(state);
     }
 
+    /// Suspends the running core until no other turn is earlier.
+    fn let_earlier_go(&self, core: Core, state: &CoreState) {
+        let now_ps = state.now_ps.get();
+        if self.first_turn().is_some_and(|first| first < (now_ps, core)) {
+            self.set_turn(now_ps, core);
+            self.suspend(state);
+        }
+    }
+
     fn find_horizon(&self, state: &CoreState) {
-        let first_ps = self.ready.borrow().peek().map_or(u64::MAX, |Reverse((at_ps, _))| *at_ps);
-        self.horizon_ps.set(state.timer_ps.get().map_or(first_ps, |timer_ps| timer_ps.min(first_ps)));
+        let first_ps = self.first_turn().map_or(u64::MAX, |(at_ps, _)| at_ps);
+        self.horizon_ps.set(state.interrupt_ps().map_or(first_ps, |interrupt_ps| interrupt_ps.min(first_ps)));
+    }
+
+    /// The earliest turn of the ready cores.
+    fn first_turn(&self) -> Option<(u64, Core)> {
+        let mut ready = self.ready.borrow_mut();
+        loop {
+            let Reverse((at_ps, core)) = *ready.peek()?;
+            if self.cores[core].turn_ps.get() == Some(at_ps) {
+                return Some((at_ps, core));
+            }
+            ready.pop();
+        }
+    }
+
+    /// Sets the turn of a core, and replaces the one that it may have.
+    fn set_turn(&self, at_ps: u64, core: Core) {
+        self.cores[core].turn_ps.set(Some(at_ps));
+        self.ready.borrow_mut().push(Reverse((at_ps, core)));
     }
 
     /// Makes a core ready at a time.
     fn make_ready(&self, at_ps: u64, core: Core) {
-        self.ready.borrow_mut().push(Reverse((at_ps, core)));
+        self.set_turn(at_ps, core);
         self.horizon_ps.set(self.horizon_ps.get().min(at_ps));
     }
 
@@ -317,39 +407,6 @@ impl Engine {
         let suspender = state.suspender.borrow_mut().take().expect("a running core has a suspender");
         suspender.suspend();
         *state.suspender.borrow_mut() = Some(suspender);
-    }
-
-    /// Runs the timer's handler if it is due and interrupts are enabled. It is nested in the core's current work.
-    fn take_interrupt(&self, state: &CoreState) {
-        let due = state.timer_ps.get().is_some_and(|timer_ps| timer_ps <= state.now_ps.get());
-        if !due || !state.takes_interrupts() {
-            return;
-        }
-        let handler = self.on_timer.borrow().clone();
-        state.timer_ps.set(None);
-        if let Some(handler) = handler {
-            let phase = state.account.borrow().phase();
-            state.in_interrupt.set(true);
-            let charging = state.charging.replace(true);
-            handler();
-            state.charging.set(charging);
-            state.in_interrupt.set(false);
-            state.account.borrow_mut().resume(phase);
-        }
-    }
-
-    /// Arms the timer of the running core for `at_ps`, unless it is armed for an earlier time.
-    pub fn arm_timer(&self, at_ps: u64) {
-        if let Some(state) = self.state() {
-            let earliest = state.timer_ps.get().map_or(at_ps, |timer_ps| timer_ps.min(at_ps));
-            state.timer_ps.set(Some(earliest));
-            self.horizon_ps.set(self.horizon_ps.get().min(earliest));
-        }
-    }
-
-    /// When the timer of the running core fires, if it is armed.
-    pub fn own_timer_ps(&self) -> Option<u64> {
-        self.state().and_then(|state| state.timer_ps.get())
     }
 
     /// Runs `work` and charges its cost as protection.
@@ -365,7 +422,7 @@ impl Engine {
     /// Adds `cycles` of work to the running core.
     #[inline]
     fn charge(&self, cycles: u64) {
-        if let Some(state) = self.state() {
+        if let Some(state) = self.state().filter(|state| !state.is_actor) {
             state.now_ps.set(state.now_ps.get() + self.frequency.picoseconds(cycles));
             if state.charging.get() {
                 state.account.borrow_mut().work(cycles);
@@ -433,98 +490,29 @@ impl Engine {
     /// One turn of a spin on the hardware: sleeps until the hardware has an event or an interrupt comes, and charges
     /// the time.
     pub(crate) fn pause(&self, _wait: Wait) {
-        let next_ps = self.hardware.get().and_then(|hardware| hardware.next_event_ps());
-        let Some(state) = self.state() else {
+        // With actors, most events of the hardware are walks for devices, for which no CPU spins.
+        let has_actors = self.cores.len() > self.cpus;
+        let next = |hardware: &Arc<Vtd>| match has_actors {
+            true => hardware.next_queue_event_ps(),
+            false => hardware.next_event_ps(),
+        };
+        let next_ps = self.hardware.get().and_then(next);
+        let Some(core) = self.current.get() else {
             let step_ps = self.frequency.picoseconds(self.costs.poll);
             self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
             return;
         };
+        let state = &self.cores[core];
         let start_ps = state.now_ps.get();
-        let mut until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
-        if state.takes_interrupts() {
-            until_ps = state.timer_ps.get().map_or(until_ps, |timer_ps| until_ps.min(timer_ps.max(start_ps)));
-        }
-        state.now_ps.set(until_ps);
+        let until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
+        self.rest_until(core, state, until_ps);
         if state.charging.get() {
-            state.account.borrow_mut().hardware_wait(self.frequency.cycles(until_ps - start_ps));
+            state.account.borrow_mut().hardware_wait(self.frequency.cycles(state.now_ps.get() - start_ps));
         }
         self.sync();
         // Polling reads memory, not the unit, so the unit must have written its statuses by now.
         if let Some(hardware) = self.hardware.get() {
             hardware.advance(state.now_ps.get());
-        }
-    }
-
-    /// Lets the running core sleep, uncharged, until `at_ps`. Its timer may fire in the meantime, unless it holds a
-    /// lock.
-    pub fn sleep_until(&self, at_ps: u64) {
-        let Some(state) = self.state() else {
-            self.outside_ps.set(self.outside_ps.get().max(at_ps));
-            return;
-        };
-        while state.now_ps.get() < at_ps {
-            let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
-            let until_ps = timer_ps.map_or(at_ps, |timer_ps| timer_ps.clamp(state.now_ps.get(), at_ps));
-            state.now_ps.set(until_ps);
-            self.sync();
-        }
-    }
-
-    /// Suspends the running core, uncharged, until `condition` holds. Another core makes it true and then
-    /// [notifies](Engine::notify) `event`. The timer of the running core may fire in the meantime, unless it holds a
-    /// lock.
-    pub fn wait_until(&self, event: Event, condition: impl Fn() -> bool) {
-        let Some(core) = self.current.get() else { return };
-        let state = &self.cores[core];
-        while !condition() {
-            self.waiting.borrow_mut().push((core, event));
-            let timer_ps = state.timer_ps.get().filter(|_| state.takes_interrupts());
-            if let Some(timer_ps) = timer_ps {
-                // The core gets a turn for its timer. If it is woken before, `wake` removes this turn.
-                self.make_ready(timer_ps.max(state.now_ps.get()), core);
-            }
-            self.suspend(state);
-            let woken_by_timer = self.waiting.borrow().iter().any(|(waiting, _)| *waiting == core);
-            if let Some(timer_ps) = timer_ps.filter(|_| woken_by_timer) {
-                self.waiting.borrow_mut().retain(|(waiting, _)| *waiting != core);
-                state.now_ps.set(state.now_ps.get().max(timer_ps));
-                self.take_interrupt(state);
-            }
-        }
-    }
-
-    /// Wakes the cores that wait for `event`, so that they check their conditions. Their clocks advance at least to
-    /// that of the running core.
-    #[inline]
-    pub fn notify(&self, event: Event) {
-        if self.waiting.borrow().is_empty() {
-            return;
-        }
-        self.wake(self.now_ps(), |waited_for| waited_for == event);
-    }
-
-    /// Wakes every waiting core.
-    pub fn notify_all(&self) {
-        self.wake(self.now_ps(), |_| true);
-    }
-
-    fn wake(&self, now_ps: u64, wanted: impl Fn(Event) -> bool) {
-        let mut waiting = self.waiting.borrow_mut();
-        let mut index = 0;
-        while index < waiting.len() {
-            let (core, event) = waiting[index];
-            if !wanted(event) {
-                index += 1;
-                continue;
-            }
-            waiting.remove(index);
-            let state = &self.cores[core];
-            if state.timer_ps.get().is_some() {
-                // Removes the turn for its timer.
-                self.ready.borrow_mut().retain(|Reverse((_, ready))| *ready != core);
-            }
-            state.now_ps.set(state.now_ps.get().max(now_ps));
-            self.make_ready(state.now_ps.get(), core);
         }
     }
 }

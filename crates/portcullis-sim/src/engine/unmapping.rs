@@ -14,9 +14,10 @@ impl Engine {
     /// if the pages stay mapped for other mappings.
     pub(crate) fn unmapping<R>(&self, unmap: impl FnOnce() -> R) -> (R, bool) {
         let Some(state) = self.state() else { return (unmap(), false) };
-        state.taking_down.set(true);
+        // An interrupt handler may unmap during this unmap.
+        let outer = state.taking_down.replace(true);
         let result = self.charged(unmap);
-        (result, !state.taking_down.replace(false))
+        (result, !state.taking_down.replace(outer))
     }
 
     /// Called when the running core enters `phase`. An unmap that turns to the hardware, or frees the address without

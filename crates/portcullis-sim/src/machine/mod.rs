@@ -1,8 +1,10 @@
 //! Machines: a cost book, an IOMMU, and the rates that the machine reaches unprotected.
 
 mod named;
+mod server;
 mod value;
 
+pub use server::{Adaptation, NicDriver, Server, Software};
 pub use value::MachineError;
 
 use crate::engine::{CostBook, Frequency};
@@ -49,12 +51,15 @@ pub struct Machine {
     /// The values that are neither published nor measured, by name. Each has the range in which it is believed to lie.
     /// The advice is tried at both ends.
     pub assumed: BTreeMap<String, [f64; 2]>,
+    /// The rest of the server, if it is known. Only such a machine can be simulated as a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Server>,
 }
 
 impl Machine {
     /// Every machine.
     pub fn all() -> Vec<Self> {
-        vec![named::r210_cx3(), named::cascadelake_cx5()]
+        vec![named::r210_cx3(), named::r210_bcm57810(), named::cascadelake_cx5()]
     }
 
     /// The machine called `id`.

@@ -3,7 +3,7 @@
 //! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's
 //! own code timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
 
-use super::Machine;
+use super::{Machine, server};
 use crate::engine::CostBook;
 use portcullis_model::Parameters;
 use std::collections::BTreeMap;
@@ -146,6 +146,22 @@ pub(super) fn r210_cx3() -> Machine {
             ("invalidation_ps", 250_000.0, 450_000.0),
             ("wait_ps", 90_000.0, 290_000.0),
         ]),
+        server: Some(server::r210_cx3()),
+    }
+}
+
+/// The other machine of EiovaR, which differs only in its network card.
+pub(super) fn r210_bcm57810() -> Machine {
+    const CYCLES_PER_PACKET: f64 = 1200.0; // [R] calibration: 9.40 Gb/s at 31.4 % of a core
+    const SEGMENT_BYTES: f64 = 1448.0; // 1500 less headers
+    Machine {
+        id: "r210-bcm57810".to_owned(),
+        description: "Xeon E3-1220 3.1 GHz, one core, walks that do not snoop, BCM57810 10 GbE (2013)".to_owned(),
+        source: "as `r210-cx3`, the same computer; the rate and the cycles with no protection of rIOMMU".to_owned(),
+        link_gbps: Some(9.40), // [R] calibration, Netperf stream: the line rate
+        unprotected_cycles_per_byte: CYCLES_PER_PACKET / SEGMENT_BYTES,
+        server: Some(server::r210_bcm57810()),
+        ..r210_cx3()
     }
 }
 
@@ -283,6 +299,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("invalidation_ps", 40_000.0, 1_400_000.0),
             ("wait_ps", 20_000.0, 700_000.0),
         ]),
+        server: None,
     }
 }
 

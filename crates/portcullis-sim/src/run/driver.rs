@@ -132,7 +132,8 @@ impl<'w> Driver<'w> {
         }
         let world = self.world;
         let under_way = &world.maps[self.core];
-        under_way.buffer.replace(Some((device, segments.clone())));
+        // An interrupt handler may map during this map.
+        let outer = under_way.buffer.replace(Some((device, segments.clone())));
         let domain = &world.domains[device];
         let request = |segments: &[Segment]| {
             let mut request = Request::new(segments, access)?;
@@ -186,7 +187,7 @@ impl<'w> Driver<'w> {
             }
             Err(error) => world.fail(RunError::Map(error)),
         }
-        under_way.buffer.replace(None);
+        under_way.buffer.replace(outer);
         under_way.ended.set(under_way.ended.get() + 1);
         world.worked();
         world.engine.notify(Wanted::Map(self.core).into());
@@ -254,11 +255,11 @@ impl<'w> Driver<'w> {
         let world = self.world;
         let (device, ranges) = (live.device, live.ranges.clone());
         let under_way = &world.unmaps[self.core];
-        under_way.replace(Some((slot, live)));
+        let outer = under_way.replace(Some((slot, live)));
         let domain = &world.domains[device];
         let unmap = || ranges.iter().try_for_each(|range| domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT));
         let (unmapped, was_told) = world.engine.unmapping(unmap);
-        let (slot, live) = under_way.take().expect("the unmap that was under way here");
+        let (slot, live) = under_way.replace(outer).expect("the unmap that was under way here");
         if let Err(error) = unmapped {
             return world.fail(match error {
                 RawUnmapError::Refused(error) => RunError::Unmap(error),

@@ -12,6 +12,7 @@ mod observers;
 mod ranges;
 mod replay;
 mod rings;
+mod server;
 mod shown;
 mod workload;
 mod world;
@@ -23,6 +24,8 @@ pub use adversary::{
 pub use churn::Churn;
 pub use design::LabDesign;
 pub use rings::Rings;
+pub(crate) use server::Served;
+pub use server::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 
@@ -58,6 +61,8 @@ pub enum Work {
     Rings(Rings),
     /// Maps and unmaps in memory that other programs use too.
     Churn(Churn),
+    /// Serves clients behind a network card.
+    Server(ServerWork),
 }
 
 impl Work {
@@ -67,7 +72,13 @@ impl Work {
             Self::Trace(trace, _) => replay::cores(trace),
             Self::Rings(rings) => rings.count as usize,
             Self::Churn(churn) => churn.cores as usize,
+            Self::Server(work) => work.cores as usize,
         }
+    }
+
+    /// The number of actors beside its cores.
+    fn actors(&self) -> usize {
+        if matches!(self, Self::Server(_)) { server::ACTORS } else { 0 }
     }
 
     /// The kind of device for which it is, on `machine`.
@@ -81,6 +92,7 @@ impl Work {
             Self::Trace(trace, _) => replay::live_pages_max(trace),
             Self::Rings(rings) => rings.live_pages_max(),
             Self::Churn(churn) => churn.live.into(),
+            Self::Server(work) => u64::from(work.receive_entries) + u64::from(work.transmit_entries),
         }
     }
 
@@ -97,26 +109,32 @@ impl Work {
     fn devices(&self) -> Vec<SourceId> {
         match self {
             Self::Trace(trace, _) => trace.devices.clone(),
-            Self::Rings(_) | Self::Churn(_) => vec![rings::DEVICE],
+            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => vec![rings::DEVICE],
         }
     }
 
     fn unexplained_accesses(&self) -> u64 {
         match self {
             Self::Trace(_, joined) => joined.as_ref().map_or(0, |joined| joined.unexplained),
-            Self::Rings(_) | Self::Churn(_) => 0,
+            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => 0,
         }
     }
 
     /// The physical memory of the host, for designs that map all of it: everything below the end of the highest
-    /// buffer.
-    fn memory(&self) -> Vec<Segment> {
-        let end = match self {
-            Self::Trace(trace, joined) => replay::memory_end(trace, joined.as_deref()),
-            Self::Rings(rings) => rings.memory_end(),
-            Self::Churn(_) => buffers_end(),
+    /// buffer, and the rings of a network card.
+    fn memory(&self, machine: &Machine) -> Vec<Segment> {
+        let (end, rings) = match self {
+            Self::Trace(trace, joined) => (replay::memory_end(trace, joined.as_deref()), None),
+            Self::Rings(rings) => (rings.memory_end(), None),
+            Self::Churn(_) => (buffers_end(), None),
+            Self::Server(work) => {
+                let driver = machine.server.as_ref().map(|server| &server.driver);
+                let end = driver.map_or(0, |driver| server::buffers_end(driver, work));
+                (end, Some(server::ring_memory(machine)))
+            }
         };
-        vec![Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) }]
+        let below = Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) };
+        std::iter::once(below).chain(rings).collect()
     }
 }
 
@@ -256,6 +274,9 @@ pub enum RunError {
     /// A commit failed.
     #[error("a commit failed: {0}")]
     Commit(CommitError),
+    /// No frame arrived at a client of a server for a second.
+    #[error("no client made progress for a second of virtual time")]
+    NoProgress,
 }
 
 fn remedy(design: &str, would_do: Option<u32>) -> String {
@@ -294,6 +315,8 @@ pub(crate) struct Measured {
     /// The age of the oldest stale buffer in each piece of the run, and the length of a piece.
     pub(crate) oldest_stale_ps: Vec<u64>,
     pub(crate) piece_ps: u64,
+    /// The results of a server.
+    pub(crate) served: Option<Served>,
 }
 
 /// The pace at which the unprotected work reaches the machine's rate: the factor for the pauses of the work.
@@ -308,7 +331,7 @@ pub fn machine_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: 
                 (bytes as f64 * 8.0 / machine.unprotected_gbps(work.traffic(machine)) / 1e3, trace.statistics.span_us);
             Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
         }
-        Work::Rings(_) | Work::Churn(_) => Pace::Gaps(1.0),
+        Work::Rings(_) | Work::Churn(_) | Work::Server(_) => Pace::Gaps(1.0),
     })
 }
 
@@ -367,10 +390,12 @@ pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), Run
 fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
     let mut world = World::new(job, None)?;
     prepare(&world.engine, &world.vtd);
-    let exposure = world.subscribe(Exposure::of(&world, job.protection));
-    let residual = world.subscribe(Residual::default());
+    let (exposure, residual) = match job.work {
+        Work::Server(_) => Default::default(),
+        _ => (world.subscribe(Exposure::of(&world, job.protection)), world.subscribe(Residual::default())),
+    };
     let world = world.ready();
-    let start = perform(&world, job);
+    let (start, served) = perform(&world, job);
     if let Some(error) = world.failure.borrow_mut().take() {
         return Err(error);
     }
@@ -414,13 +439,14 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
         span_ps: worked_ps - start.now_ps,
         oldest_stale_ps: over_time.ages_ps().to_vec(),
         piece_ps: over_time.piece_ps(),
+        served,
     };
     Ok((measured, world.vtd.clone()))
 }
 
-/// Does the work of `job`. Returns where its measured part began.
-fn perform(world: &Rc<World>, job: &Job<'_>) -> Start {
-    match &job.work {
+/// Does the work of `job`. Returns where its measured part began, and the results of a server.
+fn perform(world: &Rc<World>, job: &Job<'_>) -> (Start, Option<Served>) {
+    let start = match &job.work {
         Work::Trace(trace, joined) => {
             replay::prepare(world, trace, joined.as_ref());
             let start = Start::of(world);
@@ -441,7 +467,12 @@ fn perform(world: &Rc<World>, job: &Job<'_>) -> Start {
             churn.serve(job.machine);
             start
         }
-    }
+        Work::Server(work) => {
+            let (start, served) = server::serve(world, job, work);
+            return (start, Some(served));
+        }
+    };
+    (start, None)
 }
 
 /// The state at the beginning of the measured part of a run.

@@ -25,7 +25,7 @@ impl ShownPayloads {
                 let furthest = joined.as_ref().map(|joined| furthest(trace, joined));
                 Some(Captured { trace: trace.clone(), furthest })
             }
-            Work::Rings(_) | Work::Churn(_) => None,
+            Work::Rings(_) | Work::Churn(_) | Work::Server(_) => None,
         })
     }
 

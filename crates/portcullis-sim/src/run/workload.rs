@@ -199,6 +199,7 @@ impl Work {
             Self::Trace(..) => Value::Null,
             Self::Rings(rings) => json!(rings),
             Self::Churn(churn) => json!(churn),
+            Self::Server(_) => Value::Null,
         }
     }
 }

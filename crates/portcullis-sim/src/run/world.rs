@@ -7,6 +7,7 @@ use super::ranges::Ranges;
 use super::shown::ShownPayloads;
 use super::{Job, RunError, Work, replay};
 use crate::engine::{Engine, Event};
+use crate::machine::Machine;
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
 use crate::rates::CoreWork;
@@ -23,7 +24,12 @@ use std::sync::Arc;
 pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 
 /// Memory for tables. It lies in the upper half of what the machine can address, so that it does not overlap buffers.
-const TABLES_BYTES: u64 = 512 << 20;
+pub(super) const TABLES_BYTES: u64 = 512 << 20;
+
+/// Where the memory for tables begins on `machine`.
+pub(super) fn tables_base(machine: &Machine) -> PhysAddr {
+    PhysAddr::new(1 << (machine.iommu.physical_bits - 1))
+}
 
 /// What the cores of a run wait for.
 #[derive(Clone, Copy)]
@@ -34,6 +40,12 @@ pub(super) enum Wanted {
     Mapping(Slot),
     /// The end of the map in progress on a core.
     Map(usize),
+    /// Work for the card.
+    Link,
+    /// Work for the clients of a server.
+    Clients,
+    /// Work for the application of a server on a core.
+    Flows(usize),
 }
 
 impl From<Wanted> for Event {
@@ -42,6 +54,9 @@ impl From<Wanted> for Event {
             Wanted::Turn(index) => (1, u64::from(index)),
             Wanted::Mapping(slot) => (2, u64::from(slot)),
             Wanted::Map(core) => (3, core as u64),
+            Wanted::Link => (0, 0),
+            Wanted::Clients => (0, 1),
+            Wanted::Flows(core) => (0, 2 + core as u64),
         };
         Self(kind << 62 | number)
     }
@@ -114,7 +129,8 @@ pub(super) struct World {
     pub(super) tally: RefCell<Tally>,
     /// The buffers that wait for room in a ring.
     pub(super) backlog: RefCell<Backlog>,
-    /// Whether buffers may wait. The replay of a trace has no driver that waits, so its run fails.
+    /// Whether buffers may wait. The replay of a trace has no driver that waits, and neither has a server, so their
+    /// runs fail.
     pub(super) waits_for_room: bool,
     /// Entries of a ring that is large enough for the work.
     pub(super) ring_entries: Option<u32>,
@@ -153,8 +169,9 @@ impl World {
         let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
         devices.extend(bystander);
         let iommu = &machine.iommu;
-        let engine = Rc::new(Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent));
-        let base = PhysAddr::new(1 << (iommu.physical_bits - 1));
+        let engine = Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent);
+        let engine = Rc::new(engine.with_actors(job.work.actors()));
+        let base = tables_base(machine);
         let make = if iommu.coherent { Ram::new } else { Ram::with_flushing };
         let ram = make(base, TABLES_BYTES);
         let ram = Arc::new(ram);
@@ -169,7 +186,7 @@ impl World {
         let mmio = ModelMmio::new(vtd.clone(), platform.clone());
         let unit = Arc::new(Unit::bring_up(mmio, platform.clone(), config).map_err(RunError::BringUp)?);
         let address_bits = if iommu.four_level { 48 } else { 39 };
-        let memory = &*job.work.memory();
+        let memory = &*job.work.memory(machine);
         let sub_page = super::sub_page(design.info(), job.sub_page).unwrap_or_default();
         let config =
             DomainConfig { address_bits, memory, options: job.options, sub_page, ..DomainConfig::new(job.protection) };
@@ -193,9 +210,10 @@ impl World {
             live_ranges: RefCell::default(),
             tally: RefCell::new(Tally { work_by_core: vec![CoreWork::default(); cores], ..Tally::default() }),
             backlog: RefCell::default(),
-            waits_for_room: !matches!(job.work, Work::Trace(..)),
+            waits_for_room: matches!(job.work, Work::Rings(_) | Work::Churn(_)),
             ring_entries: match &job.work {
                 Work::Trace(trace, _) if design.info().is_hypothetical() => replay::ring_entries(trace, job.batch),
+                Work::Server(work) => Some((4 * work.transmit_entries.max(work.receive_entries)).next_power_of_two()),
                 _ => None,
             },
             failure: RefCell::default(),

@@ -2,6 +2,7 @@
 //! Each subject has a file, so there are more files than in other folders.
 
 mod accesses;
+mod actors;
 mod advice;
 mod allocators;
 mod batches;
@@ -19,6 +20,7 @@ mod placement;
 mod prefetching;
 mod rates;
 mod riommu;
+mod server;
 mod shared_commits;
 mod span;
 mod unit_costs;

@@ -1,0 +1,84 @@
+//! `simulate`: its keys, the same bytes for the same seed, and what does not fit together.
+
+use super::bad_input::refused;
+use super::{portcullis, text};
+use serde_json::Value;
+
+const RUN: [&str; 7] = ["simulate", "--machine", "r210-bcm57810", "--workload", "netperf-stream", "--design", "eiovar"];
+
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&RUN, more].concat()
+}
+
+#[test]
+fn a_run_has_the_keys_of_a_simulation_and_of_a_comparison() {
+    let arguments = with(&["--protection", "strict", "--json"]);
+    let output = portcullis(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(document["schema"], "portcullis.simulate/1");
+    let row = &document["results"][0];
+    for key in [
+        "throughput_gbps",
+        "throughput_vs_none",
+        "cpu_percent",
+        "drop_percent",
+        "lock_wait_percent",
+        "search_steps_mean",
+    ] {
+        assert!(row[key].is_number(), "{key}: {}", row[key]);
+    }
+    for key in
+        ["transactions_per_second", "latency_us_mean", "latency_us_p99", "stale_window_us_max", "residual_bytes_us"]
+    {
+        assert_eq!(row.get(key), Some(&Value::Null), "{key}");
+    }
+    assert_eq!((&row["design"], &row["protection"], &row["batch"]), (&"eiovar".into(), &"strict".into(), &1.into()));
+    assert_eq!(portcullis(&arguments).stdout, output.stdout, "the same seed gives the same bytes");
+    let printed = portcullis(&with(&["--protection", "strict"]));
+    let table = text(&printed.stdout);
+    assert!(table.contains("throughput, Gb/s") && !table.contains("requests per second"), "{table}");
+}
+
+#[test]
+fn requests_have_a_latency_and_no_throughput() {
+    let output = portcullis(&[
+        "simulate",
+        "--machine",
+        "r210-cx3",
+        "--workload",
+        "netperf-rr",
+        "--design",
+        "none",
+        "--protection",
+        "none",
+        "--json",
+    ]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let row = &document["results"][0];
+    assert!(row["latency_us_p99"].as_f64() >= row["latency_us_mean"].as_f64(), "{row}");
+    assert_eq!(
+        (&row["throughput_gbps"], &row["estimate_gbps"], &row["cycles_per_packet"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    assert_eq!(row["throughput_vs_none"], 1.0);
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused_in_one_line() {
+    refused(&with(&["--protection", "none"]), &["`eiovar` does not offer the protection `none`", "strict, deferred"]);
+    refused(&with(&["--protection", "strict", "--cores", "0"]), &["--cores 0", "expected from 1 to 1"]);
+    refused(&with(&["--protection", "strict", "--cores", "2"]), &["--cores 2", "expected from 1 to 1"]);
+    refused(&with(&["--protection", "strict", "--flows", "0"]), &["--flows 0"]);
+    refused(&with(&["--protection", "strict", "--ring", "5000"]), &["--ring 5000", "64 to 4078", "bnx2x"]);
+    refused(&with(&["--protection", "strict", "--set", "cors=2"]), &["`cors`"]);
+    refused(&with(&["--protection", "some"]), &["strict or deferred, or none"]);
+    let on = |machine, workload, design| {
+        ["simulate", "--machine", machine, "--workload", workload, "--design", design, "--protection", "strict"]
+    };
+    refused(&on("r210", "netperf-rr", "stock"), &["no machine `r210`", "r210-cx3"]);
+    refused(&on("cascadelake-cx5", "netperf-rr", "stock"), &["cascadelake-cx5", "r210-cx3, r210-bcm57810"]);
+    refused(&on("r210-cx3", "rings", "stock"), &["no workload `rings`", "netperf-stream, netperf-rr"]);
+    refused(&on("r210-cx3", "netperf-rr", "stocks"), &["`stocks`"]);
+    refused(&[&on("r210-cx3", "netperf-rr", "stock")[..], &["--ring", "1000"]].concat(), &["a power of two"]);
+}

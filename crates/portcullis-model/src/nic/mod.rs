@@ -1,0 +1,411 @@
+//! A network card: it reads and writes rings in memory through the IOMMU, and has a link, a receive buffer and
+//! moderated interrupts.
+//!
+//! The card is passive: [`Nic::advance`] performs its events, and [`Nic::next_event_ps`] tells when the next one is
+//! due. Frames have a length and a cookie, but no bytes. Descriptors, completions and doorbell records do lie in
+//! memory.
+
+mod bus;
+mod moderation;
+mod parameters;
+mod ring;
+
+pub use bus::BusCounters;
+pub use parameters::{Moderation, NicParameters};
+pub use ring::{COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, PIECES_MAX, RingConfig};
+
+use crate::vtd::Vtd;
+use bus::Bus;
+use moderation::Announce;
+use portcullis::{Iova, PhysAddr, SourceId};
+use ring::{Entry, Reading, Ring, pages};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// A frame without its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// Its length in bytes, including headers.
+    pub bytes: u32,
+    /// Its meaning, in place of its headers.
+    pub cookie: u32,
+}
+
+/// An action of the card that its surroundings see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// The last bit of a frame was sent.
+    Sent(Frame),
+    /// An interrupt.
+    Interrupt(u8),
+}
+
+/// Counters of a card.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct NicCounters {
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames received and written to memory.
+    pub received: u64,
+    /// Frames dropped because the receive buffer was full.
+    pub dropped: u64,
+    /// Interrupts raised.
+    pub interrupts: u64,
+    /// Counters of the bus.
+    pub bus: BusCounters,
+}
+
+/// The number of a ring, in the order of [`Nic::open`].
+pub type RingNumber = usize;
+
+/// An event.
+enum Due {
+    Doorbell(RingNumber),
+    Record(RingNumber, Option<PhysAddr>),
+    Fetch(RingNumber),
+    Descriptors(RingNumber, Option<PhysAddr>, u32),
+    ReadOn(RingNumber),
+    Sent(RingNumber, u32, Frame),
+    Arrived(RingNumber, Frame),
+    WriteOn,
+    /// A frame of so many bytes has left the receive buffer.
+    Drained(u32),
+    Landed(RingNumber),
+    Arm(RingNumber, u32),
+    Announce(RingNumber, u32),
+}
+
+/// A posted write that was not issued yet.
+struct Write {
+    iova: Iova,
+    len: u64,
+    what: Written,
+}
+
+enum Written {
+    /// Part of a frame.
+    Data,
+    Completion(RingNumber, Completion),
+}
+
+/// A network card behind a [`Vtd`].
+pub struct Nic {
+    parameters: NicParameters,
+    vtd: Arc<Vtd>,
+    bus: Bus,
+    rings: Vec<Ring>,
+    now_ps: u64,
+    /// By time. Events at the same time are in the order in which they were added.
+    due: BTreeMap<(u64, u64), Due>,
+    set: u64,
+    /// Posted writes in order, and whether there is an event for the first of them.
+    writes: VecDeque<Write>,
+    writes_on: bool,
+    link_free_ps: u64,
+    buffered_bytes: u64,
+    outputs: VecDeque<(u64, Output)>,
+    counters: NicCounters,
+}
+
+impl Nic {
+    /// A card without rings, known to `vtd` as `source`.
+    pub fn new(source: SourceId, parameters: NicParameters, vtd: Arc<Vtd>) -> Self {
+        Self {
+            bus: Bus::new(source, &parameters),
+            parameters,
+            vtd,
+            rings: Vec::new(),
+            now_ps: 0,
+            due: BTreeMap::new(),
+            set: 0,
+            writes: VecDeque::new(),
+            writes_on: false,
+            link_free_ps: 0,
+            buffered_bytes: 0,
+            outputs: VecDeque::new(),
+            counters: NicCounters::default(),
+        }
+    }
+
+    /// Opens a ring.
+    ///
+    /// # Panics
+    /// If it has no entries, or no buffers in one, or more than [`PIECES_MAX`].
+    pub fn open(&mut self, config: RingConfig) -> RingNumber {
+        self.rings.push(Ring::new(config));
+        self.rings.len() - 1
+    }
+
+    /// The description of a ring.
+    pub fn ring(&self, ring: RingNumber) -> &RingConfig {
+        &self.rings[ring].config
+    }
+
+    /// Changes how completions of a ring are announced.
+    pub fn moderate(&mut self, ring: RingNumber, moderation: Moderation) {
+        self.rings[ring].config.moderation = moderation;
+    }
+
+    /// Tells the card that the driver has filled entries of a ring and written its record.
+    pub fn doorbell(&mut self, now_ps: u64, ring: RingNumber) {
+        self.set_due(now_ps + self.parameters.doorbell_ps, Due::Doorbell(ring));
+    }
+
+    /// Requests an interrupt when there are completions after the first `seen`.
+    pub fn arm(&mut self, now_ps: u64, ring: RingNumber, seen: u32) {
+        self.set_due(now_ps + self.parameters.doorbell_ps, Due::Arm(ring, seen));
+    }
+
+    /// The last bit of a frame arrives at `at_ps`. The card puts the frame into `ring`.
+    pub fn receive(&mut self, at_ps: u64, ring: RingNumber, frame: Frame) {
+        self.set_due(at_ps, Due::Arrived(ring, frame));
+    }
+
+    /// When the next event is due.
+    pub fn next_event_ps(&self) -> Option<u64> {
+        self.due.first_key_value().map(|((at_ps, _), _)| *at_ps)
+    }
+
+    /// Performs all events up to `now_ps`.
+    pub fn advance(&mut self, now_ps: u64) {
+        while let Some(first) = self.due.first_entry().filter(|first| first.key().0 <= now_ps) {
+            let ((at_ps, _), due) = first.remove_entry();
+            self.now_ps = at_ps;
+            self.act(due);
+        }
+        self.now_ps = self.now_ps.max(now_ps);
+    }
+
+    /// Takes the oldest output, with its time.
+    pub fn take_output(&mut self) -> Option<(u64, Output)> {
+        self.outputs.pop_front()
+    }
+
+    /// The counters so far.
+    pub fn counters(&self) -> NicCounters {
+        NicCounters { bus: self.bus.counters, ..self.counters }
+    }
+
+    fn set_due(&mut self, at_ps: u64, due: Due) {
+        self.set += 1;
+        self.due.insert((at_ps.max(self.now_ps), self.set), due);
+    }
+
+    fn act(&mut self, due: Due) {
+        match due {
+            Due::Doorbell(ring) => self.read_record(ring),
+            Due::Record(ring, phys) => self.learn_record(ring, phys),
+            Due::Fetch(ring) => {
+                self.rings[ring].fetches = false;
+                self.fetch(ring);
+            }
+            Due::Descriptors(ring, phys, count) => self.take_descriptors(ring, phys, count),
+            Due::ReadOn(ring) => {
+                self.rings[ring].goes_on = false;
+                self.read_on(ring);
+            }
+            Due::Sent(ring, entry, frame) => {
+                self.counters.sent += 1;
+                self.outputs.push_back((self.now_ps, Output::Sent(frame)));
+                self.complete(ring, entry, frame);
+                self.write_on();
+            }
+            Due::Arrived(ring, frame) => self.buffer(ring, frame),
+            Due::WriteOn => {
+                self.writes_on = false;
+                self.write_on();
+            }
+            Due::Drained(bytes) => {
+                self.buffered_bytes -= u64::from(bytes);
+                self.counters.received += 1;
+            }
+            Due::Landed(ring) => {
+                let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);
+                let announce = announcer.landed(now_ps, config.moderation);
+                self.announce(ring, announce);
+            }
+            Due::Arm(ring, seen) => {
+                let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);
+                let announce = announcer.arm(now_ps, seen, config.moderation);
+                self.announce(ring, announce);
+            }
+            Due::Announce(ring, arming) => {
+                if self.rings[ring].announcer.due(arming) {
+                    self.announce(ring, Announce::Now);
+                }
+            }
+        }
+    }
+
+    fn announce(&mut self, ring: RingNumber, announce: Announce) {
+        match announce {
+            Announce::Nothing => {}
+            Announce::Now => {
+                self.counters.interrupts += 1;
+                self.outputs.push_back((self.now_ps, Output::Interrupt(self.rings[ring].config.vector)));
+            }
+            Announce::At(at_ps, arming) => self.set_due(at_ps, Due::Announce(ring, arming)),
+        }
+    }
+
+    fn read_record(&mut self, number: RingNumber) {
+        let ring = &mut self.rings[number];
+        if std::mem::replace(&mut ring.reads_record, true) {
+            ring.rung_again = true;
+            return;
+        }
+        let record = ring.config.record;
+        let read = self.bus.read(&self.vtd, self.now_ps, record, 8);
+        self.set_due(read.done_ps, Due::Record(number, read.phys));
+    }
+
+    fn learn_record(&mut self, number: RingNumber, phys: Option<PhysAddr>) {
+        let ring = &mut self.rings[number];
+        if let Some(filled) = phys.and_then(|phys| self.vtd.ram().read_u64(phys)) {
+            ring.filled = filled as u32;
+        }
+        ring.reads_record = false;
+        if std::mem::take(&mut ring.rung_again) {
+            self.read_record(number);
+        }
+        self.fetch(number);
+    }
+
+    /// Fetches entries if there are any and the card has room for them.
+    fn fetch(&mut self, number: RingNumber) {
+        let most = self.parameters.fetch_entries;
+        let ring = &mut self.rings[number];
+        if ring.fetches || ring.ready.len() >= most as usize {
+            return;
+        }
+        let Some((at, count)) = ring.next_fetch(most) else { return };
+        ring.fetches = true;
+        let len = u64::from(count) * ring.config.entry_bytes();
+        let room_ps = self.bus.read_room_ps(self.now_ps, len);
+        if room_ps > self.now_ps {
+            return self.set_due(room_ps, Due::Fetch(number));
+        }
+        let read = self.bus.read(&self.vtd, self.now_ps, at, len);
+        self.set_due(read.done_ps, Due::Descriptors(number, read.phys, count));
+    }
+
+    fn take_descriptors(&mut self, number: RingNumber, phys: Option<PhysAddr>, count: u32) {
+        let (ram, ring) = (self.vtd.ram(), &mut self.rings[number]);
+        ring.fetches = false;
+        // A ring that the card may not read stops. The fault was counted.
+        let Some(phys) = phys else { return };
+        for index in 0..count {
+            let at = PhysAddr::new(phys.as_u64() + u64::from(index) * ring.config.entry_bytes());
+            let entry = ring.entry(ring.fetched, at, |word| ram.read_u64(word).unwrap_or(0));
+            ring.ready.push_back(entry);
+            ring.fetched = ring.fetched.wrapping_add(1);
+        }
+        match ring.config.direction {
+            Direction::Transmit => self.read_on(number),
+            Direction::Receive => self.deliver(number),
+        }
+        self.fetch(number);
+    }
+
+    /// Reads buffers to be sent, page by page, while the bus has room.
+    fn read_on(&mut self, number: RingNumber) {
+        while !self.rings[number].goes_on {
+            let ring = &mut self.rings[number];
+            let Some(reading) = &mut ring.reading else {
+                let Some(entry) = ring.ready.pop_front() else { return };
+                let pieces = entry.pieces.iter().flat_map(|piece| pages(piece.iova, piece.bytes.into()));
+                let mut left: Vec<_> = pieces.collect();
+                left.reverse();
+                ring.reading = Some(Reading { entry, left, there_ps: self.now_ps });
+                self.fetch(number);
+                continue;
+            };
+            let Some(&(at, len)) = reading.left.last() else {
+                let Some(Reading { entry, there_ps, .. }) = ring.reading.take() else { return };
+                self.send(number, &entry, there_ps);
+                continue;
+            };
+            let room_ps = self.bus.read_room_ps(self.now_ps, len);
+            if room_ps > self.now_ps {
+                ring.goes_on = true;
+                return self.set_due(room_ps, Due::ReadOn(number));
+            }
+            reading.left.pop();
+            reading.there_ps = reading.there_ps.max(self.bus.read(&self.vtd, self.now_ps, at, len).done_ps);
+        }
+    }
+
+    /// Sends a frame when all of it was read and the link is free.
+    fn send(&mut self, number: RingNumber, entry: &Entry, there_ps: u64) {
+        let frame = Frame { bytes: entry.bytes(), cookie: entry.pieces[0].cookie };
+        self.link_free_ps = self.link_free_ps.max(there_ps) + self.parameters.wire_ps(frame.bytes);
+        self.set_due(self.link_free_ps, Due::Sent(number, entry.number, frame));
+    }
+
+    fn buffer(&mut self, number: RingNumber, frame: Frame) {
+        if self.buffered_bytes + u64::from(frame.bytes) > self.parameters.receive_buffer_bytes {
+            self.counters.dropped += 1;
+            return;
+        }
+        self.buffered_bytes += u64::from(frame.bytes);
+        self.rings[number].arrived.push_back(frame);
+        self.deliver(number);
+    }
+
+    /// Writes frames that have arrived to buffers, while there are buffers.
+    fn deliver(&mut self, number: RingNumber) {
+        loop {
+            let ring = &mut self.rings[number];
+            if ring.arrived.is_empty() || ring.ready.is_empty() {
+                break;
+            }
+            let (Some(frame), Some(entry)) = (ring.arrived.pop_front(), ring.ready.pop_front()) else { break };
+            let mut left = u64::from(frame.bytes);
+            for piece in entry.pieces {
+                let bytes = left.min(piece.bytes.into());
+                left -= bytes;
+                self.writes.extend(pages(piece.iova, bytes).map(|(iova, len)| Write {
+                    iova,
+                    len,
+                    what: Written::Data,
+                }));
+            }
+            self.complete(number, entry.number, frame);
+            self.fetch(number);
+        }
+        self.write_on();
+    }
+
+    /// Queues a completion after all writes so far.
+    fn complete(&mut self, number: RingNumber, entry: u32, frame: Frame) {
+        let ring = &mut self.rings[number];
+        let at = ring.config.completions.as_u64() + ring.config.completion_offset(ring.completed);
+        ring.completed = ring.completed.wrapping_add(1);
+        let completion = Completion { entry, bytes: frame.bytes, cookie: frame.cookie, serial: ring.completed };
+        let what = Written::Completion(number, completion);
+        self.writes.push_back(Write { iova: Iova::new(at), len: COMPLETION_BYTES, what });
+    }
+
+    /// Issues posted writes while the bus has room.
+    fn write_on(&mut self) {
+        while !self.writes_on {
+            let Some(&Write { iova, len, .. }) = self.writes.front() else { return };
+            let room_ps = self.bus.write_room_ps(self.now_ps, len);
+            if room_ps > self.now_ps {
+                self.writes_on = true;
+                return self.set_due(room_ps, Due::WriteOn);
+            }
+            let Some(Write { what, .. }) = self.writes.pop_front() else { return };
+            let write = self.bus.write(&self.vtd, self.now_ps, iova, len);
+            let Written::Completion(number, completion) = what else { continue };
+            if self.rings[number].config.direction == Direction::Receive {
+                self.set_due(write.done_ps, Due::Drained(completion.bytes));
+            }
+            if let Some(phys) = write.phys.filter(|phys| self.vtd.ram().contains(*phys, COMPLETION_BYTES as usize)) {
+                let bytes = completion.words().map(u64::to_le_bytes).concat();
+                self.vtd.post(write.done_ps, phys, &bytes);
+                self.set_due(write.done_ps, Due::Landed(number));
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The parameters of a network card.
+
+use serde::{Deserialize, Serialize};
+
+/// A network card on a PCIe bus and a link. Times are in picoseconds.
+///
+/// The window of posted writes and the IOMMU's `hit_ps` and `memory_read_ps` belong together, because they come from
+/// one published fit.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicParameters {
+    /// The rate of the link in each direction, in Gb/s, including everything on the wire.
+    pub link_gbps: f64,
+    /// Bytes on the wire in addition to those of a frame in memory: preamble, checksum, gap.
+    pub frame_overhead_bytes: u32,
+    /// The time from a CPU's write to a register of the card until it arrives there.
+    pub doorbell_ps: u64,
+    /// The time from a translated read until its data arrives.
+    pub read_ps: u64,
+    /// Bytes of reads in flight at most: the number of tags times the largest request.
+    pub read_window_bytes: u64,
+    /// Bytes of posted writes in flight at most.
+    pub write_window_bytes: u64,
+    /// Bytes of a transaction on the bus at most.
+    pub transaction_bytes: u64,
+    /// Ring entries that one read fetches at most.
+    pub fetch_entries: u32,
+    /// Bytes of frames that have arrived and are not in memory yet, at most. Other frames are dropped.
+    pub receive_buffer_bytes: u64,
+}
+
+impl NicParameters {
+    /// How long a frame of `bytes` bytes takes on the wire.
+    pub fn wire_ps(&self, bytes: u32) -> u64 {
+        (f64::from(bytes + self.frame_overhead_bytes) * 8.0 * 1e3 / self.link_gbps) as u64
+    }
+}
+
+/// When a card announces completions: after a time or a number of frames, whichever comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moderation {
+    /// The time from the first unannounced completion, in picoseconds.
+    pub delay_ps: u64,
+    /// The number of frames, if it counts.
+    pub frames: Option<u32>,
+}

@@ -1,0 +1,243 @@
+//! A network card without a lab: rings in memory, what it sends and drops, the order of its writes, and its interrupts.
+
+use super::common::*;
+use portcullis::{Iova, PAGE_SIZE, PhysAddr};
+use portcullis_model::{
+    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Frame, Moderation, Nic, NicParameters,
+    Output, Parameters, RingConfig,
+};
+
+/// Where the ring, its completions, its record and the buffers are for the device.
+const RING: u64 = 0x10_0000;
+const COMPLETIONS: u64 = 0x20_0000;
+const RECORD: u64 = 0x30_0000;
+const BUFFERS: u64 = 0x4000_0000;
+const ENTRIES: u32 = 64;
+
+fn parameters() -> NicParameters {
+    NicParameters {
+        link_gbps: 10.0,
+        frame_overhead_bytes: 24,
+        doorbell_ps: 100_000,
+        read_ps: 500_000,
+        read_window_bytes: 16_384,
+        write_window_bytes: 4096,
+        transaction_bytes: 512,
+        fetch_entries: 8,
+        receive_buffer_bytes: 1 << 16,
+    }
+}
+
+/// A card with one ring.
+struct Bench {
+    machine: Machine,
+    top: PhysAddr,
+    nic: Nic,
+    /// The memory behind ring, completions and record.
+    pages: [PhysAddr; 3],
+    filled: u32,
+    outputs: Vec<(u64, Output)>,
+}
+
+impl Bench {
+    fn new(parameters: NicParameters, direction: Direction, moderation: Moderation) -> Self {
+        let (machine, top) = Machine::with_pages(Parameters::cascadelake(), BUFFERS, 64);
+        let pages = [(); 3].map(|()| machine.ram.allocate().unwrap());
+        for (iova, page) in [RING, COMPLETIONS, RECORD].into_iter().zip(pages) {
+            machine.map(top, iova, page.as_u64());
+        }
+        let mut nic = Nic::new(DEVICE, parameters, machine.vtd.clone());
+        let [descriptors, completions, record] = [RING, COMPLETIONS, RECORD].map(Iova::new);
+        let config = RingConfig {
+            direction,
+            entries: ENTRIES,
+            pieces: 2,
+            descriptors,
+            completions,
+            record,
+            moderation,
+            vector: 7,
+        };
+        assert_eq!(nic.open(config), 0);
+        Self { machine, top, nic, pages, filled: 0, outputs: Vec::new() }
+    }
+
+    /// Fills an entry with these buffers, and rings the doorbell.
+    fn fill(&mut self, pieces: [(u64, u32); 2]) {
+        let config = *self.nic.ring(0);
+        for (piece, (iova, bytes)) in pieces.into_iter().enumerate() {
+            let descriptor = Descriptor { iova: Iova::new(iova), bytes, cookie: 1000 + self.filled };
+            let at = (config.entry_offset(self.filled) / DESCRIPTOR_BYTES) as usize + piece;
+            self.machine.poke128(self.pages[0], at, descriptor.words());
+        }
+        self.filled += 1;
+        self.machine.ram.frame(self.pages[2])[0].store_bits(self.filled.into());
+        self.nic.doorbell(self.machine.now_ps, 0);
+    }
+
+    /// Lets everything happen that is due.
+    fn settle(&mut self) {
+        loop {
+            let due = [self.nic.next_event_ps(), self.machine.vtd.next_event_ps()];
+            let Some(at_ps) = due.into_iter().flatten().min() else { break };
+            self.machine.now_ps = at_ps;
+            self.machine.vtd.advance(at_ps);
+            self.nic.advance(at_ps);
+            self.outputs.extend(std::iter::from_fn(|| self.nic.take_output()));
+        }
+        self.machine.vtd.advance(self.machine.now_ps);
+    }
+
+    fn completion(&self, number: u32) -> Completion {
+        let at = self.nic.ring(0).completion_offset(number) / COMPLETION_BYTES * 2;
+        let frame = self.machine.ram.frame(self.pages[1]);
+        Completion::of([at, at + 1].map(|word| frame[word as usize].load_bits()))
+    }
+
+    fn sent(&self) -> Vec<(u64, Frame)> {
+        let frame = |&(at_ps, output): &_| match output {
+            Output::Sent(frame) => Some((at_ps, frame)),
+            Output::Interrupt(_) => None,
+        };
+        self.outputs.iter().filter_map(frame).collect()
+    }
+}
+
+const AT_ONCE: Moderation = Moderation { delay_ps: 0, frames: None };
+
+#[test]
+fn a_frame_of_two_buffers_is_read_sent_completed_and_announced() {
+    let moderation = Moderation { delay_ps: 16_000_000, frames: Some(44) };
+    let mut bench = Bench::new(parameters(), Direction::Transmit, moderation);
+    bench.nic.arm(0, 0, 0);
+    bench.fill([(BUFFERS, 66), (BUFFERS + PAGE_SIZE, 1448)]);
+    bench.settle();
+    let [(sent_ps, frame)] = bench.sent()[..] else { panic!("{:?}", bench.outputs) };
+    assert_eq!(frame, Frame { bytes: 1514, cookie: 1000 });
+    // The record, the descriptors and the buffers, one behind the other, each with a walk of what is not cached yet.
+    let walks = (4 + 2 + 3) * 197_000;
+    assert_eq!(sent_ps, 100_000 + 3 * 500_000 + walks + 1538 * 800);
+    assert_eq!(bench.completion(0), Completion { entry: 0, bytes: 1514, cookie: 1000, serial: 1 });
+    let landed_ps = sent_ps + 197_000 + 65_000;
+    assert_eq!(bench.outputs.last(), Some(&(landed_ps + 16_000_000, Output::Interrupt(7))));
+    assert_eq!(bench.outputs.len(), 2, "it is not armed any more");
+    assert_eq!(bench.nic.counters().bus.faults, 0);
+}
+
+#[test]
+fn frames_leave_at_the_rate_of_the_link_and_no_faster() {
+    let mut bench = Bench::new(parameters(), Direction::Transmit, AT_ONCE);
+    for number in 0..40 {
+        bench.fill([(BUFFERS + number * PAGE_SIZE, 1514), (0, 0)]);
+    }
+    bench.settle();
+    let sent = bench.sent();
+    assert_eq!(sent.iter().map(|(_, frame)| frame.cookie).collect::<Vec<_>>(), (1000..1040).collect::<Vec<_>>());
+    assert!(sent.windows(2).skip(8).all(|pair| pair[1].0 - pair[0].0 == 1538 * 800), "{sent:?}");
+    assert_eq!(bench.completion(39).serial, 40);
+}
+
+#[test]
+fn reads_wait_for_a_tag() {
+    let took = |read_window_bytes| {
+        let parameters = NicParameters { read_window_bytes, link_gbps: 1e6, ..parameters() };
+        let mut bench = Bench::new(parameters, Direction::Transmit, AT_ONCE);
+        for number in 0..40 {
+            bench.fill([(BUFFERS + number * PAGE_SIZE, 1514), (0, 0)]);
+        }
+        bench.settle();
+        bench.sent()[39].0
+    };
+    assert!(took(512) > 39 * 500_000, "one at a time: {}", took(512));
+    assert!(took(1 << 20) < 20 * 500_000, "many at once: {}", took(1 << 20));
+}
+
+#[test]
+fn pages_are_written_as_fast_as_the_published_fit_says() {
+    // T = p / (l0 + M * lm): a page at a time, each with a walk of one read.
+    let parameters = NicParameters { link_gbps: 1e6, receive_buffer_bytes: 1 << 20, ..parameters() };
+    let mut bench = Bench::new(parameters, Direction::Receive, AT_ONCE);
+    (0..60).for_each(|number| bench.fill([(BUFFERS + number * PAGE_SIZE, 4096), (0, 0)]));
+    bench.settle();
+    let start_ps = bench.machine.now_ps;
+    (0..60).for_each(|cookie| bench.nic.receive(start_ps, 0, Frame { bytes: 4096, cookie }));
+    bench.settle();
+    let per_page = (bench.machine.now_ps - start_ps) as f64 / 60.0;
+    // A completion has a page that is cached, and lands behind its frame.
+    let published = 65_000.0 + 197_000.0 + 65_000.0;
+    assert!((per_page / published - 1.0).abs() < 0.05, "{per_page}");
+    assert_eq!((bench.nic.counters().received, bench.nic.counters().dropped), (60, 0));
+}
+
+#[test]
+fn a_completion_lands_behind_its_frame() {
+    let mut bench = Bench::new(parameters(), Direction::Receive, AT_ONCE);
+    bench.fill([(BUFFERS, 512), (0, 0)]);
+    bench.fill([(BUFFERS, 512), (0, 0)]);
+    bench.settle();
+    bench.nic.arm(bench.machine.now_ps, 0, 0);
+    bench.nic.receive(bench.machine.now_ps, 0, Frame { bytes: 60, cookie: 1 });
+    bench.settle();
+    // Now all is cached but the page of the second frame.
+    bench.machine.run(pages(1, BUFFERS, 0, true));
+    bench.nic.arm(bench.machine.now_ps, 0, 1);
+    let at_ps = bench.machine.now_ps + 1_000_000;
+    bench.nic.receive(at_ps, 0, Frame { bytes: 60, cookie: 2 });
+    bench.settle();
+    let announced: Vec<u64> = bench.outputs.iter().map(|(at_ps, _)| *at_ps).collect();
+    assert_eq!(announced[1..], [at_ps + 197_000 + 65_000], "the completion is a hit, and waits for the frame's walk");
+}
+
+#[test]
+fn what_finds_no_room_is_dropped_and_the_rest_waits_for_buffers() {
+    let parameters = NicParameters { receive_buffer_bytes: 4000, ..parameters() };
+    let mut bench = Bench::new(parameters, Direction::Receive, AT_ONCE);
+    (1..=5).for_each(|cookie| bench.nic.receive(1_000, 0, Frame { bytes: 1514, cookie }));
+    bench.settle();
+    assert_eq!((bench.nic.counters().received, bench.nic.counters().dropped), (0, 3));
+    bench.nic.arm(bench.machine.now_ps, 0, 0);
+    // 1514 bytes take both buffers of an entry.
+    (0..2).for_each(|number| bench.fill([(BUFFERS + 2 * number * PAGE_SIZE, 510), (BUFFERS + 0x1000, 1024)]));
+    bench.settle();
+    assert_eq!([0, 1].map(|number| bench.completion(number).cookie), [1, 2]);
+    assert_eq!((bench.nic.counters().received, bench.nic.counters().dropped), (2, 3));
+    assert_eq!(bench.outputs.len(), 1, "one interrupt until it is armed again: {:?}", bench.outputs);
+}
+
+#[test]
+fn rings_are_read_and_written_through_the_iommu() {
+    let mut bench = Bench::new(parameters(), Direction::Transmit, AT_ONCE);
+    let completions = bench.machine.entry(bench.top, 4, COMPLETIONS, 1);
+    bench.machine.poke(completions, 0);
+    bench.fill([(BUFFERS, 1514), (0, 0)]);
+    bench.settle();
+    assert_eq!(bench.sent().len(), 1);
+    assert_eq!((bench.nic.counters().bus.faults, bench.completion(0).serial), (1, 0), "the completion was refused");
+    assert_eq!(bench.machine.counters().lookups, 4, "record, descriptors, buffer, completion");
+    // A ring that the card may not read stands still.
+    let mut bench = Bench::new(parameters(), Direction::Transmit, AT_ONCE);
+    let ring = bench.machine.entry(bench.top, 4, RING, 1);
+    bench.machine.poke(ring, 0);
+    bench.fill([(BUFFERS, 1514), (0, 0)]);
+    bench.settle();
+    assert_eq!((bench.sent().len(), bench.nic.counters().bus.faults), (0, 1));
+}
+
+#[test]
+fn a_ring_goes_round() {
+    let mut bench = Bench::new(parameters(), Direction::Transmit, AT_ONCE);
+    for _ in 0..5 * ENTRIES / 2 {
+        bench.fill([(BUFFERS, 60), (0, 0)]);
+        bench.settle();
+    }
+    let cookies: Vec<u32> = bench.sent().iter().map(|(_, frame)| frame.cookie).collect();
+    assert_eq!(cookies, (1000..1000 + 5 * ENTRIES / 2).collect::<Vec<_>>());
+    assert_eq!(bench.completion(5 * ENTRIES / 2 - 1).serial, 5 * ENTRIES / 2);
+}
+
+#[test]
+fn the_queue_has_events_of_its_own() {
+    let (machine, _) = Machine::with_pages(Parameters::cascadelake(), BUFFERS, 1);
+    machine.ask(DEVICE, BUFFERS, portcullis::table::Rights::READ).expect("it is mapped");
+    assert!(machine.vtd.next_event_ps().is_some() && machine.vtd.next_queue_event_ps().is_none(), "a walk is none");
+}

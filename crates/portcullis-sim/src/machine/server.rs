@@ -1,0 +1,283 @@
+//! The rest of a server: its network card, the driver of the card, the costs of its software, and the client at the
+//! other end of the link.
+
+use portcullis_model::{Moderation, NicParameters};
+use serde::{Deserialize, Serialize};
+
+/// What the lab needs to know of a machine in addition to its CPUs and its IOMMU.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// The network card.
+    pub nic: NicParameters,
+    /// The driver of the card.
+    pub driver: NicDriver,
+    /// The software of the server, and of its clients.
+    pub software: Software,
+}
+
+/// The behavior of the driver of a network card, taken from the published driver.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicDriver {
+    /// The name of the driver, and its kernel.
+    pub name: String,
+    /// The number of transmit rings. Flows are spread over them.
+    pub transmit_rings: u32,
+    /// The entries of a transmit ring.
+    pub transmit_entries: u32,
+    /// The number of receive rings. All of them are kept full of buffers.
+    pub receive_rings: u32,
+    /// The entries of a receive ring.
+    pub receive_entries: u32,
+    /// The least and the greatest number of entries that a ring may have.
+    pub entries_range: [u32; 2],
+    /// Whether this number must be a power of two.
+    pub entries_power_of_two: bool,
+    /// The bytes of each buffer of a receive entry. A frame uses as many buffers as it needs. The others stay mapped.
+    pub receive_buffers: Vec<u32>,
+    /// Whether the driver fills the receive rings in parallel, one entry of each at a time.
+    pub fills_across_rings: bool,
+    /// Whether the headers of a full packet have their own buffer. It is mapped after that of the payload, and unmapped
+    /// before it.
+    pub headers_apart: bool,
+    /// If set, the transmit path handles completions after every so many frames. Otherwise they raise an interrupt,
+    /// which is that of the receive ring with the same number.
+    pub reaps_every: Option<u32>,
+    /// The number of frames that a poll of a receive ring handles at most.
+    pub budget: u32,
+    /// How transmit completions are announced.
+    pub transmit_moderation: Moderation,
+    /// How received frames are announced.
+    pub receive_moderation: Moderation,
+    /// How the driver adapts that, if it does.
+    pub adapts: Option<Adaptation>,
+}
+
+/// How a driver adapts the delay of the announcement of received frames. Up to the low rate there is no delay, and from
+/// the high rate on it is the longest. In between it grows linearly.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adaptation {
+    /// The interval over which the rate is measured.
+    pub sample_ps: u64,
+    /// The low rate, in frames per second.
+    pub low_rate: f64,
+    /// The high rate, in frames per second.
+    pub high_rate: f64,
+    /// The longest delay.
+    pub longest_ps: u64,
+    /// If frames have at most this many bytes on average, there is no delay.
+    pub small_bytes: u32,
+}
+
+impl Adaptation {
+    /// The delay after `frames` frames of `bytes` bytes in total have arrived in `span_ps`.
+    pub fn delay_ps(&self, frames: u64, bytes: u64, span_ps: u64) -> u64 {
+        if bytes <= frames * u64::from(self.small_bytes) {
+            return 0;
+        }
+        let rate = frames as f64 * 1e12 / span_ps.max(1) as f64;
+        let share = ((rate - self.low_rate) / (self.high_rate - self.low_rate)).clamp(0.0, 1.0);
+        (share * self.longest_ps as f64) as u64
+    }
+}
+
+/// The costs of software on the machine, and its clients.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Software {
+    /// The payload of a full packet.
+    pub segment_bytes: u32,
+    /// The headers of a packet, which are all of an acknowledgement.
+    pub header_bytes: u32,
+    /// A frame with a request or a response of one byte.
+    pub small_frame_bytes: u32,
+    /// The bytes that an application sends in one call.
+    pub message_bytes: u32,
+    /// Cycles per packet of a stream with no protection, including acknowledgements and completions. Calibrated.
+    pub cycles_per_packet: u64,
+    /// Cycles per request and response with no protection. Calibrated.
+    pub cycles_per_transaction: u64,
+    /// The bytes that may be sent without an acknowledgement.
+    pub window_bytes: u64,
+    /// The bytes that a flow may have queued in the card, if the kernel limits them.
+    pub queued_bytes_max: Option<u64>,
+    /// The propagation delay of the link.
+    pub propagation_ps: u64,
+    /// The mean time from an interrupt at the client to its acknowledgement.
+    pub client_ps: u64,
+    /// The mean time from a response to the next request of the client. Calibrated.
+    pub client_transaction_ps: u64,
+    /// How long a client may delay the acknowledgement of a single packet.
+    pub delayed_acknowledgement_ps: u64,
+}
+
+const PS_PER_US: u64 = 1_000_000;
+
+/// What both machines have in common: two servers back to back, with an MTU of 1500 bytes.
+fn software() -> Software {
+    Software {
+        segment_bytes: 1448,     // 1500 less 20 of IP and 32 of TCP with time stamps
+        header_bytes: 66,        // 14 of Ethernet, and those
+        small_frame_bytes: 60,   // the least of Ethernet, without the checksum
+        message_bytes: 16 << 10, // EiovaR §7: Netperf's default there
+        cycles_per_packet: 0,
+        cycles_per_transaction: 0,
+        window_bytes: 4 << 20, // tcp_wmem's most, Linux's Documentation/networking/ip-sysctl
+        queued_bytes_max: None,
+        propagation_ps: 10_000,   // assumed: two metres of cable
+        client_ps: 2 * PS_PER_US, // assumed
+        client_transaction_ps: 0,
+        delayed_acknowledgement_ps: 40_000 * PS_PER_US, // TCP_DELACK_MIN of Linux
+    }
+}
+
+/// A card on a PCIe bus of 2012.
+fn nic(link_gbps: f64) -> NicParameters {
+    NicParameters {
+        link_gbps,
+        frame_overhead_bytes: 24,        // preamble 8, checksum 4, gap 12 (IEEE 802.3)
+        doorbell_ps: 200_000,            // assumed: a posted write, half a read's way
+        read_ps: 550_000,                // SIGCOMM'18, a read of 64 bytes that hits the cache, from memory, unverified
+        read_window_bytes: 16_384,       // PCIe: 32 tags without extended ones, requests of at most 512 bytes
+        write_window_bytes: 4096,        // Fast & Safe: p, which goes with the IOMMU's l0 and lm
+        transaction_bytes: 512,          // Fast & Safe, derived
+        fetch_entries: 8,                // assumed
+        receive_buffer_bytes: 512 << 10, // assumed
+    }
+}
+
+/// The server `r210-cx3`: a ConnectX-3 at 40 Gb/s under mlx4_en of Linux 3.4.
+///
+/// Sources: the driver is the published `drivers/net/ethernet/mellanox/mlx4` of that kernel (`mlx4_en.h`, `en_rx.c`,
+/// `en_tx.c`, `en_netdev.c`). The 12 K live addresses of EiovaR §7 imply six receive rings, because each ring has 1024
+/// entries of two buffers. Cycles and rates: rIOMMU's unprotected columns.
+pub(super) fn r210_cx3() -> Server {
+    Server {
+        nic: nic(40.0),
+        driver: NicDriver {
+            name: "mlx4_en of Linux 3.4".to_owned(),
+            transmit_rings: 8,
+            transmit_entries: 512,
+            receive_rings: 6,
+            receive_entries: 1024,
+            entries_range: [64, 8192],
+            entries_power_of_two: true,
+            receive_buffers: vec![510, 1024],
+            fills_across_rings: true,
+            headers_apart: true,
+            reaps_every: Some(16),
+            budget: 64,
+            transmit_moderation: Moderation { delay_ps: 128 * PS_PER_US, frames: Some(5) },
+            receive_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(44) },
+            adapts: Some(Adaptation {
+                // The published driver measures for 250 ms. A run is shorter than that.
+                sample_ps: 5_000 * PS_PER_US,
+                low_rate: 400_000.0,
+                high_rate: 450_000.0,
+                longest_ps: 128 * PS_PER_US,
+                small_bytes: 256,
+            }),
+        },
+        software: Software {
+            cycles_per_packet: 1816, // [R] calibration: stream, none
+            // As on `r210-bcm57810`. At 74.8 k/s that is 30 % of a core, and EiovaR reports 29 %.
+            cycles_per_transaction: 12_500,
+            client_transaction_ps: 7_368_000, // [R] calibration: 74.8 k/s with no protection
+            ..software()
+        },
+    }
+}
+
+/// The server `r210-bcm57810`: a BCM57810 at 10 Gb/s under bnx2x of Linux 3.11.
+///
+/// Sources: the driver is the published `drivers/net/ethernet/broadcom/bnx2x` of that kernel (`bnx2x.h`, `bnx2x_cmn.c`,
+/// `bnx2x_main.c`). The 3 K live addresses of EiovaR §7 imply three receive rings, because each of four queues has a
+/// quarter of 4078 entries. Cycles and rates: rIOMMU's unprotected columns.
+pub(super) fn r210_bcm57810() -> Server {
+    Server {
+        nic: nic(10.0),
+        driver: NicDriver {
+            name: "bnx2x of Linux 3.11".to_owned(),
+            transmit_rings: 3,
+            transmit_entries: 2039, // 4078 descriptors, of which the smallest packet takes two
+            receive_rings: 3,
+            receive_entries: 1019,
+            entries_range: [64, 4078],
+            entries_power_of_two: false,
+            receive_buffers: vec![1600], // the MTU, headers and alignment; all of it is one page
+            fills_across_rings: false,
+            headers_apart: false,
+            reaps_every: None,
+            budget: 64,
+            transmit_moderation: Moderation { delay_ps: 48 * PS_PER_US, frames: None },
+            receive_moderation: Moderation { delay_ps: 24 * PS_PER_US, frames: None },
+            adapts: None,
+        },
+        software: Software {
+            cycles_per_packet: 1200,          // [R] calibration: 9.40 Gb/s at 31.4 % of a core
+            cycles_per_transaction: 12_500,   // [R] calibration: 29.0 k/s at 11.7 %
+            queued_bytes_max: Some(131_072),  // tcp_limit_output_bytes, Linux 3.6 and later
+            client_transaction_ps: 4_381_000, // [R] calibration: 29.0 k/s with no protection
+            ..software()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Machine;
+    use serde_json::json;
+
+    #[test]
+    fn the_bus_of_a_card_is_that_of_its_machine() {
+        for machine in Machine::all() {
+            let Some(server) = machine.server else { continue };
+            let of_machine = (machine.bytes_in_flight, machine.transaction_bytes);
+            assert_eq!((server.nic.write_window_bytes, server.nic.transaction_bytes), of_machine, "{}", machine.id);
+        }
+    }
+
+    #[test]
+    fn the_calibration_is_that_of_the_machine() {
+        // An estimate uses cycles per byte and a simulation cycles per packet. Both come from the same publication.
+        for machine in Machine::all() {
+            let Some(Server { software, .. }) = machine.server else { continue };
+            let per_packet = machine.unprotected_cycles_per_byte * f64::from(software.segment_bytes);
+            assert!(
+                (per_packet / software.cycles_per_packet as f64 - 1.0).abs() < 0.01,
+                "{}: {per_packet}",
+                machine.id
+            );
+        }
+    }
+
+    #[test]
+    fn the_delay_grows_with_the_rate_and_small_frames_have_none() {
+        let adapts = r210_cx3().driver.adapts.expect("mlx4_en adapts");
+        let second = 1_000_000 * PS_PER_US;
+        assert_eq!(adapts.delay_ps(300_000, 300_000 * 1500, second), 0);
+        assert_eq!(adapts.delay_ps(425_000, 425_000 * 1500, second), 64 * PS_PER_US);
+        assert_eq!(adapts.delay_ps(800_000, 800_000 * 1500, second), 128 * PS_PER_US);
+        assert_eq!(adapts.delay_ps(800_000, 800_000 * 66, second), 0);
+        assert_eq!(adapts.delay_ps(0, 0, second), 0);
+    }
+
+    /// FNV-1a, 64 bits.
+    fn hash(text: &str) -> u64 {
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    #[test]
+    fn the_inputs_are_pinned() {
+        // A commit that changes a value names its source and the results that change.
+        let pinned = [("r210-cx3", 0x8b74_ac6f_0793_76d8), ("r210-bcm57810", 0xe136_43cd_3057_a021)];
+        for (id, pinned) in pinned {
+            let machine = Machine::by_id(id).expect("a machine");
+            let book = json!([machine.core_hz, machine.costs, machine.iommu, machine.server]).to_string();
+            assert_eq!(hash(&book), pinned, "{id}: {:#x}", hash(&book));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The memory of the server: pages for packets, and the rings of the card.
+
+use super::ServerWork;
+use crate::machine::{Machine, NicDriver};
+use crate::run::live::{Buffer, Slot};
+use crate::run::world::{TABLES_BYTES, World, tables_base};
+use portcullis::{Iova, PAGE_SIZE, PhysAddr, Segment};
+use portcullis_model::{COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Moderation, RingConfig};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+/// The address of the first packet.
+const BUFFERS_BASE: u64 = 1 << 32;
+/// Memory for the rings. It is at the end of the memory for tables, where no table is allocated.
+const RINGS_BYTES: u64 = 64 << 20;
+
+/// The end of the memory for packets.
+pub(in crate::run) fn buffers_end(driver: &NicDriver, work: &ServerWork) -> u64 {
+    BUFFERS_BASE + u64::from(slots(driver, work)) * PAGE_SIZE
+}
+
+/// The memory of the rings.
+pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
+    let phys = PhysAddr::new(tables_base(machine).as_u64() + TABLES_BYTES - RINGS_BYTES);
+    Segment { phys, len: RINGS_BYTES }
+}
+
+/// Twice the number of buffers that can be mapped at once, so that memory is reused late.
+fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
+    let receive = driver.receive_rings * work.receive_entries * driver.receive_buffers.len() as u32;
+    let transmit = driver.transmit_rings * work.transmit_entries * 2;
+    2 * (receive + transmit)
+}
+
+/// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.
+pub(super) struct Packets {
+    free: RefCell<VecDeque<Slot>>,
+    /// The slot of the next mapping for a ring. These slots follow those of the pages.
+    next_ring: Cell<Slot>,
+    /// The start of the unused memory for rings.
+    rings: Cell<PhysAddr>,
+}
+
+impl Packets {
+    pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
+        let slots = slots(driver, work);
+        Self {
+            free: RefCell::new((0..slots).collect()),
+            next_ring: Cell::new(slots),
+            rings: Cell::new(ring_memory(machine).phys),
+        }
+    }
+
+    /// Takes a page, with a buffer of `len` bytes at its beginning.
+    pub(super) fn take(&self, len: u32) -> (Slot, Buffer) {
+        let slot = self.free.borrow_mut().pop_front().expect("there are twice as many pages as the rings can hold");
+        let phys = PhysAddr::new(BUFFERS_BASE + u64::from(slot) * PAGE_SIZE);
+        (slot, Buffer::from(Segment { phys, len: len.into() }))
+    }
+
+    /// Returns pages.
+    pub(super) fn give_back(&self, slots: impl IntoIterator<Item = Slot>) {
+        self.free.borrow_mut().extend(slots);
+    }
+
+    /// Takes whole pages for at least `bytes` bytes of a ring.
+    pub(super) fn ring(&self, bytes: u64) -> (Slot, Segment) {
+        let (slot, phys, len) = (self.next_ring.get(), self.rings.get(), bytes.next_multiple_of(PAGE_SIZE));
+        self.next_ring.set(slot + 1);
+        self.rings.set(PhysAddr::new(phys.as_u64() + len));
+        (slot, Segment { phys, len })
+    }
+}
+
+/// A part of a ring, as the driver and the card address it.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) phys: PhysAddr,
+    pub(super) iova: Iova,
+}
+
+/// A ring in memory, as its driver sees it. The card sees the driver's stores, because its reads snoop.
+pub(super) struct RingMemory {
+    pub(super) config: RingConfig,
+    descriptors: PhysAddr,
+    completions: PhysAddr,
+    record: PhysAddr,
+}
+
+/// A ring without its memory.
+pub(super) struct RingShape {
+    pub(super) direction: Direction,
+    pub(super) entries: u32,
+    pub(super) pieces: u32,
+    pub(super) moderation: Moderation,
+    pub(super) vector: u8,
+}
+
+impl RingShape {
+    /// The bytes of its descriptors, of its completions and of its record.
+    pub(super) fn parts(&self) -> [u64; 3] {
+        let entries = u64::from(self.entries);
+        [entries * u64::from(self.pieces) * DESCRIPTOR_BYTES, entries * COMPLETION_BYTES, 8]
+    }
+
+    /// The ring with these parts in memory.
+    pub(super) fn with_memory(&self, [descriptors, completions, record]: [Part; 3]) -> RingMemory {
+        let config = RingConfig {
+            direction: self.direction,
+            entries: self.entries,
+            pieces: self.pieces,
+            descriptors: descriptors.iova,
+            completions: completions.iova,
+            record: record.iova,
+            moderation: self.moderation,
+            vector: self.vector,
+        };
+        RingMemory { config, descriptors: descriptors.phys, completions: completions.phys, record: record.phys }
+    }
+}
+
+impl RingMemory {
+    /// Writes a descriptor of entry `number`.
+    pub(super) fn write(&self, world: &World, number: u32, piece: u32, descriptor: Descriptor) {
+        let offset = self.config.entry_offset(number) + u64::from(piece) * DESCRIPTOR_BYTES;
+        store(world, self.descriptors, offset, &descriptor.words());
+    }
+
+    /// Writes the number of entries ever filled.
+    pub(super) fn write_record(&self, world: &World, filled: u32) {
+        store(world, self.record, 0, &[filled.into()]);
+    }
+
+    /// Reads completion `number`, if it has landed.
+    pub(super) fn completion(&self, world: &World, number: u32) -> Option<Completion> {
+        world.vtd.advance(world.engine.now_ps());
+        let at = self.completions.as_u64() + self.config.completion_offset(number);
+        let word = |offset| world.vtd.ram().read_u64(PhysAddr::new(at + offset));
+        let completion = Completion::of([word(0)?, word(8)?]);
+        (completion.serial == number.wrapping_add(1)).then_some(completion)
+    }
+}
+
+fn store(world: &World, base: PhysAddr, offset: u64, words: &[u64]) {
+    let bytes: smallvec::SmallVec<[u8; 16]> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let is_there = world.vtd.ram().write_bytes(PhysAddr::new(base.as_u64() + offset), &bytes);
+    assert!(is_there, "rings lie in memory");
+}

@@ -1,0 +1,211 @@
+//! A server: applications and the driver of the network card run on its CPUs. The card with its link, and the clients
+//! at the other end, are actors.
+//!
+//! All rates and latencies result from events. Each application has a file of its own.
+
+mod card;
+mod clients;
+mod flows;
+mod hardware;
+mod memory;
+mod rate;
+mod request_response;
+mod stream;
+mod work;
+
+pub use work::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
+
+use super::driver::Driver;
+use super::world::{Wanted, World};
+use super::{Job, RunError, Start};
+use crate::engine::Body;
+use crate::machine::Server;
+use crate::traffic::Payload;
+use card::Card;
+use clients::Clients;
+use flows::Flow;
+pub(super) use memory::{buffers_end, ring_memory};
+use portcullis_model::{Nic, NicCounters, NicParameters};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+/// The results of a server, apart from the costs of its protection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Served {
+    /// Full packets that arrived at the clients.
+    pub(crate) packets: u64,
+    /// Requests whose response arrived at the client.
+    pub(crate) transactions: u64,
+    /// Payload bytes that arrived at the clients.
+    pub(crate) payload_bytes: u64,
+    /// Cycles of all CPUs apart from protection.
+    pub(crate) busy_cycles: u64,
+    /// Frames that the server received, and those that its card dropped.
+    pub(crate) received: u64,
+    pub(crate) dropped: u64,
+    /// The latency of each request, in picoseconds, sorted.
+    pub(crate) latencies_ps: Vec<u64>,
+}
+
+/// Counters at a moment of a run.
+#[derive(Clone, Default)]
+struct Moment {
+    busy_cycles: u64,
+    packets: u64,
+    transactions: u64,
+    nic: NicCounters,
+}
+
+/// The server and its clients.
+struct Host {
+    world: Rc<World>,
+    server: Server,
+    work: ServerWork,
+    batch: usize,
+    nic: RefCell<Nic>,
+    card: Card,
+    flows: RefCell<Vec<Flow>>,
+    clients: RefCell<Clients>,
+    is_open: Cell<bool>,
+    start: OnceCell<(Start, Moment)>,
+    end: OnceCell<Moment>,
+}
+
+impl Host {
+    fn new(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> Self {
+        let server = job.machine.server.clone().expect("`ServerWork` is made for a machine with a server");
+        let source = world.devices.borrow()[0].source();
+        // These are values of the machine, which users may set.
+        let (write_window_bytes, transaction_bytes) = (job.machine.bytes_in_flight, job.machine.transaction_bytes);
+        let nic = NicParameters { write_window_bytes, transaction_bytes, ..server.nic.clone() };
+        let nic = Nic::new(source, nic, world.vtd.clone());
+        Self {
+            card: Card::new(job.machine, &server.driver, work),
+            flows: RefCell::new((0..work.flows as usize).map(|flow| Flow::new(flow, work)).collect()),
+            clients: RefCell::new(Clients::new(work, &server.driver, job.seed)),
+            world: world.clone(),
+            server,
+            work: work.clone(),
+            batch: job.batch,
+            nic: RefCell::new(nic),
+            is_open: Cell::new(false),
+            start: OnceCell::new(),
+            end: OnceCell::new(),
+        }
+    }
+
+    /// Whether the cores must stop.
+    fn is_over(&self) -> bool {
+        self.end.get().is_some() || self.world.failed()
+    }
+
+    fn moment(&self) -> Moment {
+        let clients = self.clients.borrow();
+        Moment {
+            busy_cycles: self.world.engine.busy_cycles_by_core().iter().sum(),
+            packets: clients.packets,
+            transactions: clients.latencies_ps.len() as u64,
+            nic: self.nic.borrow().counters(),
+        }
+    }
+
+    /// Begins and ends the measurement when enough packets or requests are done.
+    fn look_at_progress(&self) {
+        let moment = self.moment();
+        let done = moment.packets + moment.transactions;
+        if self.start.get().is_none() && done >= self.work.warm_up {
+            let _ = self.start.set((Start::of(&self.world), moment));
+        } else if self
+            .start
+            .get()
+            .is_some_and(|(_, start)| done >= start.packets + start.transactions + self.work.measured)
+            && self.end.set(moment).is_ok()
+        {
+            self.world.worked();
+            self.world.engine.notify_all();
+        }
+    }
+
+    /// The body of a core. The first core opens the card, and then every core runs the application.
+    fn core(&self, core: usize) {
+        let (world, engine) = (&self.world, &self.world.engine);
+        let mut driver = Driver::new(world, core, self.batch);
+        if core == 0 {
+            self.card.open(self, &mut driver);
+            self.is_open.set(true);
+            engine.notify_all();
+        }
+        engine.wait_until(Wanted::Flows(core).into(), || self.is_open.get() || self.is_over());
+        match self.work.workload {
+            ServerWorkload::NetperfStream => stream::run(self, &mut driver, core),
+            ServerWorkload::NetperfRr => request_response::run(self, &mut driver, core),
+        }
+    }
+
+    /// Wakes the application of a flow.
+    fn notify_flow(&self, flow: usize) {
+        let core = self.flows.borrow()[flow].core;
+        self.world.engine.notify(Wanted::Flows(core).into());
+    }
+}
+
+/// Makes the run. Returns where its measured part began, and the results.
+pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Start, Served) {
+    let host = Rc::new(Host::new(world, job, work));
+    let engine = &world.engine;
+    let weak = Rc::downgrade(&host);
+    engine.on_interrupt(Some(Rc::new(move |vector| {
+        if let Some(host) = weak.upgrade() {
+            host.card.interrupt(&host, vector);
+        }
+    })));
+    let body = |run: fn(&Host, usize), number: usize| {
+        let host = host.clone();
+        Box::new(move || run(&host, number)) as Body
+    };
+    let cores = (0..work.cores as usize).map(|core| body(Host::core, core)).collect();
+    let actors = vec![body(hardware::run, 0), body(clients::run, 0)];
+    if engine.run_beside(cores, actors).is_err() {
+        world.fail(RunError::NoProgress);
+    }
+    engine.on_interrupt(None);
+    let Ok(host) = Rc::try_unwrap(host) else { panic!("the bodies, which share the host, have ended") };
+    host.result()
+}
+
+/// The number of actors: the card, and the clients.
+pub(super) const ACTORS: usize = 2;
+
+impl Host {
+    fn result(self) -> (Start, Served) {
+        let world = self.world;
+        // Only a failed run has no start or no end.
+        let (start, begun) = self.start.into_inner().unwrap_or_else(|| (Start::of(&world), Moment::default()));
+        let end = self.end.into_inner().unwrap_or_else(|| begun.clone());
+        let (mut latencies_ps, skipped) = (self.clients.into_inner().latencies_ps, begun.transactions as usize);
+        latencies_ps.truncate(end.transactions as usize);
+        latencies_ps.drain(..skipped.min(latencies_ps.len()));
+        latencies_ps.sort_unstable();
+        let packets = end.packets - begun.packets;
+        let served = Served {
+            packets,
+            transactions: end.transactions - begun.transactions,
+            payload_bytes: packets * u64::from(self.server.software.segment_bytes),
+            busy_cycles: end.busy_cycles - begun.busy_cycles,
+            received: end.nic.received - begun.nic.received,
+            dropped: end.nic.dropped - begun.nic.dropped,
+            latencies_ps,
+        };
+        let mut tally = world.tally.borrow_mut();
+        tally.faults += end.nic.bus.faults;
+        tally.transactions = end.nic.bus.transactions - begun.nic.bus.transactions;
+        tally.transactions_min = tally.transactions;
+        tally.latency_ps_sum = end.nic.bus.latency_ps_sum - begun.nic.bus.latency_ps_sum;
+        // The estimate is of the payload, without headers and without the unused bytes of buffers.
+        tally.payload = Payload::exactly(served.payload_bytes);
+        let cores = tally.work_by_core.len() as u64;
+        tally.work_by_core.iter_mut().for_each(|work| work.bytes = served.payload_bytes / cores);
+        drop(tally);
+        (start, served)
+    }
+}

@@ -1,0 +1,198 @@
+//! A simulated run of a server, compared with the same run with no protection.
+
+use crate::machine::Machine;
+use crate::outcome::RunOutcome;
+use crate::run::{Job, Measured, RunError, ServerWork, ServerWorkload, Work, measure};
+use portcullis::Protection;
+use portcullis::design::Options;
+use portcullis::designs::{Choice, DesignId};
+use portcullis::platform::LockClass;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use thiserror::Error;
+
+/// Keys of a row of `compare` for which a simulation has no value, because it has no observers.
+const NOT_WATCHED: &[&str] = &[
+    "over_invalidated_pages",
+    "stale_window_us_mean",
+    "stale_window_us_max",
+    "stale_window_us_over_time",
+    "stale_window_piece_us",
+    "stale_bytes_us",
+    "residual_bytes_us",
+    "achieved_gbps",
+];
+/// Keys about bytes, which have no value if the workload has requests.
+const OF_BYTES: &[&str] = &[
+    "payload_bytes_min",
+    "payload_bytes_max",
+    "cpu_gbps",
+    "pcie_gbps",
+    "unprotected_gbps",
+    "estimate_gbps",
+    "estimate_operations_per_second",
+    "estimate_cpu_percent",
+    "limit",
+    "estimate_vs_none",
+];
+
+/// A design does not offer a protection.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("the design `{design}` does not offer the protection `{wanted}`; it offers {offered}")]
+pub struct NotOffered {
+    /// The design.
+    pub design: &'static str,
+    /// The requested protection.
+    pub wanted: Protection,
+    /// The protections that it offers, separated by commas.
+    pub offered: String,
+}
+
+/// A run to make.
+pub struct Simulate<'m> {
+    machine: &'m Machine,
+    work: ServerWork,
+    choice: Choice,
+    protection: Protection,
+    /// The largest batch of unmaps under one commit. `None` stands for that of the design.
+    pub batch: Option<usize>,
+    /// The seed of the clients.
+    pub seed: u64,
+    /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
+    pub leaf_only_hint: bool,
+}
+
+/// The results of a run. The field names are JSON keys. The keys of a row of `compare` follow them.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// The rate of payload at the clients. `None` if the workload has requests.
+    pub throughput_gbps: Option<f64>,
+    /// The rate as a share of the rate with no protection.
+    pub throughput_vs_none: f64,
+    /// The rate of requests. `None` if the workload has none.
+    pub transactions_per_second: Option<f64>,
+    /// The mean latency of a request.
+    pub latency_us_mean: Option<f64>,
+    /// The 99th percentile of the latency.
+    pub latency_us_p99: Option<f64>,
+    /// The CPU time of the cores that serve, including protection.
+    pub cpu_percent: f64,
+    /// The share of arriving frames that the server's card dropped.
+    pub drop_percent: Option<f64>,
+    /// CPU cycles per full packet, including protection.
+    pub cycles_per_packet: Option<f64>,
+    /// The costs of protection.
+    pub outcome: RunOutcome,
+}
+
+impl Serialize for Simulation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serde_json::Map::new();
+        let own = [
+            ("throughput_gbps", self.throughput_gbps),
+            ("throughput_vs_none", Some(self.throughput_vs_none)),
+            ("transactions_per_second", self.transactions_per_second),
+            ("latency_us_mean", self.latency_us_mean),
+            ("latency_us_p99", self.latency_us_p99),
+            ("cpu_percent", Some(self.cpu_percent)),
+            ("drop_percent", self.drop_percent),
+            ("cycles_per_packet", self.cycles_per_packet),
+        ];
+        row.extend(own.map(|(key, value)| (key.to_owned(), value.into())));
+        if let Value::Object(outcome) = serde_json::to_value(&self.outcome).map_err(serde::ser::Error::custom)? {
+            row.extend(outcome);
+        }
+        let of_bytes = if self.throughput_gbps.is_none() { OF_BYTES } else { &[] };
+        NOT_WATCHED.iter().chain(of_bytes).for_each(|key| drop(row.insert((*key).to_owned(), Value::Null)));
+        row.serialize(serializer)
+    }
+}
+
+impl<'m> Simulate<'m> {
+    /// The run of `work`, which was made for `machine`, under a design and a protection.
+    ///
+    /// # Errors
+    /// [`NotOffered`].
+    pub fn new(
+        machine: &'m Machine,
+        work: ServerWork,
+        choice: Choice,
+        protection: Protection,
+    ) -> Result<Self, NotOffered> {
+        let info = choice.design.info();
+        if !info.protections.contains(&protection) {
+            let offered: Vec<&str> = info.protections.iter().map(|one| one.name()).collect();
+            return Err(NotOffered { design: info.id, wanted: protection, offered: offered.join(", ") });
+        }
+        Ok(Self { machine, work, choice, protection, batch: None, seed: 1, leaf_only_hint: true })
+    }
+
+    /// The largest batch of the run.
+    pub fn batch(&self) -> usize {
+        self.batch.unwrap_or(self.choice.design.info().batch_default)
+    }
+
+    fn job(&self, design: DesignId, options: Options, protection: Protection) -> Job<'m> {
+        let batch = self.batch();
+        let (seed, leaf_only_hint) = (self.seed, self.leaf_only_hint);
+        let job = Job::new(self.machine, Work::Server(self.work.clone()), design, protection);
+        Job { options, batch, seed, leaf_only_hint, ..job }
+    }
+
+    /// Makes the run, after the one with no protection. `progress` is called before each.
+    ///
+    /// # Errors
+    /// A [`RunError`].
+    pub fn run(&self, mut progress: impl FnMut(&str)) -> Result<Simulation, RunError> {
+        progress("none");
+        let none = self.job(DesignId::Unprotected, Options::NONE, Protection::None);
+        let unprotected = measure(&none)?;
+        let Choice { design, options } = self.choice;
+        if design == DesignId::Unprotected {
+            return Ok(self.result(&none, &unprotected, &unprotected));
+        }
+        progress(design.info().id);
+        let job = self.job(design, options, self.protection);
+        Ok(self.result(&job, &measure(&job)?, &unprotected))
+    }
+
+    /// Packets or requests per second.
+    fn rate(measured: &Measured) -> f64 {
+        let served = measured.served.as_ref().map_or(0, |served| served.packets + served.transactions);
+        served as f64 * 1e12 / measured.span_ps.max(1) as f64
+    }
+
+    fn result(&self, job: &Job<'_>, measured: &Measured, unprotected: &Measured) -> Simulation {
+        let served = measured.served.clone().unwrap_or_default();
+        let (account, seconds) = (&measured.account, measured.span_ps.max(1) as f64 / 1e12);
+        let cycles = served.busy_cycles + account.cycles();
+        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        let wait =
+            |classes: &[LockClass]| -> u64 { classes.iter().map(|class| account.lock_wait_cycles(*class)).sum() };
+        let iova = wait(&[LockClass::IovaAllocator, LockClass::Magazine, LockClass::Depot, LockClass::Domain]);
+        let invalidation = wait(&[LockClass::InvalidationQueue, LockClass::FlushQueue]);
+        let other = wait(&[LockClass::Attachment, LockClass::Table]);
+        let outcome = RunOutcome {
+            lock_wait_percent: percent(iova + invalidation + other, cycles),
+            lock_wait_iova_percent: percent(iova, cycles),
+            lock_wait_invalidation_percent: percent(invalidation, cycles),
+            ..RunOutcome::new(job, measured)
+        };
+        let streams = self.work.workload == ServerWorkload::NetperfStream;
+        let latencies = &served.latencies_ps;
+        let latency_us = |at: usize| latencies.get(at).map(|latency_ps| *latency_ps as f64 / 1e6);
+        let sum_ps: u64 = latencies.iter().sum();
+        let arrived = served.received + served.dropped;
+        Simulation {
+            throughput_gbps: streams.then(|| served.payload_bytes as f64 * 8.0 / seconds / 1e9),
+            throughput_vs_none: Self::rate(measured) / Self::rate(unprotected),
+            transactions_per_second: (!streams).then(|| served.transactions as f64 / seconds),
+            latency_us_mean: (!latencies.is_empty()).then(|| sum_ps as f64 / 1e6 / latencies.len() as f64),
+            latency_us_p99: latency_us((latencies.len() * 99).div_ceil(100).saturating_sub(1)),
+            cpu_percent: 100.0 * cycles as f64 / (seconds * self.machine.core_hz * f64::from(self.work.cores)),
+            drop_percent: (arrived > 0).then(|| percent(served.dropped, arrived)),
+            cycles_per_packet: (served.packets > 0).then(|| cycles as f64 / served.packets as f64),
+            outcome,
+        }
+    }
+}
