@@ -76,8 +76,8 @@ fn the_picture_of_the_readme_shows_the_advice_of_today() {
 /// What `portcullis` comes to on the trace that the program carries, beside Linux as it is and no protection.
 fn summary(document: &Value) -> String {
     let mut table = String::from(
-        "| design | protection | cycles/page, each unmap by itself | of none | cycles/page, in batches of 64 | of none | stale window, µs, \
-         at most | stale pages |\n|---|---|---:|---:|---:|---:|---:|---:|\n",
+        "| design | protection | cycles/page, each unmap by itself | of none | cycles/page, in batches of 64 | of none | longest \
+         stale window seen, µs | stale pages |\n|---|---|---:|---:|---:|---:|---:|---:|\n",
     );
     let all: Vec<&Value> =
         ["results", "equal_batch"].iter().flat_map(|key| document[*key].as_array().expect("rows")).collect();
