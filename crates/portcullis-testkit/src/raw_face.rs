@@ -34,8 +34,18 @@ pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
     })
 }
 
+<<<<<<< HEAD
 /// The maps of the raw interface, as safe functions: for domains whose IOMMU has no memory behind it, as over the
 /// fakes.
+=======
+/// Whether a buffer there is mapped at once, where either way may be taken. The lowest bit tells other faces apart, and steps of
+/// large buffers leave some of the others zero, so that many of them count.
+pub(crate) fn is_at_once(phys: PhysAddr) -> bool {
+    (phys.pfn() >> 1).count_ones() % 2 == 0
+}
+
+/// The maps of the raw face, as safe functions: for domains with no memory behind their IOMMU, as those over the fakes are.
+>>>>>>> h7b
 pub trait RawFace {
     /// [`Domain::map_request`], as a safe function.
     ///
@@ -52,7 +62,31 @@ pub trait RawFace {
     /// If memory is lost.
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
 
+<<<<<<< HEAD
     /// [`Domain::map_raw_with`], as a safe function.
+=======
+    /// Maps by [`Domain::map_raw_at_once`], and by [`Domain::map_raw`] what that leaves to it, as the callers of the two do.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    ///
+    /// # Panics
+    /// If memory is lost.
+    fn raw_map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
+
+    /// Maps by one of the two ways, by the number of the page: half of them each.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    ///
+    /// # Panics
+    /// If memory is lost.
+    fn raw_map_either_way(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
+        if is_at_once(phys) { self.raw_map_at_once(phys, len, access) } else { self.raw_map(phys, len, access) }
+    }
+
+    /// See [`Domain::map_raw_with`].
+>>>>>>> h7b
     ///
     /// # Errors
     /// [`MapError`].
@@ -94,6 +128,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> RawFace for Domain<D, P, I> {
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
         // SAFETY: as above.
         kept(unsafe { self.map_raw(phys, len, access) })
+    }
+
+    fn raw_map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
+        // SAFETY: as above.
+        let at_once = unsafe { self.map_raw_at_once(phys, len, access) };
+        at_once.map_or_else(|| self.raw_map(phys, len, access), Ok)
     }
 
     fn raw_map_with(&self, phys: PhysAddr, len: u64, access: Access, options: &MapOptions) -> Result<Iova, MapError> {

@@ -1,12 +1,36 @@
 //! The fake host with a record of its steps, and a switch that suppresses barriers.
 
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{Context, CpuHint, LockClass, Step, Unreadable, Wait, WordLines};
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, Step, Unreadable, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
+
+thread_local! {
+    /// What another CPU does when this thread releases a lock the next time.
+    static AT_UNLOCK: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+/// Makes another CPU do `act` when this thread releases a lock the next time, before it goes on.
+pub(super) fn at_next_unlock(act: impl FnOnce() + 'static) {
+    AT_UNLOCK.set(Some(Box::new(act)));
+}
+
+/// A lock of the fake host, after which another CPU may come first.
+pub(super) struct HostLock<T>(FakeLock<T>);
+
+impl<T: Send> Lock<T> for HostLock<T> {
+    fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        let result = self.0.with(critical);
+        if let Some(act) = AT_UNLOCK.take() {
+            act();
+        }
+        result
+    }
+}
 
 pub(super) struct Host {
     pub(super) fake: FakeHost,
@@ -72,11 +96,11 @@ impl Host {
 
 // SAFETY: forwards to the fake host, which keeps the promises.
 unsafe impl Platform for Host {
-    type Lock<T: Send> = FakeLock<T>;
+    type Lock<T: Send> = HostLock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
-        self.fake.lock(class, value)
+    fn lock<T: Send>(&self, class: LockClass, value: T) -> HostLock<T> {
+        HostLock(self.fake.lock(class, value))
     }
 
     fn cpu(&self) -> CpuHint {

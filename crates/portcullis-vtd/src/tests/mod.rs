@@ -15,6 +15,7 @@ mod memory;
 mod panics;
 mod queue;
 mod recovery;
+mod reused_slots;
 mod rings;
 mod shared_commits;
 mod strict_host;

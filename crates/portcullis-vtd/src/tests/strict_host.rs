@@ -121,7 +121,7 @@ unsafe impl Platform for Strict<'_> {
     type CpuWords = WordLines;
 
     fn lock<T: Send>(&self, class: LockClass, value: T) -> StrictLock<T> {
-        StrictLock(outside(|| self.0.lock(class, value)))
+        StrictLock(outside(|| self.0.fake.lock(class, value)))
     }
 
     fn cpu(&self) -> CpuHint {

@@ -125,6 +125,7 @@ impl<P: Platform> Chunks<P> {
         above.for_each(|(first, end)| push_within(&mut tables, (number(*first), number(end - 1) + 1)));
         let (cpus, rings) = (platform.cpu_words(NO_CHUNK)?, WordLines::with_lines(platform, RINGS, NO_CHUNK)?);
         let cursors = (cpus.lines() + RINGS) * CPU_WORDS;
+        let open_tables = OpenTables::new(platform, cursors, cpus.lines() * CPU_WORDS)?;
         let table_log = TableLog::boxed(platform, numbers as u32, tables)?;
         Ok(Self {
             first_pfn,
@@ -132,7 +133,7 @@ impl<P: Platform> Chunks<P> {
             tables: ChunkTables::new(platform, numbers as u32)?,
             cpus,
             rings,
-            open_tables: OpenTables::new(platform, cursors)?,
+            open_tables,
             table_log,
             sweep_due: Deadline::none(),
         })

@@ -25,9 +25,12 @@ use alloc::boxed::Box;
 /// The log of most streams. The log of slow streams.
 const COMMON: usize = 0;
 const SLOW: usize = 1;
-/// The number of further logs, each for one line of cursors. They are used as long as no more lines than this have
+/// The number of further logs, each for one line of cursors. A CPU uses its own as long as no more lines than this have
 /// appeared. Under the model checker there are none, so that all streams share.
 const OWN_LOGS: usize = if cfg!(loom) { 0 } else { 16 };
+/// The number of lines up to which a ring uses its own. Tables that many rings have for themselves are more than the
+/// paging-structure caches hold.
+const OWN_LOGS_OF_RINGS: usize = OWN_LOGS / 2;
 /// The number of logs.
 pub(super) const LOGS: usize = 2 + OWN_LOGS;
 const TABLE_SHIFT: u32 = 32;
@@ -55,25 +58,33 @@ pub(super) struct Chunk {
 /// The open tables, one for each log.
 pub(super) struct OpenTables {
     open: Box<[Padded<AtomicU64>]>,
+    /// The number of the first cursor of a ring. Those before it are of CPUs.
+    first_of_rings: usize,
     /// The rates of the streams.
     rates: StreamRates,
 }
 
 impl OpenTables {
-    /// No open tables yet, for `streams` streams.
-    pub(super) fn new<P: Platform>(platform: &P, streams: usize) -> Result<Self, NoMemory> {
+    /// No open tables yet, for `streams` streams, of which those from number `first_of_rings` on are of rings.
+    pub(super) fn new<P: Platform>(platform: &P, streams: usize, first_of_rings: usize) -> Result<Self, NoMemory> {
         let open = try_slice(platform, Context::MaySleep, LOGS, || Ok(Padded(AtomicU64::new(0))))?;
-        Ok(Self { open, rates: StreamRates::new(platform, streams)? })
+        Ok(Self { open, first_of_rings, rates: StreamRates::new(platform, streams)? })
+    }
+
+    /// The number of lines up to which the stream of `cursor` has its own log.
+    const fn own_logs(&self, cursor: usize) -> u64 {
+        (if cursor < self.first_of_rings { OWN_LOGS } else { OWN_LOGS_OF_RINGS }) as u64
     }
 
     /// The log from which the stream of cursor number `cursor` takes its next chunk, and the number of units in that
     /// chunk.
     pub(super) fn log_of(&self, cursor: usize, wanted: Wanted) -> (usize, u32) {
         let (line, lines) = self.rates.line(cursor);
-        let is_alone = lines <= OWN_LOGS as u64;
+        let own_logs = self.own_logs(cursor);
+        let is_alone = lines <= own_logs;
         // A table of the stream's own log that is still open, from the time when there were few lines, is used up
         // first.
-        let own = (line < OWN_LOGS as u64).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
+        let own = (line < own_logs).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
         let log = own.unwrap_or(COMMON);
         match wanted {
             Wanted::Table => (log, TABLE_UNITS),
@@ -85,7 +96,7 @@ impl OpenTables {
     /// Records that the stream of `cursor` was given its next chunk, of `units` units.
     pub(super) fn note(&self, cursor: usize, units: u32) {
         // While each line has its own log, rates do not matter, so nothing is written that all of them would read.
-        if self.rates.lines() > OWN_LOGS as u64 {
+        if self.rates.lines() > self.own_logs(cursor) {
             self.rates.note(cursor, units);
         }
     }

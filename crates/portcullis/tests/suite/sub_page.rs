@@ -154,7 +154,7 @@ fn protected() -> impl Iterator<Item = (DesignId, Protection)> {
 }
 
 fn maps(domain: &DynDomain, memory: &Memory, offset: usize, len: usize, access: Access) -> Result<u64, MapError> {
-    domain.raw_map(memory.phys(offset), len as u64, access).map(Iova::as_u64)
+    domain.raw_map_at_once(memory.phys(offset), len as u64, access).map(Iova::as_u64)
 }
 
 #[test]

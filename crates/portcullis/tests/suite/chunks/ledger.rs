@@ -94,7 +94,7 @@ impl<'h> Ledger<'h> {
         let (phys, len) = (PhysAddr::from_pfn(pfn), want.pages * PAGE_SIZE);
         let range = match want.ring {
             None => {
-                let first = domain.raw_map(phys, len, want.access)?.pfn();
+                let first = domain.raw_map_either_way(phys, len, want.access)?.pfn();
                 IovaRange::new(first, want.pages).expect("a range")
             }
             Some(_) => {

@@ -30,7 +30,7 @@ const KEPT: usize = 3 + TABLE_RESERVE + 1;
 type Small<'h, I = &'h FakeIommu<'h>> = Domain<Portcullis, &'h FakeHost, I>;
 
 fn map<I: Iommu>(domain: &Small<'_, I>, pfn: u64, pages: u64) -> Iova {
-    domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
+    domain.raw_map_either_way(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
 }
 
 fn unmap<I: Iommu>(domain: &Small<'_, I>, iova: Iova, pages: u64) {

@@ -9,8 +9,8 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Access, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Up to this many lines of cursors, each has its own table log.
-const FEW: u32 = 16;
+/// Up to this many lines of cursors, each ring has its own table log.
+const FEW: u32 = 8;
 /// Chunks of a table.
 const TABLE_CHUNKS: u64 = 512 / CHUNK_PAGES;
 
@@ -98,7 +98,7 @@ fn rings_whose_numbers_are_far_apart_have_a_table_each() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
-    let tables: BTreeSet<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * 8))).collect();
+    let tables: BTreeSet<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * FEW))).collect();
     assert_eq!(tables.len(), FEW as usize);
 }
 
