@@ -1,5 +1,6 @@
-//! The packages of `examples/`, each copied out of the workspace, as a project that begins from one has it, built there and tested. The design
-//! goes through the test kit there, and once more with a flaw planted, which the kit has to find by the name of its rule.
+//! Tests the packages of `examples/`. Each is copied out of the workspace, as a project that starts from it would be,
+//! and built and tested there. The example design goes through the test kit, and once more with a planted flaw, which
+//! the kit must find by the name of its rule.
 
 use crate::failure::Failure;
 use crate::house::files;
@@ -10,14 +11,14 @@ use std::{env, fs, process};
 
 /// The packages, by their folders.
 const EXAMPLES: [&str; 3] = ["quick-start", "custom-design", "custom-host"];
-/// A package with a flaw behind a feature, and what the tests say that find it.
+/// A package with a flaw behind a feature, and the lines of its tests that report the flaw.
 const PLANTED: (&str, &str, [&str; 2]) =
     ("custom-design", "planted-reuse", ["guarded deferred: S3 (Reuse) is broken", "test attack ... FAILED"]);
 
-/// How their dependencies are found from the workspace.
+/// The path from a package to the crates of the workspace.
 const WITHIN: &str = "path = \"../../crates/";
 
-/// Tests all of them.
+/// Tests all packages.
 pub(crate) fn examples(workspace: &Workspace) -> Result<(), Failure> {
     let outside = Outside::new(workspace)?;
     for example in EXAMPLES {
@@ -33,20 +34,20 @@ pub(crate) fn examples(workspace: &Workspace) -> Result<(), Failure> {
     match expected.iter().find(|line| output.status.success() || !text.contains(**line)) {
         Some(line) => {
             print!("{text}");
-            let reason = format!("with the feature `{feature}` its tests were to say `{line}`");
+            let reason = format!("with the feature `{feature}`, its tests should print `{line}`");
             Err(Failure::Contents { path: PathBuf::from(example), reason })
         }
         None => Ok(()),
     }
 }
 
-/// A test that failed: shows what it has printed.
+/// Prints the output of a failed test.
 fn said(output: &Output) -> Failure {
     print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Failure::Stage { stage: "examples".to_owned(), command: "cargo xtask examples".to_owned() }
 }
 
-/// A folder outside of the workspace, which goes with this.
+/// A folder outside the workspace, which is removed when this is dropped.
 struct Outside(PathBuf);
 
 impl Outside {
@@ -57,7 +58,7 @@ impl Outside {
         Ok(Self(folder))
     }
 
-    /// Copies a package: its files as they are, but for the way to its dependencies.
+    /// Copies a package. Only the paths to its dependencies are changed.
     fn copy(&self, workspace: &Workspace, example: &str) -> Result<(), Failure> {
         let from = workspace.root.join("examples").join(example);
         let crates = format!("path = \"{}/crates/", workspace.root.display());
@@ -66,7 +67,7 @@ impl Outside {
             let text = if file == "Cargo.toml" { text.replace(WITHIN, &crates) } else { text };
             self.write(example, &file, &text)?;
         }
-        // With the crates that the workspace was built with, which are there.
+        // The same lock file as for the workspace, so that the same crates are used.
         let lock = workspace.root.join("Cargo.lock");
         self.write(example, "Cargo.lock", &fs::read_to_string(&lock).map_err(Failure::file(&lock))?)
     }
@@ -78,7 +79,7 @@ impl Outside {
         fs::write(&path, text).map_err(Failure::file(&path))
     }
 
-    /// Builds and tests a package, as the workspace is built: what both need of other crates is built once.
+    /// Builds and tests a package with the settings of the workspace, so that common dependencies are built once.
     fn test(&self, workspace: &Workspace, example: &str, arguments: &[&str]) -> Result<Output, Failure> {
         Command::new(cargo())
             .args(["test", "--offline", "--config"])
@@ -97,7 +98,7 @@ impl Outside {
 
 impl Drop for Outside {
     fn drop(&mut self) {
-        // What cannot be removed lies where temporary files lie.
+        // If the removal fails, the folder stays among the temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -108,7 +109,7 @@ mod tests {
     use crate::workspace::Workspace;
     use std::fs;
 
-    /// Every folder of `examples/` is tested, and none leans on the workspace.
+    /// Every folder of `examples/` is tested, and none depends on the workspace's settings.
     #[test]
     fn every_example_stands_for_itself() {
         let root = Workspace::read().expect("a workspace").root.join("examples");
@@ -116,11 +117,11 @@ mod tests {
         for entry in fs::read_dir(&root).expect("a folder") {
             let manifest = entry.expect("an entry").path().join("Cargo.toml");
             let Ok(text) = fs::read_to_string(&manifest) else { continue };
-            assert!(!text.contains("workspace"), "{} leans on the workspace", manifest.display());
+            assert!(!text.contains("workspace"), "{} depends on the workspace's settings", manifest.display());
             assert!(text.contains(WITHIN), "{} depends on no crate of the workspace", manifest.display());
             found += 1;
         }
-        assert_eq!(found, EXAMPLES.len(), "the packages of examples/, and those that are tested");
+        assert_eq!(found, EXAMPLES.len(), "the number of packages in examples/ is not that of the tested ones");
         assert!(EXAMPLES.contains(&PLANTED.0));
     }
 }

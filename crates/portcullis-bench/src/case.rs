@@ -21,7 +21,7 @@ use portcullis::{
 };
 use std::hint::black_box;
 
-/// What a design is to do in a row.
+/// The conditions of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) options: Options,
@@ -35,7 +35,8 @@ pub(super) struct Case {
 /// new domain.
 const SAMPLES_PER_TURN: usize = 4;
 
-/// A design that can be timed: one over the hosts and IOMMUs of benchmarks, as every design is that takes any.
+/// A design that can be timed: one over the hosts and IOMMUs of the benchmarks. Every design over any host and IOMMU is
+/// one.
 pub trait TimedDesign:
     for<'r> Design<Native<true>, &'r Empty>
     + for<'r> Design<Native<false>, &'r Empty>
@@ -52,7 +53,7 @@ impl<D> TimedDesign for D where
 {
 }
 
-/// What is done with a design, whatever its type.
+/// The calls for a design, whatever its type.
 #[derive(Clone, Copy)]
 struct Timing {
     verify: fn(Case) -> Result<(), BenchError>,
@@ -72,10 +73,10 @@ impl Timing {
     }
 }
 
-/// Times a design that need not be in any list, on one CPU, after a look at what it does.
+/// Checks and then times a design on one CPU. The design need not be in any list.
 ///
 /// # Errors
-/// A [`BenchError`]: among them [`BenchError::Check`], where the design has not done what it should have.
+/// A [`BenchError`]; in particular [`BenchError::Check`] if the design does not behave as it should.
 pub fn time<D: TimedDesign>(
     options: Options,
     protection: Protection,
@@ -151,7 +152,7 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
     Ok(rows.into_iter().map(row).collect())
 }
 
-/// A row to be.
+/// A row that is being measured.
 struct Row {
     choice: Choice,
     case: Case,
@@ -160,12 +161,12 @@ struct Row {
 }
 
 impl Case {
-    /// A look at what the design does, before it is timed.
+    /// Checks the design's behavior before it is timed.
     fn verify<D: TimedDesign>(self) -> Result<(), BenchError> {
         verify::<D>(&Queued::new(&Native::coherent()), self.options, self.protection, self.workload)
     }
 
-    /// A turn of the row.
+    /// Takes the samples of one turn.
     fn run<D: TimedDesign>(self, cpus: &[usize], effort: Effort) -> Result<Samples, BenchError> {
         let group = ThreadGroup { cpus, effort, period: self.workload.period() };
         match self.workload {
@@ -198,7 +199,7 @@ impl Case {
     }
 }
 
-/// Where a case is run.
+/// The surroundings in which a case runs.
 pub(super) struct Setting<'r, P, I> {
     pub(super) case: Case,
     pub(super) group: ThreadGroup<'r>,
@@ -207,7 +208,7 @@ pub(super) struct Setting<'r, P, I> {
 }
 
 impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
-    /// Has the workload done that is one of single rings through the raw face.
+    /// Runs a workload of single rings through the raw interface.
     fn of_one_ring<D: Design<P, &'r I>>(&self) -> Result<Samples, BenchError> {
         self.in_domain::<D>(match self.case.workload {
             Workload::Page1Batch64NonCoherent => batches,
@@ -215,7 +216,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
         })
     }
 
-    /// Has `work` done in a domain of design `D`, and checked.
+    /// Runs `work` in a domain of design `D`, with checks.
     pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D, P, &'r I>) -> Result<Samples, BenchError> {
         let Self { case, group, platform, iommu } = self;
         let memory = [Buffers::memory(2 * case.threads as u64)];

@@ -13,7 +13,7 @@
 /* The narrowest domain, in bits: a narrower one has hardly any room beside the reserved regions. */
 #define NARROWEST_BITS 24
 
-/* By itself, as all that is seldom: then what the others keep is in few registers, and the rest is not saved. */
+/* Not inlined, like everything that is rare: the common paths then need few registers and save none of the others. */
 static noinline dma_addr_t note_failure(struct pc_device *device)
 {
 	this_cpu_inc(device->counts->failed);
@@ -31,7 +31,7 @@ static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, siz
 	return at;
 }
 
-/* For a device that drives less than its domain, and for who traces. */
+/* For a device that drives fewer address bits than its domain has, and while maps are traced. */
 static noinline dma_addr_t map_seldom(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
 {
 	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
@@ -80,7 +80,7 @@ static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_
 	pc_has_unmapped(device);
 }
 
-/* Before: another CPU may be given the address as soon as it is unmapped. */
+/* Traced before the unmap, because another CPU may get the address as soon as it is unmapped. */
 static noinline void unmap_traced(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir)
 {
 	trace_portcullis_unmap(dev, at, size, dir);
@@ -104,7 +104,7 @@ u64 pcs_next_piece(void **list, u64 *len)
 	return sg_phys(piece);
 }
 
-/* The pages that a piece takes. */
+/* The bytes of the pages that a piece takes. */
 static u64 extent_of(struct scatterlist *piece)
 {
 	return PAGE_ALIGN(offset_in_page(piece->offset) + piece->length);
@@ -219,7 +219,7 @@ static int dma_supported(struct device *dev, u64 mask)
 	return 1;
 }
 
-/* Any width above the narrowest is enough, because devices use addresses of the domain. */
+/* Any width from the narrowest on is enough, because devices use addresses of the domain. */
 static u64 get_required_mask(struct device *dev)
 {
 	return DMA_BIT_MASK(32);

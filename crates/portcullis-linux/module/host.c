@@ -13,14 +13,14 @@
 #include "portcullis.h"
 
 #ifdef CONFIG_PREEMPT_RT
-#error "with PREEMPT_RT, memory is not to be had where the library asks for it"
+#error "with PREEMPT_RT, memory cannot be allocated where the library allocates it"
 #endif
 
 #ifndef CONFIG_SMP
 #error "the Rust half reaches per-CPU memory through %gs, which has no offset for it without SMP"
 #endif
 
-/* As Platform of the library has them. */
+/* The number of words that the library's Platform has for each CPU. */
 #define CPU_WORDS 8
 
 static atomic64_t pages_lent, allocations_lent;
@@ -111,7 +111,7 @@ void pcs_page_free(u64 phys)
 }
 
 #ifdef CONFIG_LOCKDEP
-/* By the numbers of LockClass. */
+/* Indexed by the numbers of LockClass. */
 static const char *const lock_names[] = {
 	"portcullis central flush queue", "portcullis flush queue", "portcullis attachment", "portcullis invalidation queue",
 	"portcullis domain", "portcullis magazine", "portcullis depot", "portcullis iova allocator", "portcullis table",
@@ -126,7 +126,7 @@ void pcs_lock_init(void *lock, u32 class)
 	BUILD_BUG_ON(sizeof(raw_spinlock_t) > 128);
 	__raw_spin_lock_init(lock, lock_names[class], &lock_keys[class], LD_WAIT_SPIN);
 #else
-	/* The size of a lock in Rust, unless that was built for large locks. */
+	/* The size of a lock in the Rust half, unless it was built for large locks. */
 	BUILD_BUG_ON(sizeof(raw_spinlock_t) > sizeof(u64));
 	raw_spin_lock_init((raw_spinlock_t *)lock);
 #endif
@@ -143,7 +143,10 @@ pc_short unsigned long pcs_lock(void *lock)
 
 pc_short void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
 #else
-/* The same without two calls more. With interrupts off no task is preempted, so that need not be said. */
+/*
+ * The same, with two calls fewer. Interrupts are off, so the task cannot be preempted, and preemption need not be
+ * disabled.
+ */
 pc_short unsigned long pcs_lock(void *lock)
 {
 	unsigned long flags;
@@ -160,7 +163,7 @@ pc_short void pcs_unlock(void *lock, unsigned long flags)
 }
 #endif
 
-/* As raw_smp_processor_id() has it, by a name that stays the same from one kernel to the next. */
+/* The number that raw_smp_processor_id() returns, in a variable whose name is the same in all kernels. */
 DEFINE_PER_CPU(u32, pcs_cpu);
 
 void pc_host_start(void)
@@ -181,7 +184,10 @@ u64 __percpu *pcs_words_alloc(void)
 void pcs_words_free(u64 __percpu *words) { free_percpu(words); }
 u64 *pcs_words_of(u64 __percpu *words, u32 cpu) { return per_cpu_ptr(words, cpu); }
 
-/* One instruction on a line of this CPU's own, which no interrupt splits; that the CPU stays the same takes preemption off. */
+/*
+ * The exchange is one instruction on a line that belongs to this CPU, so no interrupt splits it. Preemption is off so
+ * that the CPU stays the same between the check and the exchange.
+ */
 bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new)
 {
 	bool done;
@@ -192,10 +198,13 @@ bool pcs_exchange_at(u64 __percpu *words, u32 cpu, size_t word, u64 old, u64 new
 	return done;
 }
 
-/* Not for NMI context. */
+/* Must not be called in NMI context. */
 u64 pcs_now_ns(void) { return ktime_get_ns(); }
 
-/* Preemption off for a few dozen instructions: cheaper than rcu_read_lock, and grace periods wait for it as well. */
+/*
+ * Disables preemption for a few dozen instructions. This is cheaper than rcu_read_lock, and grace periods wait for it
+ * too.
+ */
 pc_thin void pcs_rcu_lock(void) { rcu_read_lock_sched(); }
 pc_thin void pcs_rcu_unlock(void) { rcu_read_unlock_sched(); }
 u64 pcs_rcu_now(void) { return start_poll_synchronize_rcu(); }

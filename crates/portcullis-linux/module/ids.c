@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The ids that requests of a device carry, and which of them pass through. A device has an id of its own; a bridge to conventional PCI puts
- * one id on the requests of all devices behind it, and some devices use the ids of their neighbours. A device is closed while it is
- * protected or shut out. An id passes through while every device that uses it is open.
+ * The ids that requests of a device carry, and which of them pass through. Each device has its own id. But a bridge
+ * to conventional PCI puts one id on the requests of all devices behind it, and some devices use the ids of their
+ * neighbors. A device is closed while it is protected or shut out. An id passes through while every device that uses
+ * it is open.
  */
 #include <linux/list.h>
 #include <linux/module.h>
@@ -25,7 +26,10 @@ u16 pc_own_id(struct pci_dev *pdev)
 	return PCI_DEVID(pdev->bus->number, pdev->devfn);
 }
 
-/* The id that a bridge to conventional PCI puts on requests from behind it; negative for other bridges, which leave ids as they are. */
+/*
+ * The id that a bridge to conventional PCI puts on requests from behind it. Negative for other bridges, which do not
+ * change ids.
+ */
 static int id_behind(struct pci_dev *bridge)
 {
 	bool is_pcie = pci_is_pcie(bridge);
@@ -38,7 +42,7 @@ static int id_behind(struct pci_dev *bridge)
 	return pc_own_id(bridge);
 }
 
-/* As pci_for_each_dma_alias, which modules cannot call. Ends at the first error. */
+/* Does what pci_for_each_dma_alias does, which modules cannot call. Ends at the first error. */
 int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data)
 {
 	int error = found(pc_own_id(pdev), data);
@@ -65,7 +69,7 @@ static bool uses(struct pci_dev *pdev, int segment, u16 id)
 	return pci_domain_nr(pdev->bus) == segment && pc_for_each_id(pdev, is_same, &id);
 }
 
-/* Another device that is there and uses an id; null where there is none. A reference to it is the caller's. */
+/* Another present device that uses an id; null if there is none. The caller must drop the reference to it. */
 static struct pci_dev *other_user(struct pci_dev *pdev, u16 id)
 {
 	struct pci_dev *other = NULL;
@@ -76,7 +80,7 @@ static struct pci_dev *other_user(struct pci_dev *pdev, u16 id)
 	return other;
 }
 
-/* An id has one domain, and a domain is one device's. */
+/* An id has one domain, and a domain has one device. */
 bool pc_shares_id(struct pci_dev *pdev)
 {
 	struct pci_dev *other;
@@ -196,7 +200,7 @@ int pc_close(struct pci_dev *pdev)
 	return error;
 }
 
-/* The device has gone. What others use stays as it is. */
+/* The device was removed. Its id is closed, unless another device uses that id. */
 void pc_forget(struct pci_dev *pdev)
 {
 	struct pc_unit *unit = pc_unit_of(pdev);

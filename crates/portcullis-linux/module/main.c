@@ -113,7 +113,7 @@ static int __init portcullis_init(void)
 
 static void __exit portcullis_exit(void)
 {
-	/* Each protected device holds the module, so there is none. */
+	/* Each protected device holds a reference to the module, so there is no protected device. */
 	pc_protect_stop();
 	pc_report_stop();
 	unregister_pm_notifier(&suspend_notifier);

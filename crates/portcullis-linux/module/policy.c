@@ -247,8 +247,8 @@ static void unprotect(void *pdev)
 }
 
 /*
- * The device stays protected until the last resource is released that its driver has left to the driver core, also if
- * probing fails: what is registered first is released last.
+ * The device stays protected until the driver core has released every resource that the driver has registered with
+ * it, also if probing fails: the resource that is registered first is released last.
  */
 static int protect(struct pci_dev *pdev, const struct pc_policy *policy)
 {
@@ -260,7 +260,10 @@ static void bind(struct pci_dev *pdev)
 	struct pc_policy policy = {};
 	bool is_named = false;
 
-	/* What an earlier driver has left mapped keeps a device protected, whatever is said of it now. */
+	/*
+	 * Buffers that an earlier driver has left mapped keep the device protected, even if `protect` no longer names
+	 * it.
+	 */
 	if (!find(pdev, &policy, &is_named) && !pc_is_protected(pdev))
 		return;
 	if (!protect(pdev, &policy))
@@ -284,7 +287,7 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 		break;
 	case BUS_NOTIFY_DRIVER_NOT_BOUND:
 	case BUS_NOTIFY_UNBOUND_DRIVER:
-		/* One that was shut out is let through again. */
+		/* A device that was shut out passes through again. */
 		if (!pc_is_protected(pdev))
 			pc_open(pdev);
 		break;

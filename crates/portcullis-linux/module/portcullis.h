@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What the files of the C half share, and the functions of both halves: pcr_ is in Rust, pcs_ is in C. */
+/* What the files of the C half share, and the functions between the two halves: pcr_ is in Rust, pcs_ is in C. */
 #ifndef PORTCULLIS_H
 #define PORTCULLIS_H
 
@@ -82,8 +82,8 @@ void pcr_space_use(struct pcr_space *space, struct pcr_space_use *out);
 /* ---- What C offers: host.c, units.c and dma.c; kernel.rs says what each does. ---- */
 
 /*
- * Functions that Rust calls where C would have them in line. A thin one saves all that it uses, and so does not make its caller move what it
- * keeps in registers.
+ * Functions that Rust calls where C code would have inline functions. A thin function saves every register that it
+ * uses, so that its caller can keep values in any register.
  */
 #define pc_short notrace __noendbr
 #define pc_thin pc_short __attribute__((no_caller_saved_registers))
@@ -119,9 +119,9 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
 /* Memory in use by the Rust half: zero after everything is closed. */
 s64 pc_pages_lent(void);
 s64 pc_allocations_lent(void);
-/* To be called before Rust is. */
+/* Must be called before any function in Rust. */
 void pc_host_start(void);
-/* How lines of the cache are written back: flush.rs numbers the instructions. */
+/* The instruction that writes cache lines back, as numbered in flush.rs. */
 u8 pc_flush_instruction(void);
 
 /* ---- units.c ---- */
@@ -149,9 +149,12 @@ struct pc_unit *pc_unit_of(struct pci_dev *pdev);
 u16 pc_own_id(struct pci_dev *pdev);
 /* Every id that requests of a device may carry, its own first. */
 int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data);
-/* Whether requests of a device carry an id that is not its own, or not its own alone. */
+/* Whether requests of a device carry an id of another device, or an id that another device uses too. */
 bool pc_shares_id(struct pci_dev *pdev);
-/* Lets a device through, but for what it shares with one that is closed; or closes it, and all that share an id with it. */
+/*
+ * pc_open lets a device pass through, except by ids that it shares with a closed device. pc_close closes a device,
+ * and with it all devices that share an id with it.
+ */
 int pc_open(struct pci_dev *pdev);
 int pc_close(struct pci_dev *pdev);
 void pc_forget(struct pci_dev *pdev);
@@ -159,7 +162,7 @@ void pc_ids_stop(void);
 
 /* ---- ports.c ---- */
 
-/* Whether others can reach a device without passing the IOMMU. Turns on what keeps them apart. */
+/* Whether other devices can reach a device without passing the IOMMU. Turns on the port features that isolate it. */
 bool pc_is_exposed(struct pci_dev *pdev);
 
 /* ---- protect.c ---- */
@@ -175,7 +178,7 @@ struct pc_counts {
 	u64 maps, unmaps, bytes, failed;
 };
 
-/* A protected device: from before its driver is bound until after that has gone, and nothing is mapped. */
+/* A protected device. It exists from before its driver is bound until its driver is unbound and nothing is mapped. */
 struct pc_device {
 	struct dma_map_ops ops;		/* a copy per device, to get from the device to this structure */
 	struct pcr_space *space;
@@ -183,10 +186,10 @@ struct pc_device {
 	bool maps_reserved;		/* whether regions reserved by firmware are mapped */
 	u32 reserved;			/* mappings for firmware, not made by its driver */
 	bool is_ticking;
-	bool has_driver;		/* under its lock; else what that has left is still mapped */
-	bool is_there;			/* likewise; else it was taken out of the machine */
+	bool has_driver;		/* under the device's lock; if not, buffers of a former one are mapped */
+	bool is_there;			/* likewise; if not, it was removed from the machine */
 	struct hrtimer timer;
-	bool is_looked_after;		/* likewise; `look` will run, or waits for the lock */
+	bool is_looked_after;		/* likewise; `look` is queued, or waits for the lock */
 	struct delayed_work look;
 	struct pc_counts __percpu *counts;
 	struct pc_unit *unit;
@@ -198,7 +201,7 @@ struct pc_device {
 	struct list_head list;		/* under pc_devices_lock */
 };
 
-/* Shut down after all protected devices. */
+/* Is shut down after all protected devices. */
 extern struct platform_device *pc_platform;
 extern struct list_head pc_devices;
 extern struct mutex pc_devices_lock;

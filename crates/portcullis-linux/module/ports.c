@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The ports above a device keep it apart from others (ACS): no requests pass by the IOMMU, and none carries the id of another device. */
+/*
+ * The ports above a device isolate it from others (ACS): no request bypasses the IOMMU, and none carries the id of
+ * another device.
+ */
 #include <linux/module.h>
 #include <linux/pci.h>
 
@@ -10,8 +13,8 @@ module_param(unisolated, bool, 0644);
 MODULE_PARM_DESC(unisolated, "protect devices that others can reach without passing the IOMMU");
 
 /*
- * Has a port send requests up, and refuse those that carry an id from elsewhere, as far as it can. Linux does that only where it drives the
- * IOMMU itself. Returns what is on.
+ * Makes a port send requests upstream and refuse requests that carry an id from elsewhere, as far as it can do so.
+ * Linux does this only if it drives the IOMMU itself. Returns the features that are on.
  */
 static u16 isolate(struct pci_dev *port)
 {
@@ -26,7 +29,10 @@ static u16 isolate(struct pci_dev *port)
 	return control;
 }
 
-/* Below a switch, devices reach each other unless the port sends all up; below any port, they may use the ids of others. */
+/*
+ * Devices below a switch reach each other, unless its ports send all requests upstream. Devices below any port may
+ * use the ids of others, unless the port checks ids.
+ */
 static u16 wanted_of(struct pci_dev *port)
 {
 	switch (pci_pcie_type(port)) {
@@ -39,7 +45,7 @@ static u16 wanted_of(struct pci_dev *port)
 	}
 }
 
-/* The port that does not keep a device apart; null where there is none. */
+/* The first port above a device that does not isolate it; null if there is none. */
 static struct pci_dev *open_port(struct pci_dev *pdev)
 {
 	struct pci_bus *bus;

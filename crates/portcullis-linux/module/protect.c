@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * A device is protected: it gets a domain and our DMA operations before its driver is bound, and loses both after that has gone and has left
- * nothing mapped. What it has left, such as received pages that sockets still hold (page_pool), is unmapped later, by addresses of
- * that domain: until then the device keeps it, and a driver that is bound meanwhile gets it too.
+ * The protection of a device. It gets a domain and our DMA operations before its driver is bound, and loses both
+ * after the driver is unbound and nothing is mapped any more. Buffers that a driver leaves mapped, such as received
+ * pages that sockets still hold (page_pool), are unmapped later, by addresses of that domain. Until then the device
+ * keeps the domain, and a driver that is bound in the meantime gets the same domain.
  */
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -18,7 +19,7 @@
 /* The tick after an unmap: within the deferred window, or the time that table pages may idle. */
 #define DEFERRED_TICK_US 500
 #define STRICT_TICK_US 100000
-/* How often a device without a driver is looked after. */
+/* The time between two checks of a device without a driver. */
 #define LEFT_MS 1000
 
 LIST_HEAD(pc_devices);
@@ -26,7 +27,7 @@ DEFINE_MUTEX(pc_devices_lock);
 
 static bool map_reserved;
 module_param(map_reserved, bool, 0644);
-MODULE_PARM_DESC(map_reserved, "map what firmware reserves for a device (RMRR) into its domain, instead of refusing to protect it");
+MODULE_PARM_DESC(map_reserved, "map the memory that firmware reserves for a device (RMRR) into its domain, instead of refusing to protect the device");
 
 /* ---- time ---- */
 
@@ -77,7 +78,10 @@ void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	if (error != -EIO)
 		return;
 	atomic64_inc(&device->lost);
-	/* The hardware has not confirmed it, so the device may write there still: it must not write anywhere (S11). */
+	/*
+	 * The hardware has not confirmed the unmap, so the device may still write there. It must not write anywhere
+	 * (S11).
+	 */
 	pci_clear_master(device->pdev);
 	pr_err_ratelimited("%s has lost bus mastering: bind its driver again\n", pci_name(device->pdev));
 }
@@ -97,7 +101,10 @@ static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *open
 
 /* ---- coming ---- */
 
-/* Memory of other devices: an address there may never reach the IOMMU. Returns how much of it there is, or a negative error number. */
+/*
+ * Lists the memory windows of other devices: a request to an address there may never reach the IOMMU. Returns the
+ * number of windows, or a negative error number.
+ */
 static int windows_of(struct pci_dev *pdev, struct pcr_window *windows, int room)
 {
 	struct pci_host_bridge *bridge = pci_find_host_bridge(pdev->bus);
@@ -212,7 +219,7 @@ static void close(struct pc_device *device)
 		let_through(device);
 }
 
-/* Shut down, before a reboot, ahead of the unit. */
+/* Makes the kernel shut the device down ahead of the unit before a reboot. */
 static int link(struct pc_device *device)
 {
 	device->link = device_link_add(&device->pdev->dev, &pc_platform->dev, DL_FLAG_STATELESS);
@@ -227,7 +234,7 @@ bool pc_is_protected(struct pci_dev *pdev)
 	return pdev->dev.dma_ops && pdev->dev.dma_ops->map_page == pc_ops.map_page;
 }
 
-/* A driver comes before all that the one before it had left is unmapped. */
+/* A driver is bound while buffers of the former driver are still mapped. */
 static int take_over(struct pc_device *device)
 {
 	int error = link(device);
@@ -235,12 +242,12 @@ static int take_over(struct pc_device *device)
 	if (error)
 		return error;
 	device->has_driver = true;
-	pr_info("%s is protected as before: %s, %s, for buffers of its former driver are still mapped\n",
+	pr_info("%s is protected as before: %s, %s; buffers of its former driver are still mapped\n",
 		pci_name(device->pdev), device->policy.design, device->policy.is_deferred ? "deferred" : "strict");
 	return 0;
 }
 
-/* The device has no driver yet that does DMA. The caller holds the device's lock. */
+/* The device has no driver that does DMA yet. The caller holds the device's lock. */
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 {
 	bool maps_reserved = READ_ONCE(map_reserved);
@@ -299,7 +306,7 @@ int pc_reopen(struct pc_device *device, u8 bits)
 		return error;
 	error = open_space(device, bits, &after);
 	if (error)
-		/* Back as it was; where not even that can be done, the device stays shut out. */
+		/* Attach the device to its former domain again. If that fails too, the device stays shut out. */
 		return pcr_attach(before, pc_own_id(device->pdev)) ?: error;
 	stop_ticking(device);
 	/* Readers of the device list access the domains. */
@@ -323,14 +330,16 @@ static u64 left(struct pc_device *device)
 	return use.live_ranges > waiting ? use.live_ranges - waiting : 0;
 }
 
-/* Nothing is mapped any more, and its lock is held. */
+/* Ends the protection. Nothing is mapped any more, and the caller holds the device's lock. */
 static void end(struct pc_device *device)
 {
 	mutex_lock(&pc_devices_lock);
 	list_del(&device->list);
 	mutex_unlock(&pc_devices_lock);
 	set_dma_ops(&device->pdev->dev, NULL);
-	/* The last unmap may be on its way out still: with preemption off, unless the kernel preempts itself. */
+	/*
+	 * The last unmap may still be returning. It runs with preemption off, unless the kernel is fully preemptible.
+	 */
 	synchronize_rcu();
 	if (preempt_model_full())
 		synchronize_rcu_tasks();
@@ -353,7 +362,7 @@ static void look_after(struct work_struct *work)
 
 	device_lock(&pdev->dev);
 	device->is_looked_after = false;
-	/* The end of a driver that has come meanwhile looks again. */
+	/* If a driver was bound in the meantime, its unbinding checks again. */
 	if (!device->has_driver && left(device)) {
 		look_later(device);
 	} else if (!device->has_driver) {
@@ -364,7 +373,7 @@ static void look_after(struct work_struct *work)
 	pci_dev_put(pdev);
 }
 
-/* The driver has gone, and all that the driver core has held for it. */
+/* The driver was unbound, and the driver core has released everything that it held for the driver. */
 void pc_unprotect(struct pci_dev *pdev)
 {
 	struct pc_device *device = pc_device_of(&pdev->dev);
@@ -375,7 +384,7 @@ void pc_unprotect(struct pci_dev *pdev)
 	if (count)
 		pr_warn("%s: its driver has left %llu buffers mapped; it stays protected until they are unmapped\n",
 			pci_name(pdev), count);
-	/* What cannot be cancelled waits for the device's lock, which is held here, and sees to it then. */
+	/* Work that cannot be cancelled waits for the device's lock, which is held here, and will do the check. */
 	if (device->is_looked_after && !cancel_delayed_work(&device->look))
 		return;
 	if (count)
@@ -384,7 +393,7 @@ void pc_unprotect(struct pci_dev *pdev)
 		end(device);
 }
 
-/* The device has gone, and another may come in its place. */
+/* The device was removed, and another device may come in its place. */
 void pc_leave(struct pci_dev *pdev)
 {
 	device_lock(&pdev->dev);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* /sys/kernel/debug/portcullis: a line for each device and each unit, of names and values in turn. */
+/* /sys/kernel/debug/portcullis: a line for each device and each unit, with names and values in turn. */
 #include <linux/debugfs.h>
 #include <linux/module.h>
 #include <linux/seq_file.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Says of a device that it uses the id of another function too, as the kernel knows of some. */
+/* Records that a device also uses the id of another function, as the kernel's quirks do for some devices. */
 #include <linux/bitmap.h>
 #include <linux/module.h>
 
@@ -17,7 +17,7 @@ static int set_alias(struct pci_dev *pdev, unsigned int devfn)
 	return 0;
 }
 
-/* "0000:00:01.0 0x10": the function 02.0 of its bus. */
+/* "0000:00:01.0 0x10": the device also uses the id of function 02.0 on its bus. */
 static ssize_t alias_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
 {
 	unsigned int domain, bus, slot, function, devfn;

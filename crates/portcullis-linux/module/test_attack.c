@@ -92,7 +92,7 @@ const struct file_operations test_attack = { .owner = THIS_MODULE, .write = atta
 
 static bool fail_probe;
 module_param(fail_probe, bool, 0444);
-MODULE_PARM_DESC(fail_probe, "the attacker's driver asks for memory, and fails then");
+MODULE_PARM_DESC(fail_probe, "the attacker's driver allocates memory, and its probe then fails");
 
 static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
@@ -107,7 +107,7 @@ static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!edu_registers)
 		return -ENOMEM;
 	pci_set_master(pdev);
-	/* It drives 28 bits unless it is told so otherwise; the guest gives it dma_mask=-1. */
+	/* The device drives 28 address bits by default. The guest starts it with a dma_mask of all ones. */
 	test_edu_device = pdev;
 	return 0;
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Pages that are mapped for the attacker, and outlive its driver, as received ones do that sockets still hold (page_pool). */
+/*
+ * Pages that are mapped for the attacker and stay mapped after its driver is unbound, like received pages that
+ * sockets still hold (page_pool).
+ */
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 
@@ -46,7 +49,7 @@ static int take(struct late *late)
 	return 0;
 }
 
-/* "take 0" or "give 0": a set of pages by its number. */
+/* "take 0" maps the set of pages with this number, "give 0" unmaps it. */
 static ssize_t late_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
 {
 	unsigned int index;

@@ -9,9 +9,10 @@
  *   echo buffer 3 > attack      QEMU's edu device writes to a buffer before and after its unmap, three times
  *   echo memory 3 > attack      likewise, by the address of the memory instead of that of the mapping
  *   echo 0000:00:04.0 > exhaust maps with interrupts off when no memory is left
- *   echo 0x1fff0000 0x20000000 > places     buffers of edu, within boundaries and not where others are; firmware has so much
- *   echo take 0 > late          pages are mapped for edu, and outlive its driver until `give 0`
- *   echo 0000:00:01.0 0x10 > alias         the device uses the id of 02.0 too
+ *   echo 0x1fff0000 0x20000000 > places     checks that buffers of edu lie within boundaries, outside the memory of
+ *                               other devices, and outside this range, which firmware reserves
+ *   echo take 0 > late          pages are mapped for edu, and stay mapped without its driver until `give 0`
+ *   echo 0000:00:01.0 0x10 > alias         the device also uses the id of 02.0
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>
@@ -41,7 +42,7 @@ int test_busy_ns(u64 *busy_ns)
 	u64 idle_us = get_cpu_idle_time_us(0, NULL);
 
 	if (num_online_cpus() != 1 || idle_us == -1ull) {
-		pr_err("busy time is known where there is one CPU, and idle time is counted\n");
+		pr_err("busy time is known only with one CPU, and if idle time is counted\n");
 		return -EINVAL;
 	}
 	*busy_ns = ktime_get_ns() - idle_us * NSEC_PER_USEC;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Where the DMA API places buffers: within a device's boundaries, and nowhere that another device or firmware has. */
+/*
+ * Where the DMA API places buffers: within a device's boundaries, and not in memory of other devices or of firmware.
+ */
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 #include <linux/scatterlist.h>
@@ -9,7 +11,10 @@
 #define BOUNDARY 65536
 #define LISTS 24
 #define PIECES 3
-/* A list is shorter than the boundary, and with most beginnings one of its pieces lies across it. */
+/*
+ * A list is shorter than the distance of two boundaries. At most start addresses, one of its pieces lies across a
+ * boundary.
+ */
 #define PIECE_BYTES (5 * PAGE_SIZE)
 
 #define PLACES 1024
@@ -32,7 +37,7 @@ static int crossings(struct scatterlist *pieces)
 	return count;
 }
 
-/* How many pieces of all lists lie across the boundary; negative where a list is not mapped. */
+/* The number of pieces of all lists that lie across a boundary; negative if a list cannot be mapped. */
 static int map_lists(struct device *dev, struct lists *lists, void *memory)
 {
 	int count, done, k, crossed = 0;
@@ -115,11 +120,11 @@ static int check_owners(struct pci_dev *pdev, void *memory, const struct taken *
 		dma_unmap_single(&pdev->dev, at[done], PLACE_BYTES, DMA_FROM_DEVICE);
 	kvfree(at);
 	pr_info("places: %d buffers of 4 MiB below 4 GiB, the lowest at %#llx\n", count, lowest);
-	/* Otherwise it was not tried in what others have. */
+	/* Otherwise no map had to pass over the memory of others, and the test shows nothing. */
 	return error ?: count < PLACES && lowest < reserved->start ? 0 : -EIO;
 }
 
-/* "0x1fff0000 0x20000000": for the attacker, with what firmware reserves for it. */
+/* "0x1fff0000 0x20000000": tests the attacker; firmware reserves this range for it. */
 static ssize_t places_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
 {
 	struct taken reserved;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The remapping units: where they are, how they are brought up under live devices, their faults, and their end. */
+/*
+ * The remapping units: where they are, how they are brought up under live devices, their faults, and how they are
+ * taken down.
+ */
 #include <linux/acpi.h>
 #include <linux/io.h>
 #include <linux/module.h>
@@ -77,7 +80,7 @@ static int note(u16 id, void *ids)
 	return 0;
 }
 
-/* Every function that is there, also those whose bridge says that they do no DMA, by every id that it may use. */
+/* Notes every id of each present function behind the unit, even if its bridge says that it does no DMA. */
 static void note_functions(struct pc_unit *unit, unsigned long *ids)
 {
 	struct pci_dev *pdev = NULL;
@@ -87,7 +90,7 @@ static void note_functions(struct pc_unit *unit, unsigned long *ids)
 			pc_for_each_id(pdev, note, ids);
 }
 
-/* What does DMA and is no PCI device: firmware says with which id (ANDD). */
+/* Notes the ids of DMA masters that are not PCI devices, as firmware gives them (ANDD). */
 static int note_masters(struct pc_unit *unit, unsigned long *ids)
 {
 	u32 index = 0;

@@ -5,7 +5,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use portcullis::table::Entry;
 
-// As the C half numbers them; 0 is CLFLUSH. CLWB leaves a line in the cache, where the next map finds it; the others take it out.
+// The numbers that the C half passes; 0 is CLFLUSH. CLWB leaves a line in the cache, where the next map finds it; the
+// other two evict the line.
 const CLFLUSHOPT: u8 = 1;
 const CLWB: u8 = 2;
 
@@ -28,7 +29,7 @@ pub(crate) unsafe fn use_instruction(number: u8) {
 /// Writes the lines of `entries` back, before any register is written.
 #[inline(always)]
 pub(crate) fn write_back(entries: &[Entry]) {
-    // One entry lies in one line, of which any byte will do.
+    // One entry lies in one line, and any byte of the line will do.
     if let [entry] = entries {
         write_line_back(ptr::from_ref(entry).addr());
     } else {
@@ -44,17 +45,18 @@ pub(crate) fn write_back(entries: &[Entry]) {
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
 }
 
-/// Writes back the line in which there is a byte at `at`.
+/// Writes back the line that contains the byte at `at`.
 #[inline(always)]
 fn write_line_back(at: usize) {
     if HAS_CLWB.load(Ordering::Relaxed) {
-        // SAFETY: changes no memory, only where it is held; `use_instruction` was promised that there is the instruction.
+        // SAFETY: changes no memory, only where it is cached. The caller of `use_instruction` promised that the
+        // processor has the instruction.
         unsafe { asm!("clwb byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
     } else if HAS_CLFLUSHOPT.load(Ordering::Relaxed) {
         // SAFETY: as above.
         unsafe { asm!("clflushopt byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
     } else {
-        // SAFETY: as above; every processor of this architecture has it.
+        // SAFETY: as above; every processor of this architecture has the instruction.
         unsafe { asm!("clflush byte ptr [{}]", in(reg) at, options(nostack, preserves_flags)) }
     }
 }

@@ -19,8 +19,8 @@ const WAIT_US_MAX: u64 = 100_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Host;
 
-// SAFETY: pages are those of the page allocator, which has them in the direct map for good. A lock is the kernel's. Words of a CPU are
-// changed by one instruction. Walks are read-side sections of RCU.
+// SAFETY: table pages come from the page allocator, whose pages are always in the direct map. Locks are the kernel's.
+// The words of a CPU are changed by one instruction. Walks are read-side sections of RCU.
 unsafe impl Platform for Host {
     type Lock<T: Send> = SpinLock<T>;
     type CpuWords = PerCpuWords;
@@ -32,7 +32,7 @@ unsafe impl Platform for Host {
     #[inline]
     fn cpu(&self) -> CpuHint {
         let cpu;
-        // SAFETY: a word of each CPU.
+        // SAFETY: reads a per-CPU word of the kernel.
         unsafe {
             asm!("mov {0:e}, gs:[{1}]", out(reg) cpu, sym kernel::pcs_cpu, options(pure, readonly, nostack, preserves_flags));
         }
@@ -40,7 +40,7 @@ unsafe impl Platform for Host {
     }
 
     fn cpus(&self) -> u32 {
-        // SAFETY: may be asked anywhere.
+        // SAFETY: may be called anywhere.
         unsafe { kernel::pcs_cpus() }
     }
 
@@ -95,7 +95,7 @@ unsafe impl Platform for Host {
     #[inline]
     fn add_here(&self, words: &PerCpuWords, word: usize, amount: u64) -> (usize, u64) {
         let mut before = amount;
-        // SAFETY: one instruction, on words that are there.
+        // SAFETY: one instruction, on words that are allocated.
         unsafe {
             asm!("xadd gs:[{} + 8 * {}], {}", in(reg) words.as_ptr(), in(reg) word, inout(reg) before, options(nostack));
         }

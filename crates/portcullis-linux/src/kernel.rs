@@ -19,7 +19,7 @@ unsafe extern "C" {
     /// Takes a lock, disables interrupts, and returns their previous state.
     pub(crate) fn pcs_lock(lock: *mut c_void) -> usize;
     pub(crate) fn pcs_unlock(lock: *mut c_void, flags: usize);
-    /// The number of the CPU that runs, where `gs` leads to what that has.
+    /// The per-CPU variable that holds the number of its CPU. It is read relative to `gs`.
     pub(crate) static pcs_cpu: u32;
     pub(crate) fn pcs_cpus() -> u32;
     /// A cache line of words for each CPU, all zero. Null if there is no memory.
@@ -27,14 +27,14 @@ unsafe extern "C" {
     pub(crate) fn pcs_words_free(words: *mut u64);
     /// The line of `cpu`.
     pub(crate) fn pcs_words_of(words: *mut u64, cpu: u32) -> *mut u64;
-    /// Changes word `word` of the CPU that runs from `old` to `new`, if that is `cpu`.
+    /// Changes word `word` of the current CPU from `old` to `new`, if the current CPU is `cpu`.
     pub(crate) fn pcs_exchange_at(words: *mut u64, cpu: u32, word: usize, old: u64, new: u64) -> bool;
     pub(crate) fn pcs_now_ns() -> u64;
-    /// To be called by [`rcu_lock`]: it changes no register, which no declaration in Rust says.
+    /// Called only by [`rcu_lock`]. It changes no register, which no declaration in Rust can express.
     fn pcs_rcu_lock();
-    /// Likewise, by [`rcu_unlock`].
+    /// Called only by [`rcu_unlock`]. It changes no register either.
     fn pcs_rcu_unlock();
-    /// A name for the grace period of all read-side sections that there are now.
+    /// A token for the grace period of all read-side sections that are running now.
     pub(crate) fn pcs_rcu_now() -> u64;
     pub(crate) fn pcs_rcu_is_over(name: u64) -> bool;
     pub(crate) fn pcs_panic(text: *const c_char, len: usize) -> !;
@@ -50,14 +50,14 @@ unsafe extern "C" {
 /// Begins a read-side section of RCU.
 #[inline(always)]
 pub(crate) fn rcu_lock() {
-    // SAFETY: sections nest, anywhere.
+    // SAFETY: sections may begin anywhere, and nest.
     unsafe { asm!("call {}", sym pcs_rcu_lock) }
 }
 
-/// Ends it.
+/// Ends a read-side section of RCU.
 ///
 /// # Safety
-/// One that this CPU has begun.
+/// This CPU has begun the section.
 #[inline(always)]
 pub(crate) unsafe fn rcu_unlock() {
     // SAFETY: the caller's promise.

@@ -9,7 +9,7 @@ extern crate alloc;
 #[allow(unsafe_code, reason = "the kernel's allocator")]
 mod allocator;
 mod errno;
-#[allow(unsafe_code, reason = "instructions that no intrinsic has")]
+#[allow(unsafe_code, reason = "instructions without intrinsics")]
 mod flush;
 #[allow(unsafe_code, reason = "pages of the kernel, its locks and its CPUs")]
 mod host;
@@ -22,7 +22,7 @@ mod log;
 #[allow(unsafe_code, reason = "room for values that are made in place")]
 mod memory;
 #[cfg(feature = "planted-no-invalidation")]
-#[allow(unsafe_code, reason = "a flaw, for a test")]
+#[allow(unsafe_code, reason = "a planted flaw, for a test")]
 mod planted;
 #[allow(unsafe_code, reason = "registers of hardware")]
 mod registers;

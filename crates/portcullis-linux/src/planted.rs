@@ -1,9 +1,9 @@
-//! A planted flaw: unmaps are reported as done although the hardware was told nothing. A test has to find it.
+//! A planted flaw: unmaps are reported as done although the hardware was not told of them. A test has to find it.
 
 use portcullis::SourceId;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation};
 
-/// A unit that is never told of an unmap.
+/// A unit that ignores all invalidations.
 pub(crate) struct Deaf<U>(pub(crate) U);
 
 // SAFETY: it breaks S2, which is its purpose.

@@ -222,13 +222,13 @@ pub unsafe extern "C" fn pcr_close(space: *mut Space) {
     drop(unsafe { Box::from_raw(space) });
 }
 
-/// As Linux numbers directions: by a look, and no branches.
+/// The access for a direction, as Linux numbers directions. The table needs no branches.
 const fn access_of(direction: u32) -> Access {
     const ACCESSES: [Access; 4] = [
         Access::DeviceReadsAndWrites,
         Access::DeviceReads,
         Access::DeviceWrites,
-        // Of no DMA.
+        // DMA_NONE: a direction without DMA.
         Access::DeviceReadsAndWrites,
     ];
     ACCESSES[direction as usize % ACCESSES.len()]
@@ -266,15 +266,17 @@ pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: 
     unsafe { pcr_map_otherwise(space, phys, len, direction) }
 }
 
+/// The general path of [`pcr_map`].
+///
 /// # Safety
 /// That of [`pcr_map`].
-// Apart, so that it takes the place of that function, which has no frame. By a name, so that no compiler changes its arguments, which are
-// those of that function.
+// A separate function, so that `pcr_map` has no stack frame and ends in a tail call. It has an exported name, so that
+// the compiler keeps its arguments, which are those of `pcr_map`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcr_map_otherwise(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
     let (phys, access) = (PhysAddr::new(phys), access_of(direction));
-    // The result is taken apart for each design, where it is known to be in registers.
+    // The result is matched separately for each design, where it is known to be in registers.
     each!(&space.domain, domain => {
         // SAFETY: the caller's promise, passed on.
         match unsafe { domain.map_raw(phys, len, access) } {

@@ -129,8 +129,9 @@ pub extern "C" fn pcr_unit_of(segment: u16, source: u16) -> i32 {
     index.map_or(ENODEV, |index| index as i32)
 }
 
-/// The id of master `index` behind unit `unit` of the table: what does DMA and is no PCI device, but has a name in the ACPI namespace. A
-/// negative error number where there are no more, which is `ENOENT`, or where the way to it leads nowhere.
+/// The id of master `index` behind unit `unit` of the table. A master does DMA and is not a PCI device, but has a name
+/// in the ACPI namespace. Returns a negative error number on failure: `ENOENT` if there are no more masters, another
+/// one if the path to the master cannot be followed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_master(unit: u32, index: u32) -> i32 {
     let Some(dmar) = dmar() else { return ENODEV };

@@ -1,4 +1,4 @@
-//! The same malicious device against every design: what got through, and what to make of it.
+//! Attacks every design with the same malicious device. A row has what got through, and its assessment.
 
 pub use crate::run::{
     Attacked, Found, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
@@ -20,7 +20,7 @@ pub const SEEN_BY_DEVICES: [Rule; 7] =
 /// One design under one protection, attacked.
 #[derive(Clone, Debug)]
 pub struct AttackRow {
-    /// Which item of the plan.
+    /// The index of the plan's item.
     pub item: usize,
     /// The work.
     pub trace: String,
@@ -28,20 +28,20 @@ pub struct AttackRow {
     pub choice: Choice,
     /// The protection.
     pub protection: Protection,
-    /// What the domain does about parts of pages; `None` where nothing can be done about them.
+    /// How the domain treats partly covered pages; `None` if nothing can be done about them.
     pub sub_page: Option<SubPage>,
     /// The largest batch.
     pub batch: usize,
-    /// What prefetches, as users write it.
+    /// The prefetcher, as users write it.
     pub prefetcher: Option<String>,
     /// The hardware parameters that were changed.
     pub set: Settings,
-    /// What the device found out.
+    /// The findings of the device.
     pub attacked: Attacked,
 }
 
-/// What JSON has of a row for each rule that was broken; once, with no rule, where none was. The field names are keys; what does
-/// not apply is `null`.
+/// The JSON object for each broken rule of a row; a row without one has a single object, without a rule. The field
+/// names are keys; fields that do not apply are `null`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry<'r> {
     /// The work.
@@ -49,50 +49,53 @@ pub struct Entry<'r> {
     /// The design.
     #[serde(serialize_with = "design_id")]
     pub design: DesignId,
-    /// Its parameters, where they differ from the defaults.
+    /// Its parameters that differ from the defaults.
     pub options: Options,
-    /// Whether it is for hardware that there is not.
+    /// Whether the design is for hypothetical hardware.
     pub no_such_hardware: bool,
     /// The protection.
     pub protection: Protection,
-    /// What the domain does about parts of pages.
+    /// How the domain treats partly covered pages.
     pub sub_page: Option<SubPage>,
     /// The largest batch.
     pub batch: usize,
-    /// What prefetches, as users write it.
+    /// The prefetcher, as users write it.
     pub prefetcher: Option<&'r str>,
     /// The hardware parameters that were changed.
     pub set: &'r Settings,
     /// The rule.
     pub rule: Option<String>,
-    /// Whether the design declares that it breaks the rule, and has kept the bound that it names.
+    /// Whether the design declares to break the rule, and has kept the bound that it declares.
     pub declared: Option<bool>,
     /// Accesses that broke the rule.
     pub stale_accesses: u64,
-    /// The longest after the hand-back of a buffer that one of them reached it, in microseconds.
+    /// The longest time after the hand-back of a buffer at which one of them reached it, in microseconds.
     pub stale_window_us_max: Option<f64>,
-    /// Bytes of such buffers, each times how long it was reached after its hand-back: at least so many byte-microseconds.
+    /// Bytes of such buffers, each times how long it was reached after its hand-back, in byte-microseconds: a lower
+    /// bound.
     pub stale_bytes_us: Option<f64>,
-    /// How long the design says that an unmap waits for the hardware to be told; `null` without bound.
+    /// The design's bound on how long an unmap waits until the hardware is told, in microseconds; `null` if there is no
+    /// bound.
     pub bound_us: Option<u64>,
-    /// What timers and the hardware may take beside it before that counts as a breach, in microseconds.
+    /// How much longer than the bound a buffer may be reached before this counts as a breach: the time that timers and
+    /// the hardware may add, in microseconds.
     pub grace_us: Option<f64>,
-    /// Accesses that the device made, of the whole row.
+    /// Accesses that the device made, in the whole row.
     pub probes: u64,
-    /// Pages whose translation the hardware held when their unmap began, of the whole row.
+    /// Pages whose translation the hardware had cached when their unmap began, in the whole row.
     pub probes_cached: Option<u64>,
-    /// Accesses that reached bytes of a page beside those of its buffer (S8), of the whole row.
+    /// Accesses that reached bytes of a page outside its buffer (S8), in the whole row.
     pub residual_accesses: u64,
-    /// The most entries of one ring that were reached inside a burst though they were cleared, of the whole row.
+    /// The most entries of one ring that were reached inside a burst although they were cleared, in the whole row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_burst_entries_max: Option<u64>,
-    /// Maps that found their ring full, of the whole row.
+    /// Maps that found their ring full, in the whole row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_maps: Option<u64>,
-    /// Those of them that were never made, of the whole row.
+    /// Refused maps that were never made, in the whole row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given_up_maps: Option<u64>,
-    /// Bytes so exposed times how long, of the whole row.
+    /// Such bytes (S8), each times how long it was exposed, in byte-microseconds, in the whole row.
     pub residual_bytes_us: Option<f64>,
     /// Why the run ended early, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +106,7 @@ fn design_id<S: Serializer>(design: &DesignId, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(design.info().id)
 }
 
-/// Attacks every design of `plan`, each with its own batch, several at a time; `progress` is told when one begins.
+/// Attacks every design of `plan`, with its own batch, several at a time. Calls `progress` when an attack begins.
 pub fn execute(plan: &ComparePlan, mut progress: impl FnMut(&str)) -> Vec<AttackRow> {
     let mut jobs = Vec::new();
     for (index, pace) in plan.paces().into_iter().enumerate() {
@@ -119,7 +122,7 @@ pub fn execute(plan: &ComparePlan, mut progress: impl FnMut(&str)) -> Vec<Attack
     parallel::each(&jobs, run, |(_, _, (choice, protection, _))| progress(&format!("{choice} {protection}")))
 }
 
-/// How many runs that takes.
+/// The number of runs that this takes.
 pub fn runs(plan: &ComparePlan) -> usize {
     plan.items.len() * plan.own_jobs().len()
 }
@@ -130,7 +133,7 @@ impl AttackRow {
         format!("{} {}", self.choice, self.protection)
     }
 
-    /// What JSON has of it.
+    /// The JSON objects of the row.
     pub fn entries(&self) -> Vec<Entry<'_>> {
         let attacked = &self.attacked;
         let entry = |found: Option<&Found>| Entry {
@@ -165,7 +168,7 @@ impl AttackRow {
         }
     }
 
-    /// What is wrong: breaches that are not declared, and runs that show nothing.
+    /// The faults of the row: breaches that are not declared, and inconclusive runs.
     pub fn violations(&self) -> Vec<String> {
         let (label, trace, attacked) = (self.label(), &self.trace, &self.attacked);
         let undeclared = attacked.found.iter().filter(|found| !found.declared);
@@ -187,7 +190,8 @@ impl AttackRow {
         violations
     }
 
-    /// The rules that the design declares to break here, and that were not seen broken although a device can.
+    /// The rules that the design declares to break here and that were not found broken, although a device can see the
+    /// breach.
     fn declared_not_found(&self) -> impl Iterator<Item = String> {
         let breaches = self.choice.design.info().breaches.iter().filter(|breach| breach.protection == self.protection);
         let found = |rule| self.attacked.found.iter().any(|found| found.rule == rule);
@@ -206,10 +210,10 @@ impl Found {
     }
 }
 
-/// In plain words, what was found on one item of the plan.
+/// A summary in sentences of the findings for one item of the plan.
 pub fn conclude(rows: &[&AttackRow]) -> String {
     if rows.is_empty() {
-        return "There is no attack here to conclude from.".to_owned();
+        return "No design was attacked.".to_owned();
     }
     let mut sentences = Vec::new();
     let labels = |rows: &[&AttackRow]| list(rows.iter().map(|row| format!("`{}` {}", row.choice, row.protection)));
@@ -229,7 +233,7 @@ pub fn conclude(rows: &[&AttackRow]) -> String {
     for (row, entries) in rows.iter().filter_map(|row| Some((row, row.attacked.in_burst_entries_max?))) {
         let entries = count(entries);
         sentences.push(format!(
-            "Inside a burst of `{}` up to {entries} entries of a ring were reached that were cleared: the burst is the unit of unmap. \
+            "Inside a burst of `{}`, up to {entries} cleared entries of a ring were reached: the burst is the unit of unmap. \
              There is no such hardware.",
             row.choice
         ));
@@ -238,7 +242,7 @@ pub fn conclude(rows: &[&AttackRow]) -> String {
         if given_up > 0 {
             let (given_up, refused) = (count(given_up), count(row.attacked.refused_maps.unwrap_or(0)));
             sentences.push(format!(
-                "{refused} maps of `{}` found no room in their ring; {given_up} of these were never made, and nothing is said of them.",
+                "{refused} maps of `{}` found no room in their ring; {given_up} of these were never made, and the findings do not cover them.",
                 row.choice
             ));
         }
@@ -246,14 +250,14 @@ pub fn conclude(rows: &[&AttackRow]) -> String {
     if !bounded.is_empty() {
         let (labels, longest) = (labels(&bounded), number(longest(&bounded)));
         sentences.push(format!(
-            "Under {labels} buffers were reached for up to {longest} µs after hand-back, within the bound that each declares, \
-             and what timers and the hardware take beside it."
+            "Under {labels}, buffers were reached for up to {longest} µs after hand-back, within the bound that each declares, \
+             plus the time that timers and the hardware add."
         ));
     }
     if !unbounded.is_empty() {
         let (labels, longest) = (labels(&unbounded), number(longest(&unbounded)));
         sentences.push(format!(
-            "Under {labels} they were reached without bound, as declared; the longest seen was {longest} µs after \
+            "Under {labels}, buffers were reached without bound, as declared; the longest time seen was {longest} µs after \
              hand-back."
         ));
     }
@@ -269,13 +273,13 @@ pub fn conclude(rows: &[&AttackRow]) -> String {
         let missing = list(row.declared_not_found());
         if !missing.is_empty() && row.attacked.error.is_none() {
             let label = row.label();
-            sentences.push(format!("`{label}` declares that it breaks {missing}; this run did not see it do so."));
+            sentences.push(format!("`{label}` declares that it breaks {missing}; this run did not find it broken."));
         }
     }
     sentences.join(" ")
 }
 
-/// Those of which `first` is true, and the others.
+/// The rows for which `first` is true, and the others.
 fn split(rows: Vec<&AttackRow>, first: fn(&AttackRow) -> bool) -> (Vec<&AttackRow>, Vec<&AttackRow>) {
     rows.into_iter().partition(|row| first(row))
 }

@@ -1,4 +1,5 @@
-//! What an [`IovaAllocator`] promises, checked on it alone: random operations beside a plain list of what is out.
+//! Checks the promises of an [`IovaAllocator`] on the allocator alone: random operations, compared with a plain list of
+//! the ranges in use.
 
 use portcullis::iova::{Claim, INTERRUPT_RANGE, IovaAllocator, IovaRequest};
 use portcullis::platform::fake::{CPUS, FakeHost, run_on};
@@ -11,38 +12,38 @@ use std::cell::Cell;
 
 /// Scripts for each width of addresses.
 const SCRIPTS: u32 = 128;
-/// Widths of addresses: the last two run out.
+/// Widths of addresses, in bits. With the last two, the allocator runs out of addresses.
 const WIDTHS: [u8; 4] = [48, 32, 24, 18];
-/// Ranges that must have been handed out after others had come back. With fewer a run has proven nothing.
+/// How many ranges must have been handed out after others had come back. A run with fewer is not conclusive.
 const ALLOCATED_MIN: u64 = 1000;
 
-/// A rule that was broken, and how.
+/// The rule that was broken, and how.
 type Violation = (Rule, String);
 
-/// One step of a script. Ranges are named by a number that is taken modulo how many there are.
+/// One step of a script. A range is named by a number, taken modulo the number of ranges.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Allocates as many pages.
+    /// Allocates this many pages.
     Allocate { pages: u64, access: Access, ring: Option<u32> },
-    /// Claims a live range, for an unmap.
+    /// Claims a live range, as an unmap does.
     Claim(usize),
-    /// Claims what is claimed already.
+    /// Claims a range that is already claimed.
     ClaimAgain(usize),
     /// Claims a live range without its first or last pages.
     ClaimPart { which: usize, front: u64, back: u64 },
-    /// Claims a range that was not handed out.
+    /// Claims a range that was never handed out.
     ClaimGarbage { pfn: u64, pages: u64 },
-    /// Frees what is claimed.
+    /// Frees a claimed range.
     Free(usize),
-    /// Frees everything, claimed or not.
+    /// Frees every range, claimed or not.
     Drain,
-    /// Lets time pass, in microseconds, and ticks if that is due.
+    /// Advances the clock by this many microseconds, and ticks if a tick is due.
     Advance(u64),
-    /// The driver goes on on this CPU.
+    /// The driver continues on this CPU.
     RunOn(u32),
 }
 
-/// What is out: the plain truth that the allocator is held against.
+/// The ranges in use: the reference that the allocator is compared with.
 struct Ledger<A> {
     allocator: A,
     host: &'static FakeHost,
@@ -52,19 +53,21 @@ struct Ledger<A> {
     claimed: Vec<IovaRange>,
 }
 
-/// Runs random scripts on what `make` makes: an allocator for addresses of so many bits that never hands out these ranges.
+/// Runs random scripts on allocators that `make` builds. Its arguments are the host, the width of addresses in bits,
+/// and the reserved ranges, which the allocator must never hand out.
 ///
 /// # Panics
-/// If the allocator breaks its word, with the rule and the smallest script that was found to: a range overlaps one that is not back (S3), has
-/// not as many pages as were asked for or lies beyond the width (S13), or is reserved (S9); a claim is granted twice, or for what is no
-/// mapping (S6); the counts are not right (S7); there is no room when everything is back (S13).
+/// If the allocator breaks a promise, with the rule and the smallest failing script that was found: a range overlaps
+/// one that has not been freed (S3); a range has the wrong number of pages, or lies beyond the width (S13); a range is
+/// reserved (S9); a claim is granted twice, or for something that is no mapping (S6); the counts are wrong (S7); or an
+/// allocation fails although every range has been freed (S13).
 pub fn check<A: IovaAllocator<&'static FakeHost>>(make: impl Fn(&'static FakeHost, u8, &[IovaRange]) -> A) {
     let allocated = Cell::new(0);
     for width in WIDTHS {
         let config = Config { cases: SCRIPTS, failure_persistence: None, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
         let outcome = runner.run(&vec(step(), 1..200), |script| {
-            // The allocator may hold it for as long as it likes.
+            // The allocator may keep the reference for as long as it likes.
             let host: &'static FakeHost = Box::leak(Box::default());
             let run = Ledger::new(&make, host, width).and_then(|mut ledger| ledger.run(&script));
             allocated
@@ -76,7 +79,7 @@ pub fn check<A: IovaAllocator<&'static FakeHost>>(make: impl Fn(&'static FakeHos
         }
     }
     let allocated = allocated.get();
-    assert!(allocated >= ALLOCATED_MIN, "only {allocated} ranges were handed out after others had come back");
+    assert!(allocated >= ALLOCATED_MIN, "only {allocated} ranges were handed out after others had been freed");
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -110,7 +113,7 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
         run_on(0);
         let limit = 1 << (u32::from(width) - PAGE_SHIFT);
         let range = |first, pages| IovaRange::new(first, pages).expect("written down as one");
-        // Three pages where searches from the top begin, and a window in the middle.
+        // Three pages at the top, where top-down searches begin, and a window in the middle.
         let reserved = [range(limit - 8, 3), range(limit / 2, 16)];
         let mut forbidden = vec![range(0, 1), range(INTERRUPT_RANGE.0, INTERRUPT_RANGE.1)];
         forbidden.extend(reserved);
@@ -132,7 +135,7 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
         Ok(reused)
     }
 
-    /// Returns whether a range was handed out, or came back.
+    /// Returns whether the step handed out a range or freed one.
     fn step(&mut self, step: &Step) -> Result<bool, Violation> {
         match *step {
             Step::Allocate { pages, access, ring } => {
@@ -181,7 +184,7 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
 
     fn allocate(&mut self, request: &IovaRequest) -> Result<bool, Violation> {
         let mut allocated = self.allocator.allocate(&self.host, request);
-        // The host has memory, which an allocator may leave to be taken between two tries.
+        // The host has memory. An allocator may ask its caller to fetch it, with `prepare`, and to try again.
         while matches!(allocated, Err(MapError::NoMemory(_))) && self.allocator.prepare(&self.host) == Ok(true) {
             allocated = self.allocator.allocate(&self.host, request);
         }
@@ -197,13 +200,13 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
             return fail(Rule::Reserved, format!("{range} was handed out, but {reserved} is reserved"));
         }
         if let Some(held) = self.live.iter().chain(&self.claimed).find(|held| held.overlaps(range)) {
-            return fail(Rule::Reuse, format!("{range} was handed out, but {held} is not back"));
+            return fail(Rule::Reuse, format!("{range} was handed out, but {held} has not been freed"));
         }
         self.live.push(range);
         Ok(true)
     }
 
-    /// Claims a live range, which nothing else has claimed.
+    /// Claims a live range that is not claimed yet.
     fn claim(&mut self, which: usize) -> Result<(), Violation> {
         let range = self.live.swap_remove(which);
         self.claimed.push(range);
@@ -211,16 +214,17 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
         match self.allocator.claim(&self.host, range) {
             Ok(Claim::ByTable) if by_table => Ok(()),
             Ok(Claim::Held) if !by_table => Ok(()),
-            other => fail(Rule::Errors, format!("the claim of {range}, which is live, came to {other:?}")),
+            other => fail(Rule::Errors, format!("the claim of {range}, which is live, returned {other:?}")),
         }
     }
 
-    /// Claims what is no live mapping. The table decides about small ones, where the allocator says so.
+    /// Claims a range that is no live mapping. Small ranges may be left to the table to decide, if the allocator says
+    /// so.
     fn refuse(&self, range: IovaRange) -> Result<(), Violation> {
         match self.allocator.claim(&self.host, range) {
             Ok(Claim::ByTable) if range.pages() <= A::TABLE_CLAIM_PAGES_MAX => Ok(()),
             Ok(claim) => {
-                fail(Rule::Errors, format!("the claim of {range}, which is no live mapping, came to {claim:?}"))
+                fail(Rule::Errors, format!("the claim of {range}, which is no live mapping, returned {claim:?}"))
             }
             Err(UnmapError::NotMapped(_) | UnmapError::Partial { .. } | UnmapError::BadRange) => Ok(()),
             Err(error) => fail(Rule::Errors, format!("the claim of {range} was refused without a reason: {error}")),
@@ -228,12 +232,12 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
     }
 
     fn free(&self, range: IovaRange) {
-        // SAFETY: no hardware is here that could hold a translation.
+        // SAFETY: this test has no hardware that could hold a translation.
         let proof = unsafe { Proof::trusted() };
         self.allocator.free(&self.host, range, &proof);
     }
 
-    /// Gives everything back. Then there must be room, when what is kept has had its time.
+    /// Frees every range, and waits for the time that ranges are kept. An allocation must then succeed.
     fn drain(&mut self) -> Result<(), Violation> {
         while !self.live.is_empty() {
             self.claim(0)?;
@@ -243,7 +247,7 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
         let request =
             IovaRequest { pages: 1, access: Access::DeviceReads, stream: Stream(None), lifetime: Lifetime::default() };
         if !self.allocate(&request)? {
-            return fail(Rule::Exhaustion, "no page is to be had after everything has come back");
+            return fail(Rule::Exhaustion, "an allocation fails although every range has been freed");
         }
         Ok(())
     }
@@ -255,15 +259,15 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
         }
     }
 
-    /// S7: what the allocator says is out, and kept, is.
+    /// S7: the allocator's counts of ranges in use and of ranges kept are right.
     fn count(&self) -> Result<(), Violation> {
         let (says, out) = (self.allocator.live(), self.live.len() + self.claimed.len());
         if says != out {
-            return fail(Rule::Bounds, format!("{out} ranges are out, and the allocator says {says}"));
+            return fail(Rule::Bounds, format!("{out} ranges are in use, but the allocator says {says}"));
         }
         let kept = self.allocator.kept();
         if kept.ranges_max.is_some_and(|most| kept.ranges > most) {
-            return fail(Rule::Bounds, format!("more ranges are kept than may be: {kept:?}"));
+            return fail(Rule::Bounds, format!("more ranges are kept than allowed: {kept:?}"));
         }
         let around = self
             .live
@@ -272,7 +276,7 @@ impl<A: IovaAllocator<&'static FakeHost>> Ledger<A> {
         match around {
             Some((range, found)) if *range != found => {
                 let at = Iova::from_pfn(range.first_pfn());
-                fail(Rule::Errors, format!("{range} is live, and the allocator finds {found} around {at}"))
+                fail(Rule::Errors, format!("{range} is live, but the allocator finds {found} around {at}"))
             }
             _ => Ok(()),
         }

@@ -1,17 +1,19 @@
-//! A design on the CPUs of this machine: each of its maps and unmaps is checked, and what they take is printed. How much that is decides nothing.
+//! Runs a design on the CPUs of this machine. Each map and unmap is checked, and the time per pair is printed. The
+//! check does not depend on the time.
 
 use portcullis::design::{Info, Options};
 use portcullis_bench::{Effort, TimedDesign, Workload, time};
 
-/// As much as gives a first idea of what a pair takes. To compare designs there is `portcullis bench`.
+/// Enough samples for a first idea of the time per pair. Use `portcullis bench` to compare designs.
 const EFFORT: Effort = Effort { samples: 5, sample_us: 1000 };
-/// One map at a time, through the raw face, over an IOMMU that does nothing and the one that writes descriptors; in batches; by the typed face.
+/// One map at a time, through the raw interface, over an IOMMU that does nothing and over one that writes descriptors;
+/// in batches; and through the typed interface.
 const WORKLOADS: [Workload; 4] = [Workload::Page1, Workload::Page1Queued, Workload::Page1Batch64, Workload::Page1Typed];
 
-/// Has the design do each workload, under each protection that it offers.
+/// Runs each workload on the design, under each protection that it offers.
 ///
 /// # Panics
-/// If it does not do what it should: leaves an entry, say, or does not invalidate what it unmaps.
+/// If the design misbehaves: for example, it leaves an entry, or does not invalidate an unmapped page.
 pub fn check<D: TimedDesign>() {
     let Info { id, protections, .. } = D::INFO;
     for workload in WORKLOADS {

@@ -1,7 +1,7 @@
-//! What a [`Platform`] promises, checked on a host: memory, locks, words of CPUs, walks, time.
+//! Checks the promises of a [`Platform`] on a host: memory, locks, words of CPUs, walks, time.
 //!
-//! Two of its promises no test here can see: that entries reach a walker that does not snoop, and that interrupts are masked where a lock is
-//! held.
+//! Two of its promises cannot be tested here: that entries reach a page walker that does not snoop, and that interrupts
+//! are masked while a lock is held.
 
 use portcullis::platform::{CPU_WORDS, Context, CopyMemory, CpuWords, Lock, LockClass, Wait};
 use portcullis::table::{ENTRIES, Entry};
@@ -14,18 +14,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Table pages that are taken at a time.
+/// How many table pages are allocated at a time.
 const FRAMES: usize = 16;
 const THREADS: u64 = 4;
-/// What each thread does to a lock, and to a word.
+/// How often each thread takes a lock, or changes a word.
 const TURNS: u64 = 5_000;
-/// How long the end of a walk may take to be known.
+/// How long the host may take to notice the end of a walk.
 const WALK_MAX: Duration = Duration::from_secs(20);
 
-/// Checks what the host promises, from several threads.
+/// Checks the host's promises, from several threads.
 ///
 /// # Panics
-/// If it does not keep it.
+/// If the host breaks a promise.
 pub fn check<P: Platform>(host: &P) {
     frames(host);
     side_by_side(host);
@@ -44,14 +44,14 @@ fn take<P: Platform>(host: &P) -> PhysAddr {
     host.allocate_frame(Context::MaySleep).expect("a table page")
 }
 
-/// The entries of a page of `host`, which is not freed meanwhile.
+/// The entries of a table page of `host`. The caller frees the page only when it no longer uses them.
 fn entries<P: Platform>(host: &P, page: PhysAddr) -> &[Entry; ENTRIES] {
-    // SAFETY: it was taken from this host; no caller frees it before it has done with them.
+    // SAFETY: the page is from this host. No caller frees it before it has finished with the entries.
     unsafe { host.frame(page) }
 }
 
 fn give_back<P: Platform>(host: &P, page: PhysAddr) {
-    // SAFETY: it was taken from this host, no reference is kept, and no hardware has ever seen it.
+    // SAFETY: the page is from this host, no reference to it is left, and no hardware has ever used it.
     unsafe { host.free_frame(page) };
 }
 
@@ -59,7 +59,7 @@ fn assert_zero<P: Platform>(host: &P, page: PhysAddr) {
     assert!(entries(host, page).iter().all(|entry| entry.load_bits() == 0), "the table page at {page} is not all zero");
 }
 
-/// Pages are aligned, zero, apart from each other, and stay where they are.
+/// Table pages are aligned, all zero, distinct, and never move.
 fn frames<P: Platform>(host: &P) {
     for context in [Context::MaySleep, Context::Atomic] {
         let pages: Vec<PhysAddr> = (0..FRAMES).map(|_| host.allocate_frame(context).expect("a table page")).collect();
@@ -72,10 +72,10 @@ fn frames<P: Platform>(host: &P) {
         }
         for (number, &page) in pages.iter().enumerate() {
             let kept = entries(host, page).iter().all(|entry| entry.load_bits() == 0x1000 + number as u64);
-            assert!(kept, "what was written to the table page at {page} is not there any more");
+            assert!(kept, "the table page at {page} has lost its contents");
             give_back(host, page);
         }
-        // Pages that come back are lent again, and are zero again.
+        // Table pages that were freed are lent again, and are all zero again.
         let again: Vec<PhysAddr> = (0..FRAMES).map(|_| take(host)).collect();
         for page in again {
             assert_zero(host, page);
@@ -84,7 +84,7 @@ fn frames<P: Platform>(host: &P) {
     }
 }
 
-/// Pages that lie side by side are pages as others are. A host need not have any.
+/// Adjacent table pages are like other table pages. A host may refuse to lend any.
 fn side_by_side<P: Platform>(host: &P) {
     const COUNT: u64 = 3;
     if let Ok(first) = host.allocate_frames(Context::MaySleep, COUNT as usize) {
@@ -95,7 +95,8 @@ fn side_by_side<P: Platform>(host: &P) {
     give_back(host, host.allocate_frames(Context::MaySleep, 1).expect("one table page has no neighbours"));
 }
 
-/// Memory is aligned to the power of two that its size rounds up to, ends where it must, and is lent once. A host need not have any.
+/// A piece of memory is aligned to its size rounded up to a power of two, ends at or below the limit, and is lent only
+/// once. A host may refuse to lend any.
 fn bytes<P: Platform>(host: &P) {
     let below = PhysAddr::new(1 << 46);
     let mut lent: Vec<(u64, u64)> = Vec::new();
@@ -109,7 +110,7 @@ fn bytes<P: Platform>(host: &P) {
         lent.push((first, end));
     }
     for (first, end) in lent {
-        // SAFETY: it was lent above, and has not been back.
+        // SAFETY: it was lent above and has not been freed.
         unsafe { host.free_bytes(PhysAddr::new(first), end - first) };
     }
 }
@@ -129,7 +130,8 @@ fn cpus_and_time<P: Platform>(host: &P) {
     });
 }
 
-/// A lock lets in one at a time, to the same value; and another lock that is later in the order may be taken inside it.
+/// A lock admits one thread at a time and protects one value. While it is held, a lock that is later in the order may
+/// be taken.
 fn one_at_a_time<P: Platform>(host: &P) {
     let outer = host.lock(LockClass::Domain, 0_u64);
     let inner = host.lock(LockClass::Table, 0_u64);
@@ -137,8 +139,8 @@ fn one_at_a_time<P: Platform>(host: &P) {
     on_threads(|| {
         for _ in 0..TURNS {
             outer.with(|value| {
-                // Relaxed: it is the lock that is to order this.
-                assert!(!inside.swap(true, Ordering::Relaxed), "two are inside a lock");
+                // Relaxed: the lock itself must order these accesses.
+                assert!(!inside.swap(true, Ordering::Relaxed), "two threads hold one lock");
                 *value += 1;
                 inner.with(|value| *value += 1);
                 inside.store(false, Ordering::Relaxed);
@@ -149,24 +151,27 @@ fn one_at_a_time<P: Platform>(host: &P) {
     assert_eq!(found, (THREADS * TURNS, THREADS * TURNS), "additions under a lock were lost");
 }
 
-/// What is half changed is shown to no other.
+/// After a panic inside a lock, no thread may enter: the value may be half changed.
 fn no_one_after_a_panic<P: Platform>(host: &P) {
     let lock = host.lock(LockClass::Domain, 0_u64);
     let enter = |critical: fn(&mut u64)| catch_unwind(AssertUnwindSafe(|| lock.with(critical)));
-    assert!(enter(|_| panic!("as the test of the host wants it")).is_err(), "a lock has swallowed a panic");
+    assert!(enter(|_| panic!("planted by the test of the host")).is_err(), "a lock has swallowed a panic");
     assert!(enter(|_| ()).is_err(), "a lock lets in another after a panic inside");
 }
 
-/// Words are apart from each other, and no addition to one is lost.
+/// Words are distinct, and no addition to a word is lost.
 fn words<P: Platform>(host: &P) {
     const FIRST: u64 = 7;
     let words = host.cpu_words(FIRST).expect("words of CPUs");
     let lines = words.lines();
-    assert!(lines > 0, "there are no lines of words");
+    assert!(lines > 0, "the host has no lines of words");
     let all = || (0..lines).flat_map(|line| (0..CPU_WORDS).map(move |word| (line, word)));
     let places: BTreeSet<usize> = all().map(|(line, word)| ptr::from_ref(words.word(line, word)).addr()).collect();
-    assert_eq!(places.len(), lines * CPU_WORDS, "two words are one");
-    assert!(all().all(|(line, word)| words.word(line, word).load(Ordering::Relaxed) == FIRST), "words begin as told");
+    assert_eq!(places.len(), lines * CPU_WORDS, "two words share a place");
+    assert!(
+        all().all(|(line, word)| words.word(line, word).load(Ordering::Relaxed) == FIRST),
+        "a word does not have its first value"
+    );
     let sum = |word| (0..lines).map(|line| words.word(line, word).load(Ordering::Relaxed)).sum::<u64>();
     let added = std::sync::atomic::AtomicU64::new(0);
     on_threads(|| {
@@ -177,16 +182,20 @@ fn words<P: Platform>(host: &P) {
             added.fetch_add(if more { 101 } else { 1 }, Ordering::Relaxed);
         }
     });
-    assert_eq!(sum(1), lines as u64 * FIRST + added.into_inner(), "steps on the words of a CPU were lost");
+    assert_eq!(sum(1), lines as u64 * FIRST + added.into_inner(), "additions to the words of a CPU were lost");
     assert!(
         (0..CPU_WORDS).filter(|word| *word != 1).all(|word| sum(word) == lines as u64 * FIRST),
         "other words changed"
     );
     let (line, before) = host.add_here(&words, 2, 0);
-    assert!(!host.exchange_at(&words, line, 2, before + 1, 0), "a word was exchanged that did not hold what was said");
+    assert!(
+        !host.exchange_at(&words, line, 2, before + 1, 0),
+        "a word was exchanged that did not hold the expected value"
+    );
 }
 
-/// A walk is not over while it goes on, and is over some time after its end. A host need not know.
+/// A walk is not reported as over before its end, and is reported as over some time after it. A host may be unable to
+/// tell.
 fn walks<P: Platform>(host: &P) {
     let began = Barrier::new(2);
     let may_end = Barrier::new(2);
@@ -199,7 +208,7 @@ fn walks<P: Platform>(host: &P) {
         });
         began.wait();
         let token = host.walks_now();
-        // Not for as long as it could take the end of a walk to be known.
+        // Much shorter than `WALK_MAX`: the walk is watched for a moment only.
         let deadline = Instant::now() + Duration::from_millis(50);
         let mut early = false;
         while let Some(token) = token.filter(|_| !early && Instant::now() < deadline) {
@@ -212,17 +221,17 @@ fn walks<P: Platform>(host: &P) {
     let Some(token) = host.walks_now() else { return };
     let begun = Instant::now();
     while !host.walks_are_over(token) {
-        assert!(begun.elapsed() < WALK_MAX, "all walks have ended, and are not said to be over");
+        assert!(begun.elapsed() < WALK_MAX, "all walks have ended, but are not reported as over");
         host.pause(Wait::Invalidation);
     }
 }
 
-/// Copies what it is told to, and nothing beside it.
+/// Copies the words that it is told to copy, and no others.
 fn copies<P: Platform>(host: &P, memory: &dyn CopyMemory) {
     let [from, to] = [take(host), take(host)];
     (0_u64..).zip(entries(host, from)).for_each(|(number, entry)| entry.store_bits(0xc0_0000 + number));
     let at = |page: PhysAddr, word: u64| page.checked_add(8 * word).expect("in the page");
-    // SAFETY: both pages were taken above, nothing else uses them, and the pieces lie in them.
+    // SAFETY: both pages were allocated above, nothing else uses them, and the copied ranges lie within them.
     unsafe {
         memory.copy(at(from, 3), at(to, 5), 8 * 4);
         memory.copy(at(from, 0), at(to, 100), 0);
@@ -239,7 +248,7 @@ fn copies<P: Platform>(host: &P, memory: &dyn CopyMemory) {
     [from, to].into_iter().for_each(|page| give_back(host, page));
 }
 
-/// Runs `work` on some threads at once; a panic of one is the caller's.
+/// Runs `work` on several threads at once. A panic of one is passed on to the caller.
 fn on_threads(work: impl Fn() + Sync) {
     let begin = Barrier::new(THREADS as usize);
     thread::scope(|scope| {

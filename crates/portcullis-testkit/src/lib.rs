@@ -1,32 +1,33 @@
-//! Takes a design, an allocator or a host that another crate has written through the tests of Portcullis.
+//! Runs the tests of Portcullis on a design, an allocator or a host that another crate defines.
 //!
-//! A design goes through all of them by one line in a test of its crate:
+//! To test a design, write one line in a test of its crate:
 //!
 //! ```text
 //! portcullis_testkit::suite!(MyDesign);
 //! ```
 //!
-//! That makes a test of each of these, for every protection that the design offers:
+//! This makes one test of each of the following, for every protection that the design offers:
 //!
 //! | module | what it does | feature |
 //! |---|---|---|
-//! | [`properties`] | random scripts of operations on the fakes; after every step a device tries all addresses, and a plain model says what it may reach | |
+//! | [`properties`] | random scripts of operations on fakes; after every step, a device tries all addresses, and a plain reference says what it may reach | |
 //! | [`replay`] | a recorded trace, and synthetic rings, on virtual cores over a modelled VT-d | `lab` |
-//! | [`attack`] | the same with a malicious device beside the driver | `lab` |
-//! | [`mod@bench`] | the design on the CPUs of this machine; each map and unmap is checked, and what they take is printed | `bench` |
-//! | [`conformance`] | its tables and invalidations through the VT-d driver, on the model and, where there is one, on QEMU | `conformance` |
+//! | [`attack`] | synthetic work as in [`replay`], with a malicious device beside the driver | `lab` |
+//! | [`mod@bench`] | the design on the CPUs of this machine; each map and unmap is checked, and the time per pair is printed | `bench` |
+//! | [`conformance`] | the design's tables and invalidations through the VT-d driver, on the model and, if installed, on QEMU | `conformance` |
 //!
-//! What fails names the safety rule that is broken (`S3`, say; see [`portcullis::Rule`]). A rule that the design declares to break
-//! ([`Info::breaches`](portcullis::design::Info::breaches)) has to be found broken, and no other may be. A run in which the hardware
-//! held fewer than 1,000 translations when their unmap began has shown nothing, and fails.
+//! A failure names the safety rule that is broken, such as `S3`; see [`portcullis::Rule`]. Each breach that the design
+//! declares ([`Info::breaches`](portcullis::design::Info::breaches)) must be found, and no other may be. A run in which
+//! the hardware held fewer than 1,000 translations when their unmap began is not conclusive, and fails.
 //!
-//! An allocator by itself goes through [`allocator::check`], a host through [`host::check`].
+//! [`allocator::check`] tests an allocator by itself, [`host::check`] a host.
 //!
-//! Below them is the [`checker`], for tests of one's own: it runs a script on any design, over any host and IOMMU that end in the fakes.
+//! [`properties`] uses the [`checker`], and other tests can use it too: it runs a script on any design, over any host
+//! and IOMMU that forward to the fakes.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code, reason = "addresses are freed that no hardware has")]
+#[allow(unsafe_code, reason = "no hardware holds the addresses that it frees")]
 pub mod allocator;
 #[cfg(feature = "lab")]
 pub mod attack;
@@ -36,7 +37,7 @@ pub mod bench;
 pub mod checker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-#[allow(unsafe_code, reason = "table pages are used, and given back")]
+#[allow(unsafe_code, reason = "uses and frees table pages")]
 pub mod host;
 mod machines;
 pub mod properties;
@@ -49,7 +50,8 @@ mod subject;
 pub use machines::machine;
 pub use subject::Subject;
 
-/// Makes a test of each part of the kit for the design that is named. It needs all features of the kit, which are on by default.
+/// Makes a test of each part of the kit for the named design. It needs all features of the kit, which are on by
+/// default.
 #[cfg(all(feature = "lab", feature = "bench", feature = "conformance"))]
 #[macro_export]
 macro_rules! suite {

@@ -1,4 +1,5 @@
-//! The raw face without `unsafe`, and domains of every protection: no test has memory behind its IOMMU.
+//! The raw interface without `unsafe`, and domains of every protection. That is sound because the IOMMU of a test has
+//! no memory behind it.
 
 use portcullis::design::Design;
 use portcullis::{
@@ -6,7 +7,7 @@ use portcullis::{
     RawMapError, Request, Segment, SyncError,
 };
 
-/// A domain as `config` says, whatever its protection.
+/// Opens a domain as `config` says, under any protection.
 ///
 /// # Errors
 /// [`NewDomainError`].
@@ -15,17 +16,17 @@ pub fn open<D: Design<P, I>, P: Platform, I: Iommu>(
     platform: P,
     config: &DomainConfig<'_>,
 ) -> Result<Domain<D, P, I>, NewDomainError> {
-    // SAFETY: no memory is behind the IOMMU of a test.
+    // SAFETY: the IOMMU of a test has no memory behind it.
     unsafe { Domain::unprotected(iommu, platform, config) }
 }
 
-/// What a map says that loses no memory.
+/// The result of a map that loses no memory.
 ///
 /// # Errors
 /// The refusal.
 ///
 /// # Panics
-/// If it does.
+/// If the map has lost memory.
 pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
     mapped.map_err(|error| match error {
         RawMapError::Refused(error) => error,
@@ -33,15 +34,16 @@ pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
     })
 }
 
-/// The maps of the raw face, as safe functions: for domains with no memory behind their IOMMU, as those over the fakes are.
+/// The maps of the raw interface, as safe functions: for domains whose IOMMU has no memory behind it, as over the
+/// fakes.
 pub trait RawFace {
-    /// See [`Domain::map_request`].
+    /// [`Domain::map_request`], as a safe function.
     ///
     /// # Errors
     /// [`RawMapError`].
     fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
-    /// See [`Domain::map_raw`].
+    /// [`Domain::map_raw`], as a safe function.
     ///
     /// # Errors
     /// [`MapError`].
@@ -50,7 +52,7 @@ pub trait RawFace {
     /// If memory is lost.
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
 
-    /// See [`Domain::map_raw_with`].
+    /// [`Domain::map_raw_with`], as a safe function.
     ///
     /// # Errors
     /// [`MapError`].
@@ -59,10 +61,10 @@ pub trait RawFace {
     /// If memory is lost.
     fn raw_map_with(&self, phys: PhysAddr, len: u64, access: Access, options: &MapOptions) -> Result<Iova, MapError>;
 
-    /// How a map loses memory.
+    /// Maps memory that the map is expected to lose, and returns the reason.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the map does not lose the memory.
     fn raw_map_lost(&self, phys: PhysAddr, len: u64, access: Access) -> SyncError {
         let segments = [Segment { phys, len }];
         match self.raw_map_or_lose(&Request::new(&segments, access).expect("a buffer")) {
@@ -71,7 +73,7 @@ pub trait RawFace {
         }
     }
 
-    /// See [`Domain::map_request`].
+    /// [`Domain::map_request`], as a safe function that expects no loss.
     ///
     /// # Errors
     /// [`MapError`].
@@ -85,7 +87,7 @@ pub trait RawFace {
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> RawFace for Domain<D, P, I> {
     fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        // SAFETY: no memory is behind the IOMMU of a test.
+        // SAFETY: the IOMMU of a test has no memory behind it.
         unsafe { self.map_request(request) }
     }
 

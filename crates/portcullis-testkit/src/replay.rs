@@ -1,5 +1,5 @@
-//! Recorded and synthetic work on virtual cores, over the modelled VT-d and its real driver: nothing is refused, the device reaches what is
-//! mapped, and what is unmapped is out of its reach when the design says.
+//! Recorded and synthetic work on virtual cores, over the modelled VT-d and its real driver. Nothing is refused, the
+//! device reaches every live mapping, and it loses an unmapped buffer when the design says.
 
 pub use portcullis_sim::LabDesign;
 
@@ -8,15 +8,16 @@ use portcullis_sim::{Job, Machine, Pace, Work, run};
 use portcullis_trace::Trace;
 use std::sync::Arc;
 
-/// A transmitting e1000e under Linux, recorded: buffers of less than a page, which several mappings share.
+/// A recording of a transmitting e1000e under Linux. Its buffers are smaller than a page, and several mappings share
+/// one.
 const TRACE: (&str, &[u8]) =
     ("q-e1000e-tx.lazy.2cpu.trace.xz", include_bytes!("../traces/q-e1000e-tx.lazy.2cpu.trace.xz"));
 const RINGS: &str = "rings:count=2,tx=0.3,operations=8000";
 
-/// Does a recorded trace, and synthetic rings, under each protection of the design.
+/// Runs a recorded trace, and synthetic rings, under each protection of the design.
 ///
 /// # Panics
-/// As [`check_on`].
+/// Under the conditions of [`check_on`].
 pub fn check(design: LabDesign) {
     let machine = Machine::by_id("cascadelake-cx5").expect("the lab has it");
     let (name, bytes) = TRACE;
@@ -25,11 +26,12 @@ pub fn check(design: LabDesign) {
     check_on(design, &machine, &Work::parse(RINGS).unwrap_or_else(|error| panic!("{RINGS}: {error}")));
 }
 
-/// Does `work` on `machine` under each protection of the design, with the CPUs as close upon each other as they can be.
+/// Runs `work` on `machine` under each protection of the design, with the cores as close together in time as possible.
 ///
 /// # Panics
-/// If a map, an unmap or a commit is refused; if the device does not reach what is mapped (S1); if it reaches what is unmapped, under strict
-/// protection or for longer than the design says (S2).
+/// - If a map, an unmap or a commit is refused.
+/// - If the device does not reach a live mapping (S1).
+/// - If the device reaches an unmapped buffer, under strict protection or for longer than the design declares (S2).
 pub fn check_on(design: LabDesign, machine: &Machine, work: &Work) {
     let info = design.info();
     for &protection in info.protections {
@@ -46,12 +48,12 @@ pub fn check_on(design: LabDesign, machine: &Machine, work: &Work) {
             (Protection::Strict, ..) => assert_eq!(
                 (outcome.stale_accesses, window_us),
                 (0, 0.0),
-                "{who}: {} is broken: pages reached after their hand-back, and for how many µs",
+                "{who}: {} is broken: number of pages reached after their hand-back, and for how many µs",
                 Rule::Strict
             ),
             (_, Some(bound_us), Some(grace_us)) => assert!(
                 window_us <= bound_us as f64 + grace_us,
-                "{who}: {} is broken: a buffer was reached for {window_us} µs after its hand-back, and {bound_us} were declared",
+                "{who}: {} is broken: a buffer was reached for {window_us} µs after its hand-back, but {bound_us} µs are declared",
                 Rule::Strict
             ),
             _ => {}

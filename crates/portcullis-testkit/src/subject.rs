@@ -1,4 +1,4 @@
-//! A design as the checker takes it.
+//! A design, as the checker takes it.
 
 use crate::checker::{Bench, Machine, Operation, Tally, Violation, check, on_bench};
 use portcullis::design::{Design, Info, Options};
@@ -7,7 +7,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Protection, for_each_design};
 
-/// A design over the fakes, whatever its type: one of the library's, or one of another crate.
+/// A design over the fakes, of any type: from this library or from another crate.
 #[derive(Clone, Copy)]
 pub struct Subject {
     info: &'static Info,
@@ -28,12 +28,12 @@ impl Subject {
         for_each_design!(all)
     }
 
-    /// What there is to say about it.
+    /// The design's own description.
     pub const fn info(self) -> &'static Info {
         self.info
     }
 
-    /// Runs `script` on a domain of the design, on fresh fakes.
+    /// Runs `script` on a domain of the design, over fresh fakes.
     ///
     /// # Errors
     /// The first [`Violation`].

@@ -1,16 +1,18 @@
-//! The register block of a unit that is mapped into the address space.
+//! The register block of a unit, mapped into the address space.
 
 use crate::mmio::Mmio;
 
-/// Registers by pointer: a kernel maps them uncached, from the base on that firmware's [table](crate::dmar) names.
+/// Registers that are accessed by pointer. A kernel maps them uncached, from the base address that firmware's [DMAR
+/// table](crate::dmar) reports.
 pub struct MappedRegisters(*mut u8);
 
 impl MappedRegisters {
-    /// Those that are mapped at `base`.
+    /// The registers that are mapped at `base`.
     ///
     /// # Safety
-    /// `base` points to the register block of a unit, mapped uncached for as long as this value
-    /// lives; all that [`Mmio`] promises of them is so: the unit has no other driver, and its devices reach memory through it alone.
+    /// `base` points to the register block of a unit, mapped uncached for as long as this value lives. Everything that
+    /// [`Mmio`] promises about the registers holds: the unit has no other driver, and its devices reach memory only
+    /// through it.
     pub const unsafe fn new(base: *mut u8) -> Self {
         Self(base)
     }
@@ -23,14 +25,15 @@ impl MappedRegisters {
 
 // SAFETY: a register block may be used from any CPU.
 unsafe impl Send for MappedRegisters {}
-// SAFETY: accesses are single volatile loads and stores, which registers take from several CPUs at once.
+// SAFETY: accesses are single volatile loads and stores, which registers accept from several CPUs at once.
 unsafe impl Sync for MappedRegisters {}
 
-// SAFETY: as `new` was promised. They are uncached, so that a write leaves the CPU behind every store that came before it, and none is merged.
+// SAFETY: the caller of `new` has promised this. The registers are uncached, so a write leaves the CPU after every
+// store that precedes it, and no write is merged.
 unsafe impl Mmio for MappedRegisters {
     #[inline]
     fn read32(&self, offset: u32) -> u32 {
-        // SAFETY: within the block: the driver keeps to the registers that it shows.
+        // SAFETY: within the block: the driver accesses only registers that the unit reports.
         unsafe { self.at::<u32>(offset).read_volatile() }
     }
 

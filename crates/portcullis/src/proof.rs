@@ -1,9 +1,10 @@
 //! What the hardware has confirmed, as a type.
 //!
-//! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`] (S2, S3, S4,
-//! S11). There are three kinds. One is that the hardware has said so: `Proof::ask`, `Proof::of_one` and `Proof::close` put the question and make
-//! a proof of the answer, so that no other safe code can. The second is a reason with a name, for what no invalidation is needed for.
-//! The third is the word of a mapper that is written outside, which is unsafe.
+//! A buffer goes back to its owner, an address to its allocator and a table page to the host only against a [`Proof`]
+//! (S2, S3, S4, S11). There are three kinds of proofs. The first is an answer of the hardware: `Proof::ask`,
+//! `Proof::of_one` and `Proof::close` ask the hardware and make a proof from its answer, so no other safe code can do
+//! so. The second is a named reason why no invalidation is needed. The third is the promise of a mapper outside this
+//! crate, which is unsafe.
 //!
 //! A proof cannot be copied. The commit that it belongs to lends it to the code that gives something back. It names no
 //! range, so the commit is responsible for what it is used on. Two things outlast a commit: a flush that serves unmaps
@@ -28,10 +29,10 @@ impl Proof {
         Ok(if iommu.is_done(ticket)? { Some(Self(())) } else { None })
     }
 
-    /// Hands in a command, and asks at once whether it has taken effect.
+    /// Submits a command, and asks at once whether it has taken effect.
     ///
     /// # Errors
-    /// Those of [`Iommu::try_invalidate`]: what was handed in, where it has not yet.
+    /// Those of [`Iommu::try_invalidate`]: the result of the submission, if the command has not taken effect yet.
     #[inline(always)]
     pub(crate) fn of_one<I: Iommu>(iommu: &I, command: Invalidation) -> Result<Self, HandedIn<I::Ticket>> {
         iommu.try_invalidate(command).map(|()| Self(()))

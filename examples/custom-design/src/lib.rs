@@ -1,5 +1,5 @@
-//! A design of one's own: `stock` with a page behind every mapping that is never mapped. A device that runs over the end of its buffer
-//! faults there, and does not reach the next one.
+//! An example of a design: `stock` with a guard page behind every mapping, which is never mapped. A device that runs
+//! over the end of its buffer faults there, and does not reach the next buffer.
 
 #[cfg(feature = "planted-reuse")]
 mod planted;
@@ -19,14 +19,14 @@ impl DesignInfo for Guarded {
     const INFO: Info = Info {
         id: "guarded",
         source: "examples/custom-design",
-        allocator: "the tree of `stock`, asked for one page more",
+        allocator: "the tree of `stock`, with one more page for each request",
         fit: Some(Fit { guard_pages: 1, ..Fit::TIGHT }),
         options: &[],
         ..Stock::INFO
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: a mapper assembled from sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Guarded {
     type Mapper = AssembledMapper<Allocator<P>, P, I>;
 
@@ -47,7 +47,7 @@ type Allocator<P> = planted::ReusesEarly<GuardedTree<P>>;
 /// The tree, with the guard pages hidden.
 pub struct GuardedTree<P: Platform>(TreeAllocator<P>);
 
-// SAFETY: the tree keeps the promises for the longer ranges, and each of ours is the front of one of those.
+// SAFETY: the tree keeps the promises for its longer ranges, and each range here is the front of one of those.
 unsafe impl<P: Platform> IovaAllocator<P> for GuardedTree<P> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         let guarded = self.0.allocate(platform, &IovaRequest { pages: request.pages + 1, ..*request })?;

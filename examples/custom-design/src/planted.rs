@@ -1,5 +1,5 @@
-//! A flaw, planted for the test kit to find: a range is handed out again as soon as its mapping is claimed for an unmap, while the hardware
-//! still holds its translations (S3).
+//! A flaw, planted for the test kit to find: a range is handed out again as soon as an unmap has claimed its mapping,
+//! while the hardware still holds its translations (S3).
 
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
 use portcullis::proof::Proof;
@@ -22,7 +22,8 @@ impl<A> ReusesEarly<A> {
     }
 }
 
-// SAFETY: none: it breaks the promise, for the kit to find. Link it over fakes and models only, which have no memory to lose.
+// SAFETY: it breaks the promise on purpose, so that the kit finds out. Use it only over fakes and models, which have no
+// memory to lose.
 unsafe impl<A: IovaAllocator<P>, P: Platform> IovaAllocator<P> for ReusesEarly<A> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         let early = self.claimed().take_if(|range| range.pages() == request.pages);
@@ -36,7 +37,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform> IovaAllocator<P> for ReusesEarly<A
     }
 
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
-        // What has come back in order is the inner allocator's to hand out.
+        // A range that was freed properly may be handed out by the inner allocator.
         self.claimed().take_if(|claimed| *claimed == range);
         self.allocator.free(platform, range, proof);
     }

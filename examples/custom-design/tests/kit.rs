@@ -1,3 +1,3 @@
-//! The design goes through the test kit.
+//! Runs the test kit on the design.
 
 portcullis_testkit::suite!(custom_design::Guarded);

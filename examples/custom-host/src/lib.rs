@@ -1,7 +1,8 @@
-//! A host of one's own: what Portcullis asks of a kernel, a hypervisor or a driver in user space, in its simplest form.
+//! An example of a host: what Portcullis needs of a kernel, a hypervisor or a driver in user space, in its simplest
+//! form.
 //!
-//! Its table pages are a range of memory that it is given once, each with its physical address and the place where it is mapped. It has the locks,
-//! the clock and the threads of `std`; a kernel has its own, and masks interrupts where a lock is held.
+//! It gets the memory for its table pages once, with the physical and the virtual address of each page. It uses the
+//! locks, the clock and the threads of `std`. A kernel uses its own, and masks interrupts while a lock is held.
 
 use portcullis::platform::{Context, CpuHint, Lock, LockClass, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
@@ -11,14 +12,14 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// CPUs that this host speaks of. Threads share them.
+/// The number of CPUs that this host reports. Threads share them.
 const CPUS: u32 = 8;
 
 /// The host.
 pub struct Host {
-    /// Where each table page is mapped.
+    /// The virtual address of each table page.
     pages: BTreeMap<PhysAddr, &'static Frame>,
-    /// Those that are not lent.
+    /// The table pages that are not lent.
     free: Mutex<Vec<PhysAddr>>,
     begun: Instant,
 }
@@ -27,21 +28,21 @@ impl Host {
     /// A host with these table pages.
     ///
     /// # Safety
-    /// Each is a page of memory at that physical address, mapped there, and nothing else uses it.
+    /// Each is a page of memory at that physical address and mapped at that reference, and nothing else uses it.
     pub unsafe fn new(pages: impl IntoIterator<Item = (PhysAddr, &'static Frame)>) -> Self {
         let pages: BTreeMap<_, _> = pages.into_iter().collect();
         let free = Mutex::new(pages.keys().copied().collect());
         Self { pages, free, begun: Instant::now() }
     }
 
-    /// Table pages that are lent now.
+    /// The number of table pages that are lent now.
     pub fn lent(&self) -> usize {
         self.pages.len() - self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
-// SAFETY: a page is in the list of free ones or lent, is zeroed when it is lent, and stays where it is. Locks are mutexes that a panic poisons.
-// Words of CPUs and walks are as the trait has them.
+// SAFETY: a page is either in the list of free pages or lent. It is zeroed when it is lent, and never moves. Locks are
+// mutexes that a panic poisons. CPU words and walks are the trait's own.
 unsafe impl Platform for Host {
     type Lock<T: Send> = HostLock<T>;
     type CpuWords = WordLines;
@@ -50,7 +51,7 @@ unsafe impl Platform for Host {
         HostLock(Mutex::new(value))
     }
 
-    /// A kernel reads it from a register. Here each thread gets a number when it first asks.
+    /// A kernel reads this from a register. Here, each thread gets a number at its first call.
     fn cpu(&self) -> CpuHint {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         thread_local! {
@@ -77,7 +78,8 @@ unsafe impl Platform for Host {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
     }
 
-    /// Walkers that snoop the caches see an entry when it is stored. For others the cache lines of the entries are flushed here.
+    /// A page walker that snoops the caches sees an entry once it is stored. For other walkers, a host flushes the
+    /// cache lines of the entries here.
     fn table_barrier(&self, _: &[Entry], coherent: bool) {
         assert!(coherent, "the units of this host snoop the caches");
         fence(Ordering::SeqCst);

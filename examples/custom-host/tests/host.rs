@@ -1,4 +1,5 @@
-//! The host keeps its promises, and the VT-d driver runs over it: on a unit in software, whose device reaches what is mapped and nothing else.
+//! Checks that the host keeps its promises, and runs the VT-d driver over it: on a unit in software, whose device
+//! reaches exactly the mapped page.
 
 use custom_host::Host;
 use portcullis::designs::Portcullis;
@@ -15,10 +16,10 @@ use std::time::Instant;
 const DEVICE: SourceId = SourceId(3 << 3);
 const TABLE_PAGES: usize = 256;
 
-/// Memory of a machine, and a host that has some of its pages for tables.
+/// The memory of a machine, and a host that has some of its pages for tables.
 fn machine() -> (Arc<Ram>, Host) {
     let ram = Arc::new(Ram::new(PhysAddr::new(1 << 30), 64 << 20));
-    // The host may keep references for as long as it likes, so the memory stays.
+    // The host may keep references for as long as it likes, so the memory is never freed.
     let kept: &'static Arc<Ram> = Box::leak(Box::new(ram.clone()));
     let pages: Vec<_> =
         (0..TABLE_PAGES).map(|_| ram.allocate().expect("a page")).map(|page| (page, kept.frame(page))).collect();
@@ -31,10 +32,10 @@ fn machine() -> (Arc<Ram>, Host) {
 fn the_host_keeps_its_promises() {
     let (_, host) = machine();
     portcullis_testkit::host::check(&host);
-    assert_eq!(host.lent(), 0, "what the kit has taken is back");
+    assert_eq!(host.lent(), 0, "the kit has returned its table pages");
 }
 
-/// The unit's clock: that of this machine.
+/// The unit's clock: the clock of this machine.
 struct Now(Instant);
 
 impl Clock for Now {
@@ -43,7 +44,7 @@ impl Clock for Now {
     }
 }
 
-/// Stops the unit, after a panic too.
+/// Stops the unit, also after a panic.
 struct Stop<'s>(&'s AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -59,7 +60,7 @@ fn a_unit_comes_up_and_serves_a_device() -> Result<(), Box<dyn Error>> {
     let clock = Now(Instant::now());
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        // A unit works by itself while the driver waits.
+        // The unit works on its own thread while the driver waits.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 vtd.advance(clock.now_ps());
@@ -69,7 +70,7 @@ fn a_unit_comes_up_and_serves_a_device() -> Result<(), Box<dyn Error>> {
         let _stop = Stop(&stop);
         serve(&host, &ram, &vtd, &clock)
     })?;
-    assert_eq!(host.lent(), 0, "all table pages are back");
+    assert_eq!(host.lent(), 0, "all table pages were returned");
     Ok(())
 }
 
@@ -80,7 +81,7 @@ fn serve(host: &Host, ram: &Ram, vtd: &Arc<Vtd>, clock: &Now) -> Result<(), Box<
 
     let device = Device::new(DEVICE, 512, PAGE_SIZE);
     let buffer = ram.allocate()?;
-    // SAFETY: the page is the device's from here on, and no reference to it is kept.
+    // SAFETY: from here on, only the device uses the page, and no reference to it exists.
     let iova = unsafe { domain.map_raw(buffer, PAGE_SIZE, Access::DeviceWrites) }?;
     assert!(device.write(vtd, ram, clock.now_ps(), iova, b"through the gate").is_ok());
     let mut landed = [0; 16];
@@ -91,7 +92,7 @@ fn serve(host: &Host, ram: &Ram, vtd: &Arc<Vtd>, clock: &Now) -> Result<(), Box<
     assert!(device.write(vtd, ram, clock.now_ps(), iova, b"too late").is_err(), "the device has lost the page");
 
     drop(domain);
-    // SAFETY: the only device behind it does nothing any more.
+    // SAFETY: the only device behind it makes no more accesses.
     unsafe { unit.shut_down() }?;
     Ok(())
 }

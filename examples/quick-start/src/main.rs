@@ -1,4 +1,5 @@
-//! Buffers are lent to a device and come back when the device has lost them: one by one, in a batch, by the descriptor of a ring.
+//! Lends buffers to a device and takes them back once the device has lost them: one by one, in a batch, and by the
+//! descriptor of a ring.
 
 use portcullis::designs::Portcullis;
 use portcullis::domain::{DmaBuffer, RingConfig};
@@ -11,7 +12,7 @@ use std::error::Error;
 /// The network card: bus 0, device 5, function 0.
 const NIC: SourceId = SourceId(5 << 3);
 
-/// A page of memory that its owner has for itself. A driver would allocate it, and know where it lies.
+/// A page of memory that it owns. A driver would allocate it, and know its physical address.
 #[derive(Debug)]
 struct Page([Segment; 1]);
 
@@ -21,7 +22,7 @@ impl Page {
     }
 }
 
-// SAFETY: the segment never changes, and nothing of Rust lies there: the fake IOMMU has no memory behind it.
+// SAFETY: the segment never changes, and no Rust object lies there: the fake IOMMU has no memory behind it.
 unsafe impl DmaBuffer for Page {
     fn segments(&self) -> &[Segment] {
         &self.0
@@ -35,15 +36,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     domain.attach(NIC)?;
     let nic_writes = |iova: Iova| iommu.access(NIC, iova, Rights::WRITE);
 
-    // One buffer. While it is mapped the mapping owns it, so the driver cannot touch it.
+    // One buffer. The mapping owns the buffer while it is mapped, so the driver cannot touch it.
     let mapping = domain.map(Page::new(100), Access::DeviceWrites).map_err(|failure| failure.error())?;
     let iova = mapping.iova();
     assert_eq!(nic_writes(iova), Some(PhysAddr::from_pfn(100)), "the device writes to its page");
     let page = domain.unmap(mapping).map_err(|failure| failure.error())?;
-    assert_eq!(nic_writes(iova), None, "it no longer can, and the page is ours again");
+    assert_eq!(nic_writes(iova), None, "the device has lost the page, and the driver owns it again");
     println!("{page:?} was lent at {iova}");
 
-    // Several at once: one invalidation for all of them, and one wait.
+    // Several buffers: one commit for all of them, and one wait.
     let mut batch = domain.batch();
     for number in 200..232 {
         let mapping = domain.map(Page::new(number), Access::DeviceReads).map_err(|failure| failure.error())?;
@@ -52,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pages = batch.commit()?;
     println!("{} pages came back together", pages.len());
 
-    // A ring of descriptors: buffers that belong together lie side by side for the device, and go together.
+    // A ring of descriptors: the buffers of a descriptor have adjacent addresses, and are unmapped together.
     let mut ring = domain.ring(RingConfig { pages_per_descriptor: 16, ..RingConfig::default() })?;
     let descriptor = ring.map((300..316).map(Page::new).collect()).expect("there is room for 16 pages");
     for mapping in descriptor.mappings() {

@@ -1,13 +1,14 @@
 //! No circles: no two folders of a crate use each other, directly or through others.
 //!
-//! What counts is what the sources name: `crate::…` and `super::…` paths outside comments, tests and fakes. Files at the root of a crate
-//! count as folders of one file; inside a folder only folders count, for files that belong together may name each other.
+//! A use is a `crate::…` or `super::…` path in a source, outside comments, tests and fakes. Files at the root of a
+//! crate count as folders of one file. Inside a folder only folders count, because files that belong together may name
+//! each other.
 
 use super::Violation;
 use super::files::File;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who uses whom in one folder, by name of its children, and a file that shows it.
+/// The uses among the children of one folder, by name, each with a file that contains it.
 type Uses = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Circles in the sources of any crate.
@@ -22,7 +23,7 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
         }
         for used in paths(&file.text, &module) {
             let shared = module.iter().zip(&used).take_while(|(one, other)| *one == other).count();
-            // What a module says of its own children, and they of it, goes through its door.
+            // A module may use its own children, and they may use it.
             let (Some(from), Some(to)) = (module.get(shared), used.get(shared)) else { continue };
             let folder = [&[root, "src"], &module[..shared]].concat().join("/");
             let is_folder = |child: &str| {
@@ -76,7 +77,7 @@ fn paths(text: &str, module: &[&str]) -> Vec<Vec<String>> {
     found
 }
 
-/// What a path names below `parent`: one module, or in braces several.
+/// The modules that a path names below `parent`: one, or several in braces.
 fn named(path: &str, parent: &[&str]) -> Vec<Vec<String>> {
     let below = |path| parent.iter().copied().chain(names(path)).map(str::to_owned).collect();
     let Some(group) = path.strip_prefix('{') else { return vec![below(path)] };
@@ -85,7 +86,7 @@ fn named(path: &str, parent: &[&str]) -> Vec<Vec<String>> {
         depth += i32::from(next == '{') - i32::from(next == '}');
         depth == 0
     });
-    // Groups in groups share what stands before their braces, which is a module already.
+    // In a nested group, all paths share the module in front of the inner braces, which is enough.
     group[..end.unwrap_or(group.len())].split(',').map(|path| below(path.trim())).collect()
 }
 

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::workspace::{Package, Workspace};
 use std::fs;
 
-/// A crate uses only those before it. Those not yet written have their place already.
+/// A crate uses only crates before it.
 const ORDER: [&str; 11] = [
     "portcullis",
     "portcullis-vtd",
@@ -20,10 +20,11 @@ const ORDER: [&str; 11] = [
     "xtask",
 ];
 
-/// What the root of every library says.
+/// Attributes that the root of every library has.
 const DENIED: [&str; 2] = ["#![deny(missing_docs)]", "#![deny(unsafe_code)]"];
 
-/// Crates that use one they may not, and crates without a place. What only tests use is free.
+/// Reports crates that use a crate which does not come before them, and crates without a place in the order.
+/// Dependencies that only tests use are not restricted.
 pub(super) fn violations(packages: &[Package]) -> Vec<Violation> {
     let place_of = |name: &str| ORDER.iter().position(|ordered| *ordered == name);
     let mut violations = Vec::new();
@@ -43,7 +44,7 @@ pub(super) fn violations(packages: &[Package]) -> Vec<Violation> {
     violations
 }
 
-/// Libraries whose root does not tell the compiler what to refuse.
+/// Reports libraries whose root lacks one of these attributes.
 pub(super) fn unguarded(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let mut violations = Vec::new();
     for library in workspace.libraries().filter_map(Package::library) {

@@ -5,18 +5,18 @@ use super::files::File;
 
 /// Where the designs are, one file each.
 const FOLDER: &str = "crates/portcullis/src/designs/";
-/// Files there that declare none: the list, and how users write a design.
+/// Files there that declare no design: the list of designs, and the code for choosing one.
 const OTHERS: [&str; 2] = ["mod.rs", "choice.rs"];
-/// What the lists of a page begin with.
+/// The beginnings of the lists in the doc comment of a design.
 const LISTS: [&str; 2] = ["//! A map:", "//! An unmap:"];
-/// Where listed files are.
+/// The folder of the listed files.
 const SOURCES: &str = "crates/portcullis/src/";
-/// Files that a map or an unmap takes at most, where a reader is promised so.
+/// The most files that a map or an unmap of these designs may list, as readers are promised.
 const FILES_MAX: [(&str, usize); 2] = [("portcullis.rs", 6), ("magazine.rs", 8)];
-/// Where the table of designs is.
+/// The document with the table of designs.
 const TABLE: &str = "docs/designs.md";
 
-/// Designs without a row, and files there that declare no design.
+/// Reports designs without a row, and files in the folder that declare no design.
 pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     let table = files.iter().find(|file| file.path == TABLE).map_or("", |file| &file.text);
     let mut violations = Vec::new();
@@ -38,7 +38,8 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     violations
 }
 
-/// What is wrong with the page of the design in `file`: a list that is not there or too long, a file that is not.
+/// What is wrong with the doc comment of the design in `file`: a list that is missing or too long, or a listed file
+/// that does not exist.
 fn page(file: &File, files: &[File]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let at_most = FILES_MAX.iter().find(|(name, _)| file.path.ends_with(&format!("/{name}"))).map(|(_, max)| *max);
@@ -58,7 +59,7 @@ fn page(file: &File, files: &[File]) -> Vec<Violation> {
     violations
 }
 
-/// The files in the paragraph of a page that begins with `list`.
+/// The files in the paragraph that begins with `list`.
 fn listed<'f>(text: &'f str, list: &str) -> Vec<&'f str> {
     let paragraph = text.lines().skip_while(|line| !line.starts_with(list));
     let lines = paragraph.take_while(|line| line.starts_with("//! "));
@@ -112,7 +113,7 @@ mod tests {
             let path = "crates/portcullis/src/designs/magazine.rs".to_owned();
             page(&File { path, text: format!("//! A map: {list}.\n//!\n//! An unmap: `a.rs`.\n") }, &[]).len()
         };
-        // Each file that is not there counts too, and that of the unmap.
+        // Each missing file counts too, and so does that of the unmap.
         assert_eq!([magazine(&"`a.rs` ".repeat(8)), magazine(&"`a.rs` ".repeat(9))], [9, 11]);
     }
 

@@ -14,13 +14,14 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
-/// The files under `root`, with those that git has not been told of; without git, all that are neither hidden nor built.
+/// The files under `root`, including those that git does not track. Without git, all that are neither hidden nor
+/// built.
 pub(crate) fn paths(root: &Path) -> Result<Vec<String>, Failure> {
     let mut paths = match listed(root, &["--cached", "--others", "--exclude-standard"]) {
         Some(paths) => paths,
         None => walk(root)?,
     };
-    // What is tracked may be deleted, and not yet committed.
+    // A tracked file may be deleted, with the deletion not yet committed.
     paths.retain(|path| root.join(path).is_file());
     Ok(paths)
 }
@@ -42,9 +43,9 @@ pub(crate) fn read(root: &Path) -> Result<Vec<File>, Failure> {
     let mut files = Vec::new();
     for path in tracked(root)? {
         match fs::read(root.join(&path)) {
-            // What is not text holds nothing that the rules are about.
+            // The rules are about text only.
             Ok(bytes) => files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text })),
-            // Tracked, deleted, and not yet committed.
+            // A tracked file that is deleted, with the deletion not yet committed.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(Failure::file(path)(error)),
         }
@@ -52,7 +53,8 @@ pub(crate) fn read(root: &Path) -> Result<Vec<File>, Failure> {
     Ok(files)
 }
 
-/// What git lists of such files. `None` where there is no git, or `root` is not a repository of its own.
+/// The files that git lists with the options `which`. `None` if there is no git, or if `root` is not the root of a
+/// repository.
 fn listed(root: &Path, which: &[&str]) -> Option<Vec<String>> {
     let output = Command::new("git").args(["ls-files", "-z"]).args(which).current_dir(root).output().ok()?;
     let paths = String::from_utf8(output.stdout).ok()?;

@@ -1,7 +1,8 @@
-//! No link in a document leads nowhere, and none from a doc comment to a file.
+//! Links in documents, and links from doc comments to files, have targets that exist.
 //!
-//! A link leads to a file or folder that git tracks, perhaps to an anchor in a document. What has a scheme, as
-//! `https:`, is not followed. In doc comments only paths of files are looked at: rustdoc checks the links to items.
+//! A link leads to a file or folder that git tracks, or to an anchor in a document. Links with a scheme, such as
+//! `https:`, are not checked. In doc comments only links to files are checked, because rustdoc checks the links to
+//! items.
 
 use super::Violation;
 use super::files::File;
@@ -9,7 +10,7 @@ use super::markdown::{Role, anchors, roles};
 use super::prose::{Kind, pieces};
 use std::collections::BTreeSet;
 
-/// Links that lead nowhere, where these `paths` are all that git tracks.
+/// Reports links without a target. `paths` are all files that git tracks.
 pub(super) fn violations(files: &[File], paths: &[String]) -> Vec<Violation> {
     let mut there: BTreeSet<&str> = BTreeSet::from([""]);
     for path in paths {
@@ -40,7 +41,7 @@ fn wrong(file: &File, target: &str, files: &[File], there: &BTreeSet<&str>) -> O
     (!is_there).then(|| format!("leads to an anchor that no heading of {path} makes"))
 }
 
-/// Where a path leads that stands in the file at `from`. `None` where that is outside.
+/// Resolves a path that is written in the file at `from`. `None` if it leads out of the repository.
 fn resolved(from: &str, path: &str) -> Option<String> {
     if path.is_empty() {
         return Some(from.to_owned());
@@ -84,7 +85,7 @@ fn is_path(target: &str) -> bool {
 /// The targets of the links in a line that have no scheme, outside code.
 fn of_line(line: &str) -> Vec<String> {
     let text: Vec<&str> = line.split('`').step_by(2).collect();
-    // A link keeps its brackets where its text is code.
+    // If the text of a link is code, the brackets of the link remain.
     let text = text.join("`");
     let inline = text.split("](").skip(1).map(|rest| &rest[..end(rest)]);
     let reference = text.trim_start().strip_prefix('[').and_then(|rest| Some(rest.split_once("]: ")?.1));

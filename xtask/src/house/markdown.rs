@@ -59,8 +59,8 @@ fn heading(line: &str) -> Option<&str> {
     is_heading.then(|| text.trim().trim_end_matches('#').trim_end())
 }
 
-/// The anchor of a heading: in lower case, a `-` for each blank, and without what is neither a letter, a digit, `-` nor
-/// `_`. Of a link its text counts.
+/// The anchor of a heading: in lower case, with a `-` for each blank, and without all characters other than letters,
+/// digits, `-` and `_`. A link counts as its text.
 fn slug(heading: &str) -> String {
     let mut text = heading.to_owned();
     while let Some((before, after)) = text.split_once("](") {

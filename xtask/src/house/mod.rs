@@ -1,4 +1,4 @@
-//! The house rules: what holds for every file here, kept by a test instead of by reviewers.
+//! The house rules: rules for every file of the repository, enforced by a test instead of by reviewers.
 
 mod circles;
 mod crates;
@@ -18,14 +18,10 @@ use crate::failure::Failure;
 use crate::workspace::Workspace;
 use std::fmt;
 
-/// Whether forbidden terms and long lines break a rule. Not yet: most comments and documents are older than these
-/// rules.
-const WORDING: bool = false;
-
 /// A broken rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
-    /// A file, perhaps with a line, or a crate.
+    /// A file, with or without a line number, or a crate.
     place: String,
     what: String,
 }
@@ -42,7 +38,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Names every broken rule of the workspace.
+/// Fails if the workspace breaks a rule, and prints every violation.
 pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     let violations = violations(workspace)?;
     for violation in &violations {
@@ -51,7 +47,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     if violations.is_empty() { Ok(()) } else { Err(Failure::House(violations.len())) }
 }
 
-/// Every broken rule of the workspace.
+/// All violations in the workspace.
 fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let files = files::read(&workspace.root)?;
     let mut violations: Vec<Violation> = files.iter().flat_map(text::violations).collect();
@@ -61,10 +57,8 @@ fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     violations.extend(designs::violations(&files));
     violations.extend(circles::violations(&files));
     violations.extend(links::violations(&files, &files::tracked(&workspace.root)?));
-    if WORDING {
-        violations.extend(terms::violations(&files));
-        violations.extend(files.iter().flat_map(width::violations));
-    }
+    violations.extend(terms::violations(&files));
+    violations.extend(files.iter().flat_map(width::violations));
     Ok(violations)
 }
 

@@ -1,4 +1,4 @@
-//! What people read in a file: its comments, the strings of its code, and all of a document.
+//! The prose in a file: comments, strings of code, and everything in a document.
 
 use super::files::File;
 
@@ -21,11 +21,11 @@ pub(super) struct Piece<'f> {
     /// The number of the line, from 1.
     pub(super) line: usize,
     pub(super) kind: Kind,
-    /// A comment has its marker; a string has not its quotes.
+    /// The text: a comment with its marker, a string without its quotes.
     pub(super) text: &'f str,
 }
 
-/// The prose of a file, in order. A file of another language has none.
+/// The prose of a file, in order. Empty for a file in an unknown language.
 pub(super) fn pieces(file: &File) -> Vec<Piece<'_>> {
     let text = file.text.as_str();
     match file.path.rsplit_once('.').map(|(_, extension)| extension) {
@@ -37,12 +37,12 @@ pub(super) fn pieces(file: &File) -> Vec<Piece<'_>> {
     }
 }
 
-/// A text that begins in line `first`, by lines.
+/// The lines of a text that begins in line `first`.
 fn lines(first: usize, kind: Kind, text: &str) -> impl Iterator<Item = Piece<'_>> {
     text.lines().enumerate().map(move |(index, text)| Piece { line: first + index, kind, text })
 }
 
-/// The comment of a line of TOML: from the first `#` that is in no string.
+/// The comment of a line of TOML: from the first `#` outside strings.
 fn toml(number: usize, line: &str) -> Option<Piece<'_>> {
     let mut quote = None;
     let begins = |(_, next): &(usize, char)| {
@@ -92,7 +92,7 @@ fn code(text: &str, is_rust: bool) -> Vec<Piece<'_>> {
     found
 }
 
-/// Where a block comment ends. Those of Rust have others within them.
+/// Where a block comment ends. In Rust, block comments may be nested.
 fn block_end(rest: &str, is_rust: bool) -> usize {
     let (mut depth, mut at) = (1_usize, 2);
     while depth > 0 {
@@ -133,7 +133,7 @@ fn raw_end(inside: &str, hashes: usize) -> usize {
     inside.find(&format!("\"{}", "#".repeat(hashes))).unwrap_or(inside.len())
 }
 
-/// How long a character is with its quotes, or the quote of a lifetime without its name.
+/// The length of a character literal with its quotes; for a lifetime, that of its quote alone.
 fn character_end(rest: &str) -> usize {
     let mut inside = rest[1..].char_indices();
     match (inside.next(), inside.next()) {

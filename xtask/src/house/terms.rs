@@ -1,23 +1,23 @@
 //! Terms that the glossary forbids, in comments, strings of code and documents.
 //!
-//! A row of a table of `docs/glossary.md` has three cells: a term, its meaning, and what is not said in its place,
-//! separated by commas. A forbidden term in backticks is a name and is compared as it is written; any other is compared
-//! in any case. Both are compared by whole words, and the words of a longer term may stand in several lines.
+//! A row of a table of `docs/glossary.md` has three cells: a term, its meaning, and the terms that are forbidden in
+//! its place, separated by commas. A forbidden term in backticks is a name, and its case matters; the case of any
+//! other does not. Whole words are compared. The words of a longer term may be spread over several lines.
 
 use super::Violation;
 use super::files::File;
 use super::prose::{Piece, pieces};
 
-/// Where terms are forbidden.
+/// The document that forbids terms.
 const GLOSSARY: &str = "docs/glossary.md";
-/// Terms that the table has to have at least: a table that is not read as one would forbid nothing.
+/// The least number of forbidden terms. If the table were not recognized, no term would be forbidden.
 const TERMS_MIN: usize = 10;
 
 /// A term that is forbidden.
 struct Forbidden<'f> {
     words: Vec<&'f str>,
     is_name: bool,
-    /// The term in whose place it stood.
+    /// The term to use instead.
     instead: &'f str,
 }
 
@@ -30,7 +30,7 @@ impl Forbidden<'_> {
     }
 }
 
-/// Where a forbidden term is used.
+/// Reports the uses of forbidden terms.
 pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     let glossary = files.iter().find(|file| file.path == GLOSSARY).map_or("", |file| &file.text);
     let forbidden: Vec<Forbidden<'_>> = glossary.lines().flat_map(forbidden).collect();
@@ -41,7 +41,7 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     files.iter().flat_map(|file| used(file, &forbidden)).collect()
 }
 
-/// What a line of the glossary forbids.
+/// The terms that a line of the glossary forbids.
 fn forbidden(line: &str) -> Vec<Forbidden<'_>> {
     let Some([term, _, not]) = cells(line) else { return Vec::new() };
     let all = not.split(',').map(str::trim).filter(|not| !not.is_empty() && !matches!(*not, "not" | "---"));
@@ -74,7 +74,7 @@ fn used(file: &File, forbidden: &[Forbidden<'_>]) -> Vec<Violation> {
     violations
 }
 
-/// A piece, without what a row of the glossary forbids.
+/// The text of a piece. For a row of the glossary, without its last cell.
 fn without_last_cell<'f>(file: &File, piece: Piece<'f>) -> &'f str {
     let row = cells(piece.text).filter(|_| file.path == GLOSSARY);
     row.map_or(piece.text, |[_, _, not]| piece.text.rsplit_once(not).map_or("", |(before, _)| before))

@@ -7,14 +7,14 @@ use super::files::File;
 const SOURCE_LINES_MAX: usize = 600;
 /// Lines that a file of a `tests` folder may have.
 const TEST_LINES_MAX: usize = 900;
-/// Lines that the front door may have; what is longer belongs in `docs`.
+/// Lines that the README may have. Longer texts belong in `docs`.
 const README_LINES_MAX: usize = 120;
 
-/// What no source file contains, in two halves: this one is a source file too.
+/// Words that no source file may contain. They are written in two halves, because this is a source file too.
 const UNFINISHED: [&str; 4] =
     [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("#[", "ignore"), concat!("dbg", "!(")];
 
-/// Where somebody's machine keeps things.
+/// Folders that exist on one machine only.
 const MACHINE_FOLDERS: [&str; 3] = [concat!("/work", "/"), concat!("/root", "/"), concat!("/home", "/")];
 
 /// The rules that one file breaks.
@@ -40,7 +40,7 @@ pub(super) fn violations(file: &File) -> Vec<Violation> {
     violations
 }
 
-/// Lines that a file may have. `None` where it has no limit.
+/// The lines that a file may have; `None` if there is no limit.
 fn lines_max(path: &str) -> Option<usize> {
     if path == "README.md" {
         return Some(README_LINES_MAX);

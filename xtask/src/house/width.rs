@@ -1,21 +1,21 @@
 //! No comment and no line of a document is longer than 120 columns.
 //!
-//! Columns are characters, from the beginning of the line. In documents and in doc comments rows of tables and blocks
-//! of code are exempt, and in documents also what programs write, between `<!-- NAME -->` and `<!-- /NAME -->`. A line
-//! that has one word behind its indentation and its marker, as the target of a long link, cannot be broken and is
-//! exempt everywhere.
+//! Columns are characters, from the beginning of the line. In documents and in doc comments, rows of tables and blocks
+//! of code are exempt. In documents, text that programs generate between `<!-- NAME -->` and `<!-- /NAME -->` is
+//! exempt too. A line with only one word after its indentation and marker, such as a long link target, cannot be
+//! broken and is exempt everywhere.
 
 use super::Violation;
 use super::files::File;
 use super::markdown::{Role, roles};
 use super::prose::{Kind, pieces};
 
-/// Columns of a line.
+/// The most columns of a line.
 const COLUMNS_MAX: usize = 120;
-/// What a comment begins with, or an item of a list.
+/// The characters with which a comment or a list item begins.
 const MARKERS: [char; 9] = ['/', '!', '*', '#', '-', '+', '>', ' ', '\t'];
 
-/// The lines of a file that are too long.
+/// Reports the lines of a file that are too long.
 pub(super) fn violations(file: &File) -> Vec<Violation> {
     let all: Vec<&str> = file.text.lines().collect();
     let columns = |line: usize| all[line - 1].chars().count();
@@ -38,14 +38,14 @@ fn comments(file: &File, all: &[&str]) -> Vec<usize> {
     for piece in pieces(file) {
         let is_doc = piece.kind == Kind::Doc;
         if is_doc {
-            // What is not closed ends with its comment.
+            // A block of code that is not closed ends with its comment.
             in_code &= piece.line == before + 1;
             before = piece.line;
         }
         let is_fence = is_doc && piece.text.trim_start_matches(['/', '!', ' ']).starts_with("```");
         in_code ^= is_fence;
         let is_exempt = is_doc && (in_code || is_fence || is_row(piece.text));
-        // What has code behind it is a part of a line of code.
+        // A comment with code after it is a part of a line of code.
         let is_last = all[piece.line - 1].ends_with(piece.text);
         if matches!(piece.kind, Kind::Comment | Kind::Doc) && is_last && !is_exempt && may_be_broken(piece.text) {
             found.push(piece.line);

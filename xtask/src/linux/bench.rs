@@ -1,5 +1,5 @@
-//! `cargo xtask linux bench`: how many instructions it takes to map and to unmap, to send a datagram, and to read from a disk, by who
-//! serves the devices.
+//! `cargo xtask linux bench`: the instructions of a map and an unmap, of a datagram, and of a read from a disk, for
+//! each implementation of the DMA API.
 
 use super::bench_lines;
 use super::bench_report::{Report, Row};
@@ -18,12 +18,12 @@ use std::time::Duration;
 
 const WORKS: &str = include_str!("jobs/bench_works.sh");
 
-/// Who serves the devices.
+/// A configuration of the kernel: what implements the DMA API for the devices.
 #[derive(Clone, Copy)]
 struct Configuration {
     name: &'static str,
     append: &'static str,
-    /// As `bench_works.sh` has them.
+    /// The variables `MODE` and `EXPECT` of `bench_works.sh`.
     mode: &'static str,
     expect: &'static str,
 }
@@ -49,7 +49,8 @@ const CONFIGURATIONS: [Configuration; 7] = [
     Configuration { name: "magazine-strict", append: NONE, mode: "ours", expect: "magazine/strict" },
 ];
 
-/// Two network cards on one wire, and an empty disk that is no file of this machine, where `bench_works.sh` expects them.
+/// Two network cards on one wire, and an empty disk that needs no file, at the addresses that `bench_works.sh`
+/// expects.
 const DEVICES: [&str; 12] = [
     "-netdev",
     "hubport,id=net0,hubid=0",
@@ -65,7 +66,7 @@ const DEVICES: [&str; 12] = [
     "nvme,drive=disk,serial=one,addr=6",
 ];
 
-/// Every work in every configuration. The results go to the standard output, and what is going on to the other.
+/// Runs every work in every configuration. Results go to standard output, and progress to standard error.
 pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<(), Failure> {
     let kernel = Kernel::newest(store, Series::Six12)?;
     let core = object::build(workspace, store, &[])?;

@@ -1,27 +1,28 @@
-//! What `bench_works.sh` prints: a line `work NAME` for each work, with what the test module says of it in pairs of words and numbers.
+//! Parses the output of `bench_works.sh`: a line `work NAME` for each work, followed by the line of the test module,
+//! which consists of pairs of a word and a number.
 
 use crate::failure::linux::Error;
 
 /// The works, in order.
 pub(super) const WORKS: [&str; 5] = ["pair-2k", "pair-64k", "datagram-64", "datagram-1400", "nvme-read-4k"];
 
-/// What one work took.
+/// The instructions of one work.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) work: &'static str,
     pub(super) instructions: u64,
-    /// Of a pair: the map, and the unmap.
+    /// For a pair: those of the map and those of the unmap.
     pub(super) halves: Option<[u64; 2]>,
 }
 
-/// What each of the works took.
+/// The instructions of each work.
 pub(super) fn works(configuration: &'static str, lines: &[String]) -> Result<Vec<Taken>, Error> {
     WORKS.iter().map(|work| taken(work, lines).ok_or(Error::Unsaid { configuration, what: work })).collect()
 }
 
-/// Whether the hardware that walks tables sees what is in a CPU's cache.
+/// Whether the walker of the IOMMU snoops the CPU caches.
 pub(super) fn is_coherent(configuration: &'static str, lines: &[String]) -> Result<bool, Error> {
-    /// In VT-d's register of extended capabilities.
+    /// A bit of VT-d's extended capability register.
     const C: u64 = 1;
     let value = lines.iter().find_map(|line| u64::from_str_radix(line.strip_prefix("ecap 0x")?, 16).ok());
     value.map(|value| value & C != 0).ok_or(Error::Unsaid { configuration, what: "what its IOMMU can do" })
@@ -40,7 +41,7 @@ fn taken(work: &'static str, lines: &[String]) -> Option<Taken> {
     }
 }
 
-/// The number behind a word.
+/// The number that follows a word.
 fn number(words: &[&str], word: &str) -> Option<u64> {
     let at = words.iter().position(|other| *other == word)?;
     words.get(at + 1)?.parse().ok()

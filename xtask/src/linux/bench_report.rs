@@ -1,10 +1,10 @@
-//! What `cargo xtask linux bench` prints.
+//! The output of `cargo xtask linux bench`.
 
 use super::bench_lines::{Taken, WORKS};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// What one configuration took.
+/// The instructions of one configuration.
 pub(super) struct Row {
     pub(super) configuration: &'static str,
     /// In the order of `WORKS`.
@@ -15,11 +15,11 @@ pub(super) struct Row {
 pub(super) struct Report {
     /// What `uname -r` prints.
     pub(super) kernel: String,
-    /// What QEMU says of its version.
+    /// The version line that QEMU prints.
     pub(super) qemu: String,
-    /// Whether the walker of tables is coherent, of each configuration that translates.
+    /// For each configuration that translates: whether the table walker is coherent.
     pub(super) coherent: BTreeMap<&'static str, bool>,
-    /// That without an IOMMU first.
+    /// The results. The first row is the configuration without an IOMMU.
     pub(super) rows: Vec<Row>,
 }
 
@@ -47,9 +47,10 @@ impl Report {
         let head = ["instructions"].into_iter().chain(WORKS).map(str::to_owned).collect();
         let lines: Vec<Vec<String>> = [head].into_iter().chain(self.rows.iter().map(|row| self.line(row))).collect();
         format!(
-            "{}\n{} on {}.\nInstructions on one CPU, whose hardware answers at once: no waiting, and no contention.\n{}\n\
-             A pair is a map (the first number) and its unmap by the whole DMA API, those of 2 KiB 32 at a time. A datagram is sent\n\
-             and received by the same CPU; a read goes up to where its interrupt is served. In brackets: more than without an IOMMU.",
+            "{}\n{} on {}.\nInstructions on one CPU, with hardware that answers at once: no waiting, and no contention.\n{}\n\
+             A pair is a map (the first number) and its unmap by the whole DMA API; 2 KiB buffers are mapped 32 at a time. The\n\
+             same CPU sends and receives a datagram. A read ends when its interrupt is served. In brackets: the difference\n\
+             from the row without an IOMMU.",
             aligned(&lines),
             self.kernel,
             self.qemu,
@@ -68,23 +69,24 @@ impl Report {
         [row.configuration.to_owned()].into_iter().chain(works).collect()
     }
 
-    /// What decides whether tables have to be written back from the cache, which takes instructions.
+    /// Whether the walkers are coherent. If they are not, table entries have to be written back from the cache, which
+    /// takes instructions.
     fn walkers(&self) -> String {
         let said = |coherent: bool| if coherent { "coherent" } else { "non-coherent" };
         let mut kinds = self.coherent.values();
         match kinds.next() {
             Some(first) if kinds.all(|other| other == first) => {
-                format!("The walkers of tables, Linux's and ours, are {}.", said(*first))
+                format!("The table walkers, under Linux and under the module, are {}.", said(*first))
             }
             _ => {
                 let each = self.coherent.iter().map(|(name, coherent)| format!("{} in {name}", said(*coherent)));
-                format!("The walkers of tables are {}.", each.collect::<Vec<_>>().join(", "))
+                format!("The table walkers are {}.", each.collect::<Vec<_>>().join(", "))
             }
         }
     }
 }
 
-/// How much more `taken` is.
+/// The difference of `taken` from `none`, with its sign.
 fn over(taken: u64, none: u64) -> String {
     let sign = if taken < none { "-" } else { "+" };
     format!("({sign}{})", grouped(taken.abs_diff(none)))
@@ -103,7 +105,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// The first column begins where the others begin, the rest end where the others end.
+/// Aligns the first column to the left and the other columns to the right.
 fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let widths: Vec<usize> =

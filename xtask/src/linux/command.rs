@@ -1,10 +1,10 @@
-//! Programs that are run for what they print.
+//! Programs that are run for their output.
 
 use crate::failure::Failure;
 use crate::failure::linux::{Error, tail};
 use std::process::{Command, Output, Stdio};
 
-/// What a command prints to its standard output. It must succeed.
+/// The standard output of a command, which must succeed.
 pub(super) fn output(command: &mut Command) -> Result<String, Failure> {
     let output = run(command)?;
     if output.status.success() {
@@ -15,13 +15,13 @@ pub(super) fn output(command: &mut Command) -> Result<String, Failure> {
     }
 }
 
-/// How a command ends, and what it prints.
+/// The exit status and the output of a command.
 pub(super) fn run(command: &mut Command) -> Result<Output, Failure> {
     let output = command.stdin(Stdio::null()).output();
     output.map_err(|error| Failure::Program { program: command.get_program().to_string_lossy().into_owned(), error })
 }
 
-/// The command as one would type it.
+/// The command as a user would type it.
 pub(super) fn line(command: &Command) -> String {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")

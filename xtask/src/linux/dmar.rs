@@ -1,31 +1,33 @@
-//! A table of firmware's that reserves memory for devices and names one that is not on PCI, where QEMU's own does neither: a kernel takes it
-//! in place of that.
+//! A DMAR table that reserves memory for devices and names a device that is not on PCI. QEMU's own table does neither,
+//! so the kernel is made to use this table instead.
 
 use std::ops::Range;
 
-/// Where a kernel looks for it in its initramfs.
+/// The place in the initramfs where a kernel looks for the table.
 pub(super) const PLACE: &str = "kernel/firmware/acpi/dmar.aml";
 
-/// QEMU's only unit, and the bits of an address that it takes.
+/// The address of QEMU's only unit, and the number of address bits that the unit supports.
 const UNIT: u64 = 0xfed9_0000;
 const ADDRESS_BITS: u8 = 39;
 const HEADER_BYTES: usize = 48;
 
 /// A device scope of one hop.
 const SCOPE_BYTES: u8 = 8;
-/// The number by which a scope means the device that `MASTER_NAME` names.
+/// The number by which a scope refers to the device that `MASTER_NAME` names.
 const MASTER: u8 = 1;
 const MASTER_NAME: &[u8] = b"\\_SB.DMA0\0";
 
-/// A table with one unit for all devices, and for a device that is not on PCI, whose requests come by this path from bus 0 on; in which this
-/// memory is reserved for these devices of bus 0. All by slot and function.
+/// A table with one unit for all devices, which also serves a device that is not on PCI: `master` is the path of its
+/// requests, which begins on bus 0. The table reserves the memory `reserved` for `devices`, which are on bus 0.
+/// Devices and path elements are given by slot and function.
 pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)], master: &[(u8, u8)]) -> Vec<u8> {
     let mut structures = unit(master);
     structures.extend(name());
     structures.extend(region(reserved, devices));
     let mut table = b"DMAR".to_vec();
     table.extend(((HEADER_BYTES + structures.len()) as u32).to_le_bytes());
-    // The revision and the checksum. A kernel takes the table for a newer one of QEMU's: by its makers and by a higher revision.
+    // The revision and the checksum. A kernel takes this table for a newer version of QEMU's, because it has the same
+    // OEM ids and a higher revision.
     table.extend([1, 0]);
     table.extend(b"BOCHS BXPC    ");
     table.extend(2u32.to_le_bytes());
@@ -38,16 +40,16 @@ pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)], master: &[(u8, u
     table
 }
 
-/// The unit that serves whatever no other does, and the master.
+/// The unit that serves the master and every device that no other unit serves.
 fn unit(master: &[(u8, u8)]) -> Vec<u8> {
     let scope_bytes = 6 + 2 * master.len() as u8;
     let mut unit = Vec::new();
     unit.extend(0u16.to_le_bytes());
     unit.extend((16 + u16::from(scope_bytes)).to_le_bytes());
-    // All of the segment, which is 0.
+    // It serves all of segment 0.
     unit.extend([1, 0, 0, 0]);
     unit.extend(UNIT.to_le_bytes());
-    // From bus 0 on.
+    // The path begins on bus 0.
     unit.extend([5, scope_bytes, 0, 0, MASTER, 0]);
     unit.extend(master.iter().flat_map(|(slot, function)| [slot, function]));
     unit

@@ -1,21 +1,22 @@
-//! Whether a kernel can take an object: whether it needs only what a kernel has, and leaves alone what belongs to user programs.
+//! Checks whether a kernel can link an object: the object must need only symbols that a kernel has, and must not use
+//! registers that belong to user programs.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, SectionKind, SymbolKind, elf};
 use std::collections::BTreeSet;
 
-/// What the C half has for the Rust half.
+/// The prefix of the functions that the C half provides for the Rust half.
 const OF_THE_C_HALF: &str = "pcs_";
-/// What a kernel has.
+/// Functions that a kernel provides.
 const OF_THE_KERNEL: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "__x86_return_thunk"];
-/// What it has for each register.
+/// The prefix of functions that a kernel provides for each register.
 const THUNKS: &str = "__x86_indirect_thunk_";
-/// What its loader of modules knows.
+/// The relocations that its module loader supports.
 const RELOCATIONS: [u32; 5] =
     [elf::R_X86_64_64, elf::R_X86_64_32S, elf::R_X86_64_32, elf::R_X86_64_PC32, elf::R_X86_64_PLT32];
 
-/// What is wrong with an object, each once.
+/// Everything that is wrong with an object, each flaw once.
 pub(super) fn flaws(object: &[u8]) -> Result<BTreeSet<String>, object::Error> {
     let object = ElfFile64::<LittleEndian>::parse(object)?;
     let mut flaws = BTreeSet::new();
@@ -53,7 +54,8 @@ fn is_known(symbol: &str) -> bool {
     OF_THE_KERNEL.contains(&symbol) || symbol.starts_with(OF_THE_C_HALF) || symbol.starts_with(THUNKS)
 }
 
-/// Where instructions use registers that a kernel does not save for itself, and where there is no instruction.
+/// The places where instructions use registers that a kernel does not save for itself, and where bytes are no
+/// instruction.
 fn of_user_programs(code: &[u8]) -> Vec<u64> {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
@@ -69,7 +71,7 @@ fn of_user_programs(code: &[u8]) -> Vec<u64> {
                 || register.is_k()
                 || register.is_tmm()
         });
-        // The stack of floating point registers is used by instructions that do not name them.
+        // Some instructions use the stack of floating-point registers without naming a register.
         let is_float = instruction.cpuid_features().iter().any(|feature| {
             matches!(feature, CpuidFeature::FPU | CpuidFeature::FPU287 | CpuidFeature::FPU387 | CpuidFeature::MMX)
         });

@@ -1,4 +1,4 @@
-//! A machine that QEMU simulates, with an IOMMU: boots a kernel, which runs a job.
+//! A machine that QEMU emulates, with an IOMMU. It boots a kernel, which runs a job.
 
 use super::initramfs::Initramfs;
 use super::kernel::Kernel;
@@ -15,47 +15,47 @@ use std::time::{Duration, Instant};
 
 /// The package with a busybox that needs no libraries.
 const BUSYBOX: &str = "busybox-static";
-/// What `guest/init` says behind a job, with how the job ended.
+/// The line that `guest/init` prints after a job. The exit status of the job follows it.
 const DONE: &str = "JOB-DONE ";
-/// What a kernel says when it is not well.
+/// Words that a kernel prints when something is wrong.
 const COMPLAINTS: [&str; 5] = ["BUG:", "WARNING:", "Call Trace", "Kernel panic", "rcu: INFO"];
 
-/// What is to be booted.
+/// A machine to boot.
 pub(crate) struct Guest<'a> {
-    /// For its files, and for errors.
+    /// Its name, for files and for errors.
     pub(crate) name: &'a str,
     pub(crate) kernel: &'a Kernel,
-    /// More of the kernel's command line.
+    /// More parameters for the kernel's command line.
     pub(crate) append: &'a str,
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
-    /// Whether time is counted in instructions: one of them takes a nanosecond. It needs `cpus` to be 1.
+    /// Whether the clock counts instructions: each takes one nanosecond. `cpus` must then be 1.
     pub(crate) icount: bool,
     /// Options of the IOMMU, if there is one.
     pub(crate) iommu: Option<&'a str>,
-    /// More of QEMU's arguments.
+    /// More arguments for QEMU.
     pub(crate) devices: &'a [&'a str],
-    /// Modules of the kernel that the job loads.
+    /// The kernel's modules that the job loads.
     pub(crate) modules: &'a [&'a str],
-    /// Files of this machine, and where the guest has them.
+    /// Files of this machine, each with its path in the guest.
     pub(crate) files: &'a [(&'a str, &'a Path)],
     /// A script for its shell.
     pub(crate) job: &'a str,
-    /// Lines with one of these may be complaints of the kernel.
+    /// Complaints of the kernel are allowed in lines that contain one of these texts.
     pub(crate) allowed: &'a [&'a str],
-    /// How long it may take, on this machine's clock.
+    /// The time limit, on this machine's clock.
     pub(crate) limit: Duration,
 }
 
-/// What a guest has printed.
+/// The output of a guest.
 pub(crate) struct Transcript {
     pub(crate) lines: Vec<String>,
-    /// How long it took.
+    /// The duration of the run.
     pub(crate) elapsed: Duration,
 }
 
 impl Guest<'_> {
-    /// Boots, and waits for the end of the job. The job must succeed, and the kernel must not complain.
+    /// Boots the machine and waits for the end of the job. The job must succeed, and the kernel must not complain.
     pub(crate) fn run(&self, store: &Store) -> Result<Transcript, Failure> {
         let logs = store.folder.join("logs");
         fs::create_dir_all(&logs).map_err(Failure::file(&logs))?;
@@ -102,18 +102,19 @@ impl Guest<'_> {
         if let Some(options) = self.iommu {
             command.args(["-device", &format!("intel-iommu,{options}")]);
         }
-        // A machine that panics ends.
+        // QEMU exits when the guest panics.
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         command.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(initramfs);
-        // Warnings are of level 4, and those below the given level are printed.
-        // The kernel's test of its timer fails now and then where an emulator shares few CPUs with much other work.
+        // The kernel prints messages below the given level; warnings have level 4. The kernel's test of its timer
+        // sometimes fails if the emulator shares a few CPUs with much other work.
         let append = format!("console=ttyS0 panic=1 loglevel=5 no_timer_check {}", self.append);
         command.args(["-append", &append]);
         command.args(self.devices);
         command
     }
 
-    /// What is wrong with how a guest ended and with what it printed. `end` is none where it had to be stopped.
+    /// What is wrong with the way that a guest ended and with its output. `end` is `None` if the guest had to be
+    /// stopped.
     fn wrong(&self, end: Option<ExitStatus>, lines: &[String]) -> Option<String> {
         if let Some(line) = lines.iter().find(|line| is_complaint(line, self.allowed)) {
             return Some(format!("its kernel complains: {line}"));
@@ -134,13 +135,13 @@ fn is_complaint(line: &str, allowed: &[&str]) -> bool {
     COMPLAINTS.iter().any(|complaint| line.contains(complaint)) && !allowed.iter().any(|text| line.contains(text))
 }
 
-/// What the job ended with, if it did. The kernel may have printed in front of it, on the same line.
+/// The exit status of the job, if it has ended. The kernel may have printed in front of it, on the same line.
 fn job_status(lines: &[String]) -> Option<&str> {
     let end = lines.iter().rev().find_map(|line| line.split_once(DONE));
     end.and_then(|(_, status)| status.split_whitespace().next())
 }
 
-/// Waits so long, and no longer.
+/// Waits for at most `limit`, and then stops the machine.
 fn wait(machine: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     while begun.elapsed() < limit {

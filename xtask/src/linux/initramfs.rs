@@ -1,4 +1,4 @@
-//! What a guest has instead of disks: busybox, modules and a job, as the archive that a kernel unpacks when it starts.
+//! The file system of a guest: busybox, modules and a job, in the archive that a kernel unpacks when it starts.
 
 use super::modules::Library;
 use crate::failure::Failure;
@@ -10,10 +10,10 @@ use std::path::Path;
 
 /// The first program.
 const INIT: &str = include_str!("guest/init");
-/// What jobs use.
+/// The functions that jobs use.
 const LIBRARY: &str = include_str!("guest/lib.sh");
 
-/// The archive under way.
+/// An archive that is being written.
 pub(super) struct Initramfs {
     bytes: Vec<u8>,
     entries: u32,
@@ -21,7 +21,7 @@ pub(super) struct Initramfs {
 }
 
 impl Initramfs {
-    /// An archive that starts, and runs the job.
+    /// An archive whose first program runs the job.
     pub(super) fn new(busybox: &Path, job: &str) -> Result<Self, Failure> {
         let mut archive = Self { bytes: Vec::new(), entries: 0, folders: BTreeSet::new() };
         archive.copy("bin/busybox", busybox)?;
@@ -32,12 +32,13 @@ impl Initramfs {
         Ok(archive)
     }
 
-    /// A file of this machine.
+    /// Adds a file of this machine.
     pub(super) fn copy(&mut self, name: &str, file: &Path) -> Result<(), Failure> {
         self.file(name, &fs::read(file).map_err(Failure::file(file))?)
     }
 
-    /// These modules with what they need, in `/modules`. For each of them a list says in which order `load` inserts which.
+    /// Adds these modules, and the modules that they need, in `/modules`. For each of these modules, a list has the
+    /// order in which `load` inserts modules.
     pub(super) fn modules(&mut self, library: &Library, names: &[&str]) -> Result<(), Failure> {
         let mut there = BTreeSet::new();
         for name in names {
@@ -53,7 +54,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// The whole archive.
+    /// Returns the finished archive.
     pub(super) fn finish(self) -> Result<Vec<u8>, Failure> {
         newc::trailer(self.bytes).map_err(Failure::file("the initramfs"))
     }
@@ -62,7 +63,7 @@ impl Initramfs {
         self.add(name, ModeFileType::Regular, bytes)
     }
 
-    /// An entry, and before it the folders that it is in: a kernel makes none by itself.
+    /// Adds an entry, and before it the folders that contain it, because a kernel does not create folders by itself.
     fn add(&mut self, name: &str, kind: ModeFileType, bytes: &[u8]) -> Result<(), Failure> {
         for (end, _) in name.match_indices('/') {
             if self.folders.insert(name[..end].to_owned()) {
@@ -74,7 +75,7 @@ impl Initramfs {
 
     fn write(&mut self, name: &str, kind: ModeFileType, bytes: &[u8]) -> io::Result<()> {
         let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        // A kernel takes entries of the same number for one file of several names.
+        // A kernel takes entries with the same number for hard links to one file.
         self.entries += 1;
         let entry = Builder::new(name).ino(self.entries).mode(0o755).set_mode_file_type(kind);
         let mut writer = entry.write(&mut self.bytes, size);

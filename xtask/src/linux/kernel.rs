@@ -1,4 +1,4 @@
-//! The kernels that the module is for: Debian's, unpacked, or the headers of one that is installed.
+//! The kernels that the module is built for: Debian's kernels, unpacked, or the headers of an installed kernel.
 
 use super::packages::{self, Store};
 use crate::failure::Failure;
@@ -6,18 +6,18 @@ use crate::failure::linux::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the packages with headers are named.
+/// The prefix of the packages with headers.
 const HEADERS: &str = "linux-headers-";
-/// What the packages are named that are for this machine, and the kernels in them.
+/// The suffix of the packages for this architecture, and of their kernels.
 const MACHINE: &str = "-amd64";
 
 /// A series of Debian's kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Series {
-    /// The newest that Debian 12 has, in its backports.
+    /// The newest series in the backports of Debian 12.
     #[value(name = "6.12")]
     Six12,
-    /// What Debian 12 installs.
+    /// The series that Debian 12 installs.
     #[value(name = "6.1")]
     Six1,
 }
@@ -31,9 +31,9 @@ impl Series {
     }
 }
 
-/// What a module is built against.
+/// The headers that a module is built against.
 pub(crate) struct Headers {
-    /// What `uname -r` prints there.
+    /// The version that `uname -r` prints on that kernel.
     pub(crate) version: String,
     pub(super) folder: PathBuf,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The newest of a series that the distribution has.
+    /// The newest kernel of a series that the distribution has.
     pub(crate) fn newest(store: &Store, series: Series) -> Result<Self, Failure> {
         let names = packages::named(series.prefix())?;
         let Some(version) = newest(&names) else {
@@ -53,11 +53,12 @@ impl Kernel {
             return Err(Error::NotToBeHad { what: "a kernel with its headers".to_owned(), why }.into());
         };
         let headers = format!("{HEADERS}{version}");
-        // What is signed is the same, with a signature behind it; it may lag behind its headers, so what is not signed is better.
+        // The signed kernel is the same file with a signature appended. Its package may be older than the headers, so
+        // the unsigned one is preferred.
         let signed = format!("linux-image-{version}");
         let unsigned = format!("{signed}-unsigned");
         let image = if packages::named(&signed)?.contains(&unsigned) { unsigned } else { signed };
-        // Its makefiles and its tools are in packages that kernels share.
+        // Its makefiles and build tools are in packages that several kernels share.
         let mut wanted = packages::depends(&headers)?;
         wanted.retain(|name| name.starts_with(HEADERS) || name.starts_with("linux-kbuild-"));
         wanted.extend([headers.clone(), image]);
@@ -67,22 +68,23 @@ impl Kernel {
         Ok(Self { headers: Headers { version: version.to_owned(), folder }, root })
     }
 
-    /// What boots.
+    /// The image that boots.
     pub(super) fn image(&self) -> PathBuf {
         self.root.join(format!("boot/vmlinuz-{}", self.headers.version))
     }
 
-    /// Where its modules are.
+    /// The folder of its modules.
     pub(super) fn modules(&self) -> PathBuf {
         self.root.join("lib/modules").join(&self.headers.version)
     }
 }
 
 impl Headers {
-    /// Those in a folder that is there already.
+    /// The headers in an existing folder.
     pub(crate) fn installed(folder: &Path) -> Result<Self, Failure> {
         let folder = fs::canonicalize(folder).map_err(Failure::file(folder))?;
-        // What modules say that they are for. What makefiles print is another version where a distribution has its own.
+        // This is the version that modules declare. The version that the makefiles print differs if the distribution
+        // has its own version scheme.
         let path = folder.join("include/generated/utsrelease.h");
         let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
         match release(&text) {
@@ -92,13 +94,14 @@ impl Headers {
     }
 }
 
-/// The version in the header that has it.
+/// The version in the text of this header.
 fn release(header: &str) -> Option<&str> {
     let value = header.lines().find_map(|line| line.strip_prefix("#define UTS_RELEASE "))?;
     value.trim().strip_prefix('"')?.strip_suffix('"')
 }
 
-/// Makes the makefile of unpacked headers lead to where the others are unpacked: it has the path where they would be installed.
+/// Changes the makefile of unpacked headers to include the common headers from where they are unpacked. It has the
+/// path where they would be installed.
 fn mend(root: &Path, headers: &Path) -> Result<(), Failure> {
     let path = headers.join("Makefile");
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
@@ -110,9 +113,9 @@ fn mend(root: &Path, headers: &Path) -> Result<(), Failure> {
     fs::write(&path, mended).map_err(Failure::file(path))
 }
 
-/// The version of the newest kernel that any of these packages has the headers of.
+/// The version of the newest kernel whose headers are in any of these packages.
 fn newest(names: &[String]) -> Option<&str> {
-    // Kernels for clouds lack drivers, and those for real time have other locks.
+    // Cloud kernels lack drivers, and real-time kernels have other locks.
     let is_plain = |version: &&str| !["-cloud-", "-rt-", "common"].iter().any(|other| version.contains(other));
     let versions = names.iter().filter_map(|name| name.strip_prefix(HEADERS));
     versions.filter(|version| version.ends_with(MACHINE)).filter(is_plain).max_by_key(|version| numbers(version))

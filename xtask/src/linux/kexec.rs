@@ -1,4 +1,4 @@
-//! The program by which a guest starts another kernel: busybox has none.
+//! Builds the program with which a guest starts another kernel, because busybox has none.
 
 use super::command::output;
 use super::scratch::Scratch;

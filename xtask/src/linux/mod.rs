@@ -1,4 +1,4 @@
-//! `cargo xtask linux`: the kernel module, built for kernels of Debian, and run in machines that QEMU simulates.
+//! `cargo xtask linux`: builds the kernel module for Debian's kernels, and runs it in machines that QEMU emulates.
 
 mod bench;
 mod bench_lines;
@@ -33,40 +33,40 @@ use std::time::Duration;
 /// What to do with the kernel module.
 #[derive(Subcommand)]
 pub(crate) enum Linux {
-    /// Builds portcullis.ko and portcullis_test.ko, for the newest 6.12 of the distribution.
+    /// Builds portcullis.ko and portcullis_test.ko for the distribution's newest 6.12 kernel.
     Build {
-        /// Instead, for the kernel with the headers in this folder.
+        /// Builds for the kernel whose headers are in this folder instead.
         #[arg(long)]
         kernel: Option<PathBuf>,
     },
-    /// Boots kernels of the distribution in QEMU with the module: an attacker is refused, a disk and a network card work, memory may be
-    /// missing, and the module is refused where it has to be.
+    /// Boots kernels of the distribution in QEMU with the module. An attacker must be refused, a disk and a network
+    /// card must work, also when memory runs out, and the module must refuse machines that it cannot protect.
     Test {
-        /// Further machines, and an older kernel.
+        /// Tests more machines, and an older kernel.
         #[arg(long)]
         full: bool,
-        /// Instead, the tests of these names, as the others print them.
+        /// Runs only the tests with these names, as a run prints them.
         #[arg(value_name = "NAME", conflicts_with = "full")]
         only: Vec<String>,
     },
-    /// Counts the instructions of maps and unmaps, datagrams and reads from a disk, in QEMU: without an IOMMU, with Linux's own drivers
-    /// of it, and with the module.
+    /// Counts the instructions of maps and unmaps, of datagrams and of reads from a disk, in QEMU: without an IOMMU,
+    /// with Linux's own IOMMU driver, and with the module.
     Bench {
-        /// One document for programs instead of a table.
+        /// Prints a JSON document instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Boots a kernel of the distribution in QEMU, with an e1000e and the modules that are built for it in /modules, and prints what
-    /// it prints.
+    /// Boots a kernel of the distribution in QEMU and prints its output. The machine has an e1000e; the modules that
+    /// are built for the kernel are in /modules.
     Boot {
-        /// A script for busybox's shell. `. /lib.sh` gives it `load NAME`, for modules.
+        /// A script for busybox's shell. After `. /lib.sh` it can load modules with `load NAME`.
         job: PathBuf,
         #[arg(long, default_value = "6.12")]
         series: Series,
-        /// More of the kernel's command line.
+        /// More parameters for the kernel's command line.
         #[arg(long, default_value = "intel_iommu=off")]
         append: String,
-        /// Modules of the kernel that the job loads.
+        /// The kernel's modules that the job loads.
         #[arg(long, value_delimiter = ',', default_value = "e1000e,nvme")]
         modules: Vec<String>,
     },
@@ -82,7 +82,7 @@ pub(crate) fn linux(workspace: &Workspace, command: &Linux) -> Result<(), Failur
     }
 }
 
-/// The tests of every run. Returns why they were skipped, where the distribution has no kernel or no compiler for it.
+/// Runs the tests of every run. If the distribution has no kernel, or no compiler for it, skips them and returns why.
 pub(crate) fn test(workspace: &Workspace) -> Result<Option<String>, Failure> {
     let tests_for_others = std::env::var("CI").is_ok_and(|value| value == "true");
     match Store::open(workspace).and_then(|store| test::test(workspace, &store, false, &[])) {
@@ -93,17 +93,17 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Option<String>, Failure> {
 
 fn build(workspace: &Workspace, store: &Store, kernel: Option<&PathBuf>) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "linux build");
-    let headers = stages.stage("kernel", "its headers are there, or unpacked", |_| match kernel {
+    let headers = stages.stage("kernel", "find or unpack its headers", |_| match kernel {
         Some(folder) => Headers::installed(folder),
         None => Ok(Kernel::newest(store, Series::Six12)?.headers),
     })?;
-    let core = stages.stage("Rust half", "compiled with core and alloc, as one object", |workspace| {
+    let core = stages.stage("Rust half", "compile it with core and alloc, as one object", |workspace| {
         object::build(workspace, store, &[])
     })?;
-    let modules = stages.stage("modules", &format!("linked for {}", headers.version), |workspace| {
+    let modules = stages.stage("modules", &format!("link them for {}", headers.version), |workspace| {
         module::build(workspace, store, &headers, &core)
     })?;
-    let dkms = stages.stage("DKMS", "a folder for /usr/src", |workspace| module::dkms(workspace, store, &core))?;
+    let dkms = stages.stage("DKMS", "make a /usr/src folder", |workspace| module::dkms(workspace, store, &core))?;
     println!("\n{}\n{}\n{}", modules.portcullis.display(), modules.test.display(), dkms.display());
     stages.finish();
     Ok(())

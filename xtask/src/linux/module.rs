@@ -13,32 +13,32 @@ use std::process::Command;
 
 /// The C half.
 const SOURCE: &str = "crates/portcullis-linux/module";
-/// A line that begins like this is about the machine: its compiler is newer than that of the kernel.
+/// The beginning of a warning that does not concern the module: this machine's compiler is newer than the kernel's.
 const NOT_OURS: &str = "warning: the compiler differs from the one used to build the kernel";
 
 /// Modules for one kernel.
 pub(crate) struct Modules {
-    /// The protection.
+    /// `portcullis.ko`.
     pub(crate) portcullis: PathBuf,
-    /// What tests it in the kernel.
+    /// `portcullis_test.ko`, which tests it in the kernel.
     pub(crate) test: PathBuf,
 }
 
 impl Modules {
-    /// Those that were built for a kernel, if any were.
+    /// The modules that were built for a kernel, if there are any.
     pub(super) fn built(store: &Store, headers: &Headers) -> Option<Self> {
         let folder = store.folder.join(&headers.version);
         let modules = Self { portcullis: folder.join("portcullis.ko"), test: folder.join("portcullis_test.ko") };
         (modules.portcullis.is_file() && modules.test.is_file()).then_some(modules)
     }
 
-    /// Where a guest has them, for `load`.
+    /// The modules with their paths in a guest, for `load`.
     pub(crate) fn files(&self) -> Vec<(&'static str, &Path)> {
         vec![("modules/portcullis.ko", &self.portcullis), ("modules/portcullis_test.ko", &self.test)]
     }
 }
 
-/// Builds the modules for a kernel. The folder is recreated, for kbuild does not notice that core.o_shipped has changed.
+/// Builds the modules for a kernel. The folder is recreated, because kbuild does not notice changes of core.o_shipped.
 pub(super) fn build(workspace: &Workspace, store: &Store, headers: &Headers, core: &Core) -> Result<Modules, Failure> {
     let name = format!("{}{}", headers.version, core.flavour);
     let folder = store.folder.join(format!("module-{name}"));
@@ -50,14 +50,14 @@ pub(super) fn build(workspace: &Workspace, store: &Store, headers: &Headers, cor
     Ok(Modules { portcullis: module("portcullis.ko")?, test: module("portcullis_test.ko")? })
 }
 
-/// Makes a folder from which DKMS builds the module for any kernel: without what tests it.
+/// Makes a folder from which DKMS builds the module for any kernel. It does not contain the test module.
 pub(super) fn dkms(workspace: &Workspace, store: &Store, core: &Core) -> Result<PathBuf, Failure> {
     let folder = store.folder.join("dkms");
     lay_out(workspace, core, &folder, |name| !name.starts_with("test"))?;
     Ok(folder)
 }
 
-/// Both halves, and of the C half the files with these names.
+/// Copies the Rust half, and the files of the C half whose names `is_wanted` accepts, into `folder`.
 fn lay_out(workspace: &Workspace, core: &Core, folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
     remake(folder)?;
     for file in files(&workspace.root.join(SOURCE))? {
@@ -65,7 +65,7 @@ fn lay_out(workspace: &Workspace, core: &Core, folder: &Path, is_wanted: impl Fn
             copy_into(folder, &file)?;
         }
     }
-    // By this name kbuild knows that it is not to be compiled.
+    // The suffix tells kbuild that the object is complete and need not be compiled.
     let shipped = folder.join("core.o_shipped");
     fs::copy(&core.path, &shipped).map_err(Failure::file(shipped))?;
     Ok(())

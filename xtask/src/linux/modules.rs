@@ -1,4 +1,4 @@
-//! The modules of an unpacked kernel: which others each of them needs.
+//! The modules of an unpacked kernel, and the modules that each of them needs.
 
 use super::kernel::Kernel;
 use super::packages::files;
@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// The modules of a kernel.
 pub(super) struct Library {
-    /// Of each, by its name, with underscores.
+    /// The file of each module, by the module's name, with underscores.
     files: BTreeMap<String, PathBuf>,
-    /// Those that are part of the kernel's image.
+    /// The modules that are part of the kernel's image.
     built_in: BTreeSet<String>,
     folder: PathBuf,
 }
@@ -46,7 +46,8 @@ impl Library {
         Ok(Self { files: found, built_in, folder })
     }
 
-    /// A module and all that it needs, each behind what it needs itself. Nothing where it is built in.
+    /// A module and all modules that it needs, each after the modules that it needs itself. Empty if the module is
+    /// built in.
     pub(super) fn with_needs(&self, name: &str) -> Result<Vec<Module>, Failure> {
         let mut order = Vec::new();
         self.add(&name.replace('-', "_"), &mut order)?;
@@ -63,7 +64,7 @@ impl Library {
         let bytes = unpacked(path)?;
         let (needed, wished) =
             needs(&bytes).map_err(|error| Failure::Contents { path: path.clone(), reason: error.to_string() })?;
-        // What a module would like to have before it need not be there.
+        // Soft dependencies may be absent.
         let wished = wished.into_iter().filter(|name| self.files.contains_key(name));
         for other in needed.into_iter().chain(wished) {
             self.add(&other, order)?;
@@ -73,14 +74,14 @@ impl Library {
     }
 }
 
-/// What a module is called whose file this is.
+/// The name of the module in this file.
 fn name_of(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     let name = file.strip_suffix(".ko").or_else(|| file.strip_suffix(".ko.xz"))?;
     Some(name.replace('-', "_"))
 }
 
-/// What a module's file holds.
+/// The unpacked contents of a module's file.
 fn unpacked(path: &Path) -> Result<Vec<u8>, Failure> {
     let packed = fs::read(path).map_err(Failure::file(path))?;
     if path.extension().is_none_or(|extension| extension != "xz") {
@@ -91,7 +92,7 @@ fn unpacked(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// The modules that one must have before it, and those that it wishes to have.
+/// The modules that a module requires to be loaded before it, and its soft dependencies.
 fn needs(module: &[u8]) -> Result<(Vec<String>, Vec<String>), object::Error> {
     let module = ElfFile64::<LittleEndian>::parse(module)?;
     match module.section_by_name(".modinfo") {

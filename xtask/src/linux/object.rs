@@ -1,4 +1,4 @@
-//! The Rust half of the module, as one object that a kernel can link.
+//! Builds the Rust half of the module as one object that a kernel can link.
 
 use super::command::output;
 use super::fitness;
@@ -12,50 +12,52 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What it and its crates are called in file names.
+/// The name of its crate in file names.
 const CRATE: &str = "portcullis_linux";
-/// A machine without a system.
+/// A target without an operating system.
 const TARGET: &str = "x86_64-unknown-none";
-/// As Debian's kernels are compiled, so that objtool finds nothing to say.
+/// The compiler flags. They match those of Debian's kernels, so that objtool reports nothing.
 const FLAGS: [&str; 18] = [
-    // A module lies in the last 2 GiB of the address space, and its loader knows neither a table of addresses (GOT) nor one of jumps.
+    // A module lies in the last 2 GiB of the address space, and its loader supports neither a table of addresses (GOT)
+    // nor one of jumps.
     "-Crelocation-model=static",
     "-Ccode-model=kernel",
     "-Zplt=yes",
     // An interrupt writes below the stack pointer.
     "-Cno-redzone=y",
-    // objtool makes the tables to unwind with. It follows the code, and has to see that nothing comes after a function that does not
-    // return. Newer ones know these by their names of this kind; for all others there is a trap after each such call, which the
-    // compiler leaves out wherever it makes traps by itself.
+    // objtool makes the unwind tables. It follows the code, and has to see that control does not continue after a call
+    // of a function that does not return. A newer objtool knows such functions by mangled names of this kind. For
+    // older ones, a trap follows each such call; the compiler leaves that trap out where it generates traps by itself.
     "-Cforce-unwind-tables=n",
     "-Csymbol-mangling-version=v0",
     "-Ztrap-unreachable=no",
     "-Cllvm-args=--trap-unreachable",
     "-Zfunction-sections=no",
-    // What all machines have, and no register more than needed.
+    // Only instructions that all machines have, and no more registers than needed.
     "-Ztune-cpu=generic",
     "-Cforce-frame-pointers=n",
-    // All crates are compiled as one in the end, core among them.
+    // In the end all crates, including core, are compiled as one.
     "-Cembed-bitcode=y",
-    // Indirect branches lead only to where the processor is told that they may (IBT).
+    // Indirect branches lead only to marked targets (IBT).
     "-Zcf-protection=branch",
     "-Cjump-tables=n",
-    // Against speculation, returns and indirect branches go through functions of the kernel, which it mends as its processor needs.
+    // Against speculation attacks, returns and indirect branches go through functions of the kernel, which the kernel
+    // patches as its processor needs.
     "-Zfunction-return=thunk-extern",
     "-Zretpoline-external-thunk",
     "-Zindirect-branch-cs-prefix",
-    // Room before each function, for the kernel to count the depth of calls in.
+    // Room before each function, in which the kernel counts the depth of calls.
     "-Zpatchable-function-entry=16,16",
 ];
 
 /// The Rust half, built.
 pub(super) struct Core {
     pub(super) path: PathBuf,
-    /// What tells it from one of other features: empty, or a dash and their names.
+    /// The suffix for its features: empty, or a dash and the names of the features.
     pub(super) flavour: String,
 }
 
-/// Builds the Rust half, takes it out of its library, and sees whether a kernel can take it.
+/// Builds the Rust half, extracts it from its library, and checks whether a kernel can link it.
 pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> Result<Core, Failure> {
     let toolchain = Toolchain::find(workspace, store)?;
     let flavour: String = features.iter().map(|feature| format!("-{feature}")).collect();
@@ -66,7 +68,7 @@ pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> 
     let archive = fs::read(&library).map_err(Failure::file(&library))?;
     let member = member(&archive).map_err(|reason| Failure::Contents { path: library, reason })?;
     fs::write(&path, member).map_err(Failure::file(&path))?;
-    // Debian's core brings some of its own.
+    // Debian's core contains debug info of its own.
     output(Command::new("objcopy").arg("--strip-debug").arg(&path))?;
     let object = fs::read(&path).map_err(Failure::file(&path))?;
     match fitness::flaws(&object) {
@@ -81,7 +83,7 @@ fn compile(workspace: &Workspace, toolchain: &Toolchain, target: &Path, features
     command.args(["build", "--release", "-Zbuild-std=core,alloc", "--target", TARGET]);
     command.args(features.iter().map(|feature| format!("--features={feature}"))).arg("--target-dir").arg(target);
     command.arg("--manifest-path").arg(workspace.root.join(KERNEL_MODULE));
-    // Some of the flags, and core, are open only to compilers that are told that this is meant.
+    // A stable compiler accepts some of the flags, and builds core, only if this variable is set.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
     toolchain.apply(&mut command);
     let status = command.current_dir(&workspace.root).stdin(Stdio::null()).status();
@@ -92,7 +94,8 @@ fn compile(workspace: &Workspace, toolchain: &Toolchain, target: &Path, features
     }
 }
 
-/// The member of the library in which all crates are linked as one. The others are functions that the kernel has too.
+/// The member of the library in which all crates are linked as one. The other members are functions that the kernel
+/// has too.
 fn member(archive: &[u8]) -> Result<&[u8], String> {
     let described = |error: object::Error| error.to_string();
     let mut ours = Vec::new();

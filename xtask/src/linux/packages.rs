@@ -1,4 +1,4 @@
-//! Packages of Debian, unpacked into the build folder: no privileges are needed, and nothing is installed.
+//! Debian packages, unpacked into the build folder. This needs no privileges and installs nothing.
 
 use super::command::{output, run};
 use crate::apt;
@@ -9,10 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the packages that an unpacked set consists of, once all of it is there.
+/// A file that lists the packages of an unpacked set. It is written once the set is complete.
 const STAMP: &str = ".unpacked";
 
-/// The part of the build folder where all that has to do with Linux is.
+/// The part of the build folder for everything that concerns Linux.
 pub(crate) struct Store {
     pub(super) folder: PathBuf,
 }
@@ -21,11 +21,11 @@ impl Store {
     pub(crate) fn open(workspace: &Workspace) -> Result<Self, Failure> {
         let folder = workspace.root.join(&workspace.target).join("linux");
         fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
-        // The kernel's makefiles change folders.
+        // An absolute path, because the kernel's makefiles change the working directory.
         Ok(Self { folder: fs::canonicalize(&folder).map_err(Failure::file(folder))? })
     }
 
-    /// A folder with what the packages hold, as it would be in `/`. It is made once.
+    /// A folder with the contents of the packages, laid out as in `/`. It is made once.
     pub(super) fn unpacked(&self, set: &str, packages: &[String]) -> Result<PathBuf, Failure> {
         let root = self.folder.join(format!("root-{set}"));
         let stamp = root.join(STAMP);
@@ -51,7 +51,7 @@ impl Store {
     }
 }
 
-/// Why packages are not downloaded: some do not exist, or the fault is elsewhere.
+/// Why packages were not downloaded: some do not exist, or there is another reason.
 fn unfetched(packages: &[String]) -> Result<Error, Failure> {
     for package in packages {
         if !named(package)?.contains(package) {
@@ -72,7 +72,7 @@ pub(super) fn remake(folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(Failure::file(folder))
 }
 
-/// What is in a folder, in order.
+/// The contents of a folder, in order.
 pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(folder).map_err(Failure::file(folder))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
@@ -81,7 +81,8 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-/// The packages that there are whose names begin like this. Where there are none, the list of packages is brought up to date first.
+/// The available packages whose names begin with `prefix`. If there are none, updates the list of packages and looks
+/// again.
 pub(super) fn named(prefix: &str) -> Result<Vec<String>, Failure> {
     if !apt::in_path("apt-cache") {
         return Err(Error::NotToBeHad { what: format!("{prefix}*"), why: "there is no apt-cache".to_owned() }.into());
@@ -94,7 +95,7 @@ pub(super) fn named(prefix: &str) -> Result<Vec<String>, Failure> {
     if found.is_empty() && apt::update() { names() } else { Ok(found) }
 }
 
-/// What a package depends on, in its own order, without what is only virtual.
+/// The packages that a package depends on, in the order that it lists them, without virtual packages.
 pub(super) fn depends(package: &str) -> Result<Vec<String>, Failure> {
     Ok(depended(&output(Command::new("apt-cache").args(["depends", "--important", package]))?))
 }
@@ -107,7 +108,7 @@ fn depended(text: &str) -> Vec<String> {
 /// Whether a package is installed.
 pub(super) fn is_installed(package: &str) -> Result<bool, Failure> {
     let output = run(Command::new("dpkg-query").args(["--show", "--showformat=${db:Status-Status}", package]))?;
-    // One that is there for several machines is named several times.
+    // A package that is installed for several architectures is listed several times.
     Ok(output.stdout.starts_with(b"installed"))
 }
 

@@ -1,4 +1,4 @@
-//! What guests have of this machine: disks and files of their own, and something to fetch.
+//! Files on this machine for a guest: its disks, other files, and a file that the guest can fetch.
 
 use super::packages::Store;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// For the guest of this name.
+    /// Creates the files for the guest `name`.
     pub(super) fn new(store: &Store, name: &str) -> Result<Self, Failure> {
         let folder = store.folder.join("scratch").join(name);
         fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
@@ -32,7 +32,7 @@ impl Scratch {
         format!("user,id=net,guestfwd=tcp:10.0.2.100:80-cmd:cat {}", self.sent.display())
     }
 
-    /// An empty disk of this name.
+    /// Creates an empty disk of this name. Returns QEMU's argument for it.
     pub(super) fn disk(&self, name: &str) -> Result<String, Failure> {
         let path = self.folder.join(name);
         let file = File::create(&path).and_then(|file| file.set_len(DISK_BYTES));
@@ -40,7 +40,7 @@ impl Scratch {
         Ok(format!("if=none,id={name},file={},format=raw,cache=unsafe", path.display()))
     }
 
-    /// A file with these bytes.
+    /// Creates a file with these bytes.
     pub(super) fn file(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
         let path = self.folder.join(name);
         fs::write(&path, bytes).map_err(Failure::file(&path))?;

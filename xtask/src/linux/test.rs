@@ -1,4 +1,4 @@
-//! `cargo xtask linux test`: the module at work in a kernel of the distribution, and refused where it has to be.
+//! `cargo xtask linux test`: the module works in a kernel of the distribution, and refuses to load where it must.
 
 mod list;
 mod scenario;
@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The flaw that has to be found: unmaps of which the hardware is not told.
+/// The flaw that has to be found: the hardware is not told of unmaps.
 const PLANTED: &str = "planted-no-invalidation";
-/// Machines that run beside each other.
+/// The number of machines that run at once.
 const AT_ONCE: usize = 2;
 
-/// Every test of the module; or of all that there are, those of these names. Where the distribution has no kernel, or no compiler for it,
-/// it says so.
+/// Runs every test of the module, or only those named in `only`. Returns an error that says so if the distribution has
+/// no kernel, or no compiler for it.
 pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[String]) -> Result<(), Failure> {
     let is_meant = |scenario: &Scenario, of_every_run: bool| {
         if only.is_empty() { full || of_every_run } else { only.iter().any(|name| name == scenario.name) }
@@ -36,13 +36,13 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
     }
     let mut stages = Stages::new(workspace, "linux test");
     let kernel =
-        stages.stage("kernel", "a 6.12 of the distribution, unpacked", |_| Kernel::newest(store, Series::Six12))?;
+        stages.stage("kernel", "unpack a 6.12 of the distribution", |_| Kernel::newest(store, Series::Six12))?;
     let build = |workspace: &Workspace, kernel: &Kernel, features: &[&str]| {
         module::build(workspace, store, &kernel.headers, &object::build(workspace, store, features)?)
     };
-    let modules = stages.stage("modules", "built for it", |workspace| build(workspace, &kernel, &[]))?;
+    let modules = stages.stage("modules", "build them for it", |workspace| build(workspace, &kernel, &[]))?;
     if is_meant(&FINDER, true) {
-        stages.stage(FINDER.name, "by a module that tells the hardware of no unmap", |workspace| {
+        stages.stage(FINDER.name, "find a module that does not tell the hardware of unmaps", |workspace| {
             found(store, &kernel, &build(workspace, &kernel, &[PLANTED])?)
         })?;
     }
@@ -50,25 +50,25 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
     let further = FURTHER.into_iter().filter(|scenario| is_meant(scenario, false)).chain(named);
     let meant: Vec<Scenario> =
         SCENARIOS.into_iter().filter(|scenario| is_meant(scenario, true)).chain(further).collect();
-    stages.stage("guests", "the module at work, and refused", |_| run_all(store, &kernel, &modules, &meant))?;
+    stages.stage("guests", "run the module, and see it refuse", |_| run_all(store, &kernel, &modules, &meant))?;
     if is_meant(&TRACE, false) {
-        stages.stage(TRACE.name, "taken in a guest, and read by `portcullis compare`", |workspace| {
+        stages.stage(TRACE.name, "trace a guest, and read it with `portcullis compare`", |workspace| {
             trace::compared(workspace, store, &kernel, &modules)
         })?;
     }
     let older: Vec<Scenario> = OLDER.into_iter().filter(|scenario| is_meant(scenario, false)).collect();
     if !older.is_empty() {
         let kernel =
-            stages.stage("older kernel", "a 6.1 of the distribution", |_| Kernel::newest(store, Series::Six1))?;
+            stages.stage("older kernel", "unpack the distribution's 6.1", |_| Kernel::newest(store, Series::Six1))?;
         let modules =
-            stages.stage("older modules", "the same Rust half", |workspace| build(workspace, &kernel, &[]))?;
-        stages.stage("older guests", "the module at work", |_| run_all(store, &kernel, &modules, &older))?;
+            stages.stage("older modules", "with the same Rust half", |workspace| build(workspace, &kernel, &[]))?;
+        stages.stage("older guests", "run the module", |_| run_all(store, &kernel, &modules, &older))?;
     }
     stages.finish();
     Ok(())
 }
 
-/// Runs machines, some at a time: much of what they do is to wait. All of them run, and all that fail are named.
+/// Runs machines, a few at a time, because they mostly wait. Runs all of them, and reports all that fail.
 fn run_all(store: &Store, kernel: &Kernel, modules: &Modules, scenarios: &[Scenario]) -> Result<(), Failure> {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -88,7 +88,7 @@ fn run_all(store: &Store, kernel: &Kernel, modules: &Modules, scenarios: &[Scena
     }
 }
 
-/// The attack finds the flaw, by the name of the rule that it breaks.
+/// The attack must find the flaw, by the name of the rule that it breaks.
 fn found(store: &Store, kernel: &Kernel, flawed: &Modules) -> Result<(), Failure> {
     const FOUND: &str = "FAILED S2 strict";
     match FINDER.run(store, kernel, flawed) {

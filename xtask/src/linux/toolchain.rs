@@ -1,4 +1,4 @@
-//! A compiler that has the source of `core` and `alloc`: a kernel needs them built its own way.
+//! A compiler with the source of `core` and `alloc`. For a kernel, both have to be built with other flags.
 
 use super::command::output;
 use super::packages::{self, Store};
@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// Debian's compiler, kept current because browsers need it, and the source that belongs to it.
 const PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
-/// Where a sysroot has that source.
+/// The path of that source in a sysroot.
 const SOURCE: &str = "lib/rustlib/src/rust/library";
 
 /// A compiler for cargo to use.
@@ -21,7 +21,8 @@ pub(super) struct Toolchain {
 }
 
 impl Toolchain {
-    /// The compiler that builds the rest of the workspace, if it has the source. Otherwise Debian's, unpacked.
+    /// The compiler that builds the rest of the workspace, if it has the source. Otherwise Debian's compiler,
+    /// unpacked.
     pub(super) fn find(workspace: &Workspace, store: &Store) -> Result<Self, Failure> {
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
         let sysroot = output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))?;
@@ -40,13 +41,13 @@ impl Toolchain {
         Ok(Self { variables: vec![("RUSTC", root.join("usr/bin/rustc")), ("LD_LIBRARY_PATH", libraries)] })
     }
 
-    /// Makes a cargo command use it.
+    /// Makes a cargo command use this compiler.
     pub(super) fn apply(&self, command: &mut Command) {
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 }
 
-/// These packages, and those that they depend on and this machine does not have.
+/// These packages, and those of their dependencies that this machine does not have.
 fn lacking(mut packages: Vec<String>) -> Result<Vec<String>, Failure> {
     let mut next = 0;
     while let Some(package) = packages.get(next) {

@@ -511,8 +511,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "lone-ride-written-to-the-last-slot",
         rule: "S2",
         file: "crates/portcullis-vtd/src/queue/shared.rs",
-        find: r"ring.room() > count",
-        replace: r"ring.room() >= count",
+        find: r"self.reclaim(ring, &hardware.platform);
+            if ring.room() <= descriptors.len() {",
+        replace: r"self.reclaim(ring, &hardware.platform);
+            if ring.room() < descriptors.len() {",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::full_ring::a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room",
@@ -521,11 +523,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "stopped-queue-forgets-those-on-board",
         rule: "S2",
         file: "crates/portcullis-vtd/src/queue/recovery.rs",
-        find: r"who boarded fails or goes on with the others.
-        self.close_boarding(ring, &hardware.platform);
-",
-        replace: r"who boarded is forgotten.
-",
+        find: r"self.close_boarding(ring, &hardware.platform);
+        let raw_head",
+        replace: "let raw_head",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::shared_commits::who_is_on_board_when_the_unit_goes_is_told",
@@ -546,8 +546,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "reclaim-goes-past-what-has-not-landed",
         rule: "S2",
         file: "crates/portcullis-vtd/src/queue/mod.rs",
-        find: r"take_while(|(submission, _)| self.has_landed(platform, *submission))",
-        replace: r"filter(|(submission, _)| self.has_landed(platform, *submission))",
+        find: " && landed(statuses, ring.head, ring.oldest)",
+        replace: "",
         package: "portcullis-vtd",
         target: "lib",
         test: "tests::queue::a_slot_whose_wait_has_not_landed_is_not_taken_again",

@@ -13,7 +13,7 @@ use portcullis_vtd::{Mmio, Ticket, Unit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Points at which a test can break the driver. The default methods change nothing.
+/// The points at which a test can break the driver. The default methods change nothing.
 pub trait Wiring: Send + Sync {
     /// Receives a descriptor that the driver hands to the hardware, and returns the one that the hardware gets.
     fn descriptor(&self, descriptor: InvalidationDescriptor) -> InvalidationDescriptor {
@@ -25,7 +25,7 @@ pub trait Wiring: Send + Sync {
         done
     }
 
-    /// Whether a flush makes these entries visible to a walker that does not snoop.
+    /// Returns whether a flush makes these entries visible to a page walker that does not snoop.
     fn reaches_walker(&self, _entries: &[Entry]) -> bool {
         true
     }
@@ -41,7 +41,7 @@ pub struct Straight;
 
 impl Wiring for Straight {}
 
-/// What a check can do to the queue, and what it can observe.
+/// The means of a check to change the queue and to observe it.
 #[derive(Default)]
 pub(super) struct QueueTap {
     /// New tails do not reach the unit, and the clock runs fast.
@@ -66,7 +66,7 @@ impl QueueTap {
     }
 }
 
-/// A rig, and the wires to it: the host of a design that is checked.
+/// A rig and its wiring: the host of the design under test.
 #[derive(Clone)]
 pub struct Wired {
     pub(super) rig: Arc<dyn Rig>,
@@ -211,7 +211,7 @@ unsafe impl Platform for Wired {
     }
 }
 
-/// The driver, as domains see it: the IOMMU of a design that is checked.
+/// The driver as domains see it: the IOMMU of the design under test.
 #[derive(Clone)]
 pub struct WiredUnit {
     pub(super) unit: Arc<Unit<Wired, Wired>>,

@@ -1,4 +1,5 @@
-//! Designs as runs take them, of the list or from outside, and their domains: a run is built once, and not for every design.
+//! Designs as runs take them, from the list or from another crate, and their domains. The code of a run is compiled
+//! once, and not for every design.
 
 use super::world::LabUnit;
 use crate::platform::LabPlatform;
@@ -14,11 +15,11 @@ pub(super) type AnyBatch<'d> = RawBatch<&'d DynDomain>;
 
 /// Maps memory of the model.
 pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-    // SAFETY: the memory is the model's, in which nothing of Rust lies.
+    // SAFETY: the memory belongs to the model, and no Rust object lies in it.
     unsafe { domain.map_request(request) }
 }
 
-/// Returns whether translations were cleared: not where all of the pages stay mapped for others.
+/// Returns whether translations were cleared. None are if other mappings still use all of the pages.
 pub(super) fn unmap(batch: &mut AnyBatch<'_>, range: IovaRange) -> Result<bool, UnmapError> {
     batch.unmap(range)?;
     Ok(batch.revoked().last().is_some_and(|revoked| revoked.due != Due::Nothing))
@@ -26,7 +27,7 @@ pub(super) fn unmap(batch: &mut AnyBatch<'_>, range: IovaRange) -> Result<bool, 
 
 type Opened = Result<DynDomain, NewDomainError>;
 
-/// A design, as a run takes it: one of the list ([`From<DesignId>`](DesignId)), or one of another crate ([`of`](Self::of)).
+/// A design, as a run takes it: from the list ([`From<DesignId>`](DesignId)), or from another crate ([`of`](Self::of)).
 #[derive(Clone, Copy)]
 pub struct LabDesign {
     info: &'static Info,
@@ -46,7 +47,7 @@ impl LabDesign {
         }
     }
 
-    /// What there is to say about it.
+    /// The description of the design.
     pub const fn info(self) -> &'static Info {
         self.info
     }

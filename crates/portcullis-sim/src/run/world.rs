@@ -161,8 +161,8 @@ impl World {
         self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
     }
 
-    /// The machine of `job`, whose devices each have a domain of their own, and so has `bystander`: nothing is ever
-    /// mapped there.
+    /// The machine of `job`. Each device has its own domain, and so has `bystander`, in whose domain nothing is ever
+    /// mapped.
     pub(super) fn new(job: &Job<'_>, bystander: Option<SourceId>) -> Result<Self, RunError> {
         job.work.check_span()?;
         let design = job.design;

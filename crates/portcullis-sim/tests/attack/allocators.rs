@@ -1,6 +1,7 @@
-//! The stock design over small allocators with one flaw. Both keep what comes back, and ask the tree of `stock` for more.
+//! The stock design over small allocators with one flaw. Both keep freed addresses, and take more from the red-black
+//! tree of `stock`.
 //!
-//! No lock of theirs is held over a call of the tree: other virtual cores of the same thread run meanwhile.
+//! They hold no lock of their own during a call of the tree: other virtual cores of the same thread run meanwhile.
 
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::Stock;
@@ -15,10 +16,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) const NONE: u8 = 0;
 /// Addresses are handed out again once their unmap has begun.
 pub(crate) const REUSES_WHAT_IS_CLAIMED: u8 = 1;
-/// Every so often page 0 is handed out.
+/// Page 0 is handed out at intervals.
 pub(crate) const HANDS_OUT_PAGE_ZERO: u8 = 2;
 
-/// Allocations after which page 0 is handed out.
+/// Number of allocations between two that hand out page 0.
 const ZERO_AFTER: u64 = 2000;
 /// Pages of a window.
 const WINDOW: u64 = 64;
@@ -27,7 +28,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The range, if it is in `live`, which it then no longer is.
+/// Claims the range if it is in `live`, and removes it.
 fn claim(live: &mut BTreeMap<u64, u64>, range: IovaRange) -> Result<Claim, UnmapError> {
     match live.get(&range.first_pfn()) {
         Some(pages) if *pages == range.pages() => {
@@ -45,7 +46,7 @@ impl<const FLAW: u8> DesignInfo for Listed<FLAW> {
     const INFO: Info = Stock::INFO;
 }
 
-// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: its parts are sound, except for the planted flaw. Only a test's own memory is behind it.
 unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Listed<FLAW> {
     type Mapper = AssembledMapper<ListAllocator<P, FLAW>, P, I>;
 
@@ -63,13 +64,13 @@ pub(crate) struct ListAllocator<P: Platform, const FLAW: u8> {
 #[derive(Default)]
 struct Lists {
     free: Vec<IovaRange>,
-    /// Pages of each range handed out, by its first.
+    /// The pages of each range in use, by its first page.
     live: BTreeMap<u64, u64>,
     allocations: u64,
 }
 
-// SAFETY: with no flaw, a range is in one of the lists only, and the tree has handed it out once. With a flaw it breaks what an
-// allocator promises, to be found out; the lab checks which frames are freed.
+// SAFETY: without a flaw, a range is in only one of the lists, and the tree has handed it out once. With a flaw, it
+// breaks an allocator's promises on purpose; the lab checks which frames are freed.
 unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for ListAllocator<P, FLAW> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         let kept = {
@@ -106,15 +107,16 @@ unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for ListAllocator<P, F
     }
 }
 
-/// The stock design over windows of pages that are handed out in order and used again as a whole, for mappings of one page.
-/// With flaw [`REUSES_WHAT_IS_CLAIMED`], as soon as the unmap of the last of them has begun.
+/// The stock design over windows of pages, for mappings of one page. The pages of a window are handed out in order, and
+/// again when all of them are free. With flaw [`REUSES_WHAT_IS_CLAIMED`], they are handed out again as soon as the
+/// unmap of the last of them has begun.
 pub(crate) struct Windowed<const FLAW: u8>;
 
 impl<const FLAW: u8> DesignInfo for Windowed<FLAW> {
     const INFO: Info = Stock::INFO;
 }
 
-// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: its parts are sound, except for the planted flaw. Only a test's own memory is behind it.
 unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Windowed<FLAW> {
     type Mapper = AssembledMapper<WindowAllocator<P, FLAW>, P, I>;
 
@@ -133,13 +135,13 @@ pub(crate) struct WindowAllocator<P: Platform, const FLAW: u8> {
 struct Windows {
     /// Pages that may be handed out, the next one last.
     ready: Vec<u64>,
-    /// How many pages of each window are back, by its number.
+    /// The number of free pages of each window, by the window's number.
     back: BTreeMap<u64, u64>,
     live: BTreeMap<u64, u64>,
 }
 
 impl Windows {
-    /// A page has come back: with the last of its window all of it may be handed out again.
+    /// Records a freed page. If it is the last of its window, the whole window may be handed out again.
     fn came_back(&mut self, pfn: u64) {
         let window = pfn / WINDOW;
         let back = self.back.entry(window).or_default();
@@ -151,13 +153,13 @@ impl Windows {
     }
 }
 
-// SAFETY: with no flaw, a page is handed out again only after all of its window are back. With a flaw it breaks what an
-// allocator promises, to be found out; the lab checks which frames are freed.
+// SAFETY: without a flaw, a page is handed out again only after all pages of its window are free. With a flaw, it
+// breaks an allocator's promises on purpose; the lab checks which frames are freed.
 unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for WindowAllocator<P, FLAW> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         assert!(request.pages == 1, "windows are for mappings of one page");
         if lock(&self.windows).ready.is_empty() {
-            // Aligned to its size, as all that the tree hands out.
+            // Aligned to its size, like every range from the tree.
             let window = self.tree.allocate(platform, &IovaRequest { pages: WINDOW, ..*request })?;
             lock(&self.windows).ready.extend((window.first_pfn()..window.end_pfn()).rev());
         }

@@ -8,19 +8,19 @@ use std::sync::{Mutex, PoisonError};
 
 /// The flaws are numbers, because they are part of a type.
 pub(crate) const NONE: u8 = 0;
-/// Commands are dropped and reported done.
+/// Commands are dropped and reported as done.
 pub(crate) const LOSES_COMMANDS: u8 = 1;
-/// Every command says that no table page went.
+/// Every command is executed as if it said that no table page goes.
 pub(crate) const LEAVES_POINTERS: u8 = 2;
-/// Of several commands only the first is waited for.
+/// Only the first of several commands is waited for.
 pub(crate) const WAITS_FOR_THE_FIRST: u8 = 3;
-/// Nothing is waited for.
+/// No command is waited for.
 pub(crate) const NEVER_WAITS: u8 = 4;
-/// Devices get into the domain that was opened before theirs.
+/// A device is attached to the domain that was opened before its own.
 pub(crate) const MIXES_UP_DOMAINS: u8 = 5;
-/// A commit that shares is reported done when the one before it is.
+/// A shared commit is reported as done when the one before it is.
 pub(crate) const RETURNS_EARLY: u8 = 6;
-/// Of several commands the first is dropped.
+/// The first of several commands is dropped.
 pub(crate) const LOSES_THE_FIRST: u8 = 7;
 
 /// Design `B` over a unit with flaw number `FLAW`.
@@ -30,7 +30,7 @@ impl<B: DesignInfo, const FLAW: u8> DesignInfo for OnUnit<B, FLAW> {
     const INFO: Info = B::INFO;
 }
 
-// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: its parts are sound, except for the planted flaw. Only a test's own memory is behind it.
 unsafe impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> Design<P, I> for OnUnit<B, FLAW> {
     type Mapper = B::Mapper;
 
@@ -52,7 +52,7 @@ unsafe impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW
 
 pub(crate) struct FlawedUnit<I: Iommu, const FLAW: u8> {
     unit: I,
-    /// The last commit that shares.
+    /// The latest shared commit.
     latest: Mutex<Option<I::Ticket>>,
 }
 
@@ -81,9 +81,9 @@ impl<I: Iommu, const FLAW: u8> FlawedUnit<I, FLAW> {
     }
 }
 
-// SAFETY: none, for it is flawed on purpose; but the devices behind it reach the model's memory only.
+// SAFETY: it is flawed on purpose, but the devices behind it reach only the model's memory.
 unsafe impl<I: Iommu, const FLAW: u8> Iommu for FlawedUnit<I, FLAW> {
-    /// Its own, and with [`RETURNS_EARLY`] that of the commit before it.
+    /// Its own ticket and, with [`RETURNS_EARLY`], that of the commit before it.
     type Ticket = (I::Ticket, Option<I::Ticket>);
 
     fn capabilities(&self) -> Capabilities {

@@ -16,13 +16,13 @@ use std::sync::Mutex;
 pub(crate) const NONE: u8 = 0;
 /// Every mapping may be read and written.
 pub(crate) const WIDENS_RIGHTS: u8 = 1;
-/// A commit that failed is reported to have succeeded.
+/// A failed commit is reported as successful.
 pub(crate) const HIDES_ERRORS: u8 = 2;
-/// What waits for a flush waits until a queue is full.
+/// Unmaps that wait for a flush wait until a queue is full.
 pub(crate) const FORGETS_ITS_TIMER: u8 = 3;
-/// What is to be read may be written too.
+/// Mappings for reads may be written too.
 pub(crate) const LETS_READERS_WRITE: u8 = 4;
-/// A single unmap is committed by the next one. Batches are as they should be.
+/// A single unmap is committed by the next one. Batches are sound.
 pub(crate) const COMMITS_SINGLES_LATE: u8 = 5;
 
 /// Design `B` with flaw number `FLAW`.
@@ -32,7 +32,7 @@ impl<B: DesignInfo, const FLAW: u8> DesignInfo for Mapping<B, FLAW> {
     const INFO: Info = B::INFO;
 }
 
-// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: its parts are sound, except for the planted flaw. Only a test's own memory is behind it.
 unsafe impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I> for Mapping<B, FLAW> {
     type Mapper = FlawedMapper<B::Mapper, FLAW>;
 
@@ -45,7 +45,7 @@ unsafe impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I>
 /// The mapper, and the single unmap that is not committed yet.
 pub(crate) struct FlawedMapper<M, const FLAW: u8>(M, Mutex<Option<Revocation>>);
 
-// SAFETY: it forwards to a sound one, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: it forwards to a sound mapper, except for the planted flaw. Only a test's own memory is behind it.
 unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         if FLAW == WIDENS_RIGHTS || FLAW == LETS_READERS_WRITE && request.access() == Access::DeviceReads {
@@ -76,7 +76,7 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         }
         let mut revocation = Revocation::new();
         self.0.unmap(range, &mut revocation)?;
-        // Not held while anything of the protection layer runs: another virtual core may go on there.
+        // The lock is not held during a call of the protection layer: another virtual core may run there.
         let before = self.1.lock().expect("no panic").replace(revocation);
         before.map_or(Ok(()), |mut before| self.0.commit(&mut before).map(drop))?;
         Ok(Committed::Deferred)

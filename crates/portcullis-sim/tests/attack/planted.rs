@@ -17,7 +17,7 @@ use portcullis_sim::attack::{
 use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, RunError};
 use portcullis_testkit::attack::passes;
 
-/// What is attacked.
+/// The conditions of an attack.
 struct Case {
     machine: Machine,
     rings: &'static str,
@@ -56,7 +56,7 @@ impl Case {
         assert!(found.contains(&rule), "{rule}: {attacked:?}");
         let others: Vec<&Rule> =
             found.iter().filter(|other| **other != rule && !consequences.contains(other)).collect();
-        assert!(others.is_empty(), "{rule} was to be found, and {others:?} were too: {attacked:?}");
+        assert!(others.is_empty(), "{rule} was expected, but {others:?} were found too: {attacked:?}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! The malicious device in rings: inside a burst it has two entries at most, after it none; and each flaw is found.
+//! The malicious device in rings: inside a burst, it reaches at most two cleared entries of a ring, and none after the
+//! burst. Each planted flaw is found.
 
 use super::hardware::{self, FlawedUnit, OnUnit};
 use super::{attack_design, machine, replay, rings};
@@ -34,7 +35,8 @@ fn rules(attacked: &Attacked) -> BTreeSet<Rule> {
     attacked.found.iter().map(|found| found.rule).collect()
 }
 
-/// The burst is the unit of unmap: until it ends the device may have the entry of a ring that it used last, and the one behind it.
+/// The burst is the unit of unmap. Until it ends, the device may reach the entry of a ring that it used last, and the
+/// next one.
 #[test]
 fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
     let machine = machine();
@@ -43,7 +45,7 @@ fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
         passes(&attacked, name);
         assert!(attacked.found.is_empty(), "{name}: {:?}", attacked.found);
         assert!((1..=2).contains(&attacked.in_burst_entries_max.expect("rings")), "{name}: {attacked:?}");
-        // What it reaches beyond a buffer is asked of the hardware.
+        // The run asks the hardware which bytes beyond a buffer are within reach.
         assert_eq!((attacked.residual_accesses, attacked.residual_bytes_us), (0, Some(0.0)), "{name}");
     }
     // Other designs have no bursts in hardware.
@@ -51,7 +53,7 @@ fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
     assert_eq!(other.in_burst_entries_max, None);
 }
 
-/// Cores whose rings are full do not wait for each other: what can be mapped is, and the rest is counted.
+/// Cores whose rings are full do not wait for each other: every map with room is made, and the others are counted.
 #[test]
 fn rings_that_are_far_too_small_let_nothing_through() {
     let machine = machine();
@@ -80,16 +82,17 @@ fn s2_no_invalidation_at_the_end_of_a_burst() {
 #[test]
 fn s2_the_entry_that_was_fetched_ahead_outlives_the_invalidation() {
     let mut machine = machine();
-    // What is fetched ahead is there at once, before the unmap that the device has seen begin has cleared it.
+    // A prefetched entry is there at once: before the unmap whose beginning the device has seen has cleared it.
     machine.iommu.set("memory_read_ps", "0").expect("a parameter");
-    // Lists have several entries: the device uses the last but one, and the last is fetched ahead.
+    // Lists have several entries: the device uses the last but one, and the last is prefetched.
     let job = in_rings(&machine, replay("nvme-seqread128k.strict.4cpu"), 4096);
     passes(&attack(&job), "without the flaw");
     let attacked = attack_on_flawed_rings(&job, RingFlaw::KeepsNext);
     assert!(rules(&attacked).contains(&Rule::Strict), "{attacked:?}");
 }
 
-/// One CPU unmaps what another has mapped, and has not ended its batch when that one's tail comes round.
+/// One CPU unmaps another one's mapping, and has not ended its batch when the tail of the other one reaches that entry
+/// again.
 #[test]
 fn s3_an_entry_is_used_again_before_the_commit() {
     let machine = machine();
@@ -99,35 +102,36 @@ fn s3_an_entry_is_used_again_before_the_commit() {
     assert!(rules(&attacked).contains(&Rule::Reuse), "{attacked:?}");
 }
 
-/// A disk completes its requests in any order, so that the tail meets entries in use. Where these are refused, the driver waits for room.
+/// A disk completes its requests in any order, so the tail meets entries in use. If maps are refused for that reason,
+/// the driver waits for room.
 #[test]
 fn s3_an_occupied_slot_is_overwritten() {
     let machine = machine();
     let job = in_rings(&machine, replay("nvme-seqread128k.strict.4cpu"), 16);
-    passes(&attack(&job), "as it is");
+    passes(&attack(&job), "the design itself");
     MAPS.take();
     let sound = attack_design::<Published<NONE>>(&job);
     passes(&sound, "without the flaw");
     assert!(sound.found.is_empty(), "{sound:?}");
-    assert!(sound.probes_cached.is_some(), "rings are asked what they hold");
+    assert!(sound.probes_cached.is_some(), "the entries that rings have cached are counted");
     let Maps { made, refused } = MAPS.take();
     assert!(made > 1000 && refused > 0, "the tail met entries in use: {refused} beside {made}");
     let attacked = attack_design::<Published<OVERWRITES>>(&job);
     assert!(rules(&attacked).contains(&Rule::Reuse), "{attacked:?}");
 }
 
-/// The flaws of the published order of map and unmap by number, because they are part of a type.
+/// The flaws of the published order of map and unmap, as numbers because they are type parameters.
 const NONE: u8 = 0;
-/// Entries are free when they are cleared.
+/// Entries are free as soon as they are cleared.
 const FREES_EARLY: u8 = 1;
-/// A map does not care whether the entries at the tail are in use.
+/// A map does not check whether the entries at the tail are in use.
 const OVERWRITES: u8 = 2;
 
-/// How maps of the driver of [`Published`] have ended.
+/// The results of the maps by the driver of [`Published`].
 #[derive(Clone, Copy, Default)]
 struct Maps {
     made: u64,
-    /// For want of room.
+    /// Refused because the ring was full.
     refused: u64,
 }
 
@@ -136,14 +140,15 @@ thread_local! {
     static MAPS: Cell<Maps> = const { Cell::new(Maps { made: 0, refused: 0 }) };
 }
 
-/// The design with flaw number `FLAW`: a driver whose own commits do nothing but free entries, and the invalidations beside it.
+/// The design with flaw number `FLAW`. It has a driver whose own commits only free entries, and makes the invalidations
+/// itself.
 struct Published<const FLAW: u8>;
 
 impl<const FLAW: u8> DesignInfo for Published<FLAW> {
     const INFO: Info = RIommu::INFO;
 }
 
-// SAFETY: none, for it is flawed on purpose; but the devices behind it reach the model's memory only.
+// SAFETY: it is flawed on purpose, but the devices behind it reach only the model's memory.
 unsafe impl<P: Platform + Clone, I: Iommu + Clone, const FLAW: u8> Design<P, I> for Published<FLAW> {
     type Mapper = PublishedMapper<P, I, FLAW>;
 
@@ -161,8 +166,8 @@ struct PublishedMapper<P: Platform, I: Iommu, const FLAW: u8> {
     platform: P,
     /// The mappings, the oldest first.
     live: Mutex<VecDeque<IovaRange>>,
-    /// Rings with entries that a CPU has cleared since it ended a burst. Each CPU waits for commands of its own: what another has sent may
-    /// still be under way.
+    /// By CPU, the rings with entries that it has cleared since it last ended a burst. Each CPU waits for its own
+    /// commands: those of another may still be in progress.
     cleared: Mutex<BTreeMap<u32, BTreeSet<u16>>>,
 }
 
@@ -170,9 +175,9 @@ fn ring_of(range: IovaRange) -> u16 {
     RingAddress::of(range.start()).ring
 }
 
-// No lock is held while anything of the protection layer runs: another virtual core may go on there.
+// No lock is held during a call of the protection layer: another virtual core may run there.
 impl<P: Platform, I: Iommu, const FLAW: u8> PublishedMapper<P, I, FLAW> {
-    /// Has the unit forget every ring with entries that this CPU has cleared, and waits for it.
+    /// Invalidates every ring with entries that this CPU has cleared, and waits.
     fn invalidate(&self) -> Result<(), QueueError> {
         let rings = self.cleared.lock().expect("no panic").remove(&self.platform.cpu().0).unwrap_or_default();
         let domain = self.driver.id();
@@ -188,28 +193,28 @@ impl<P: Platform, I: Iommu, const FLAW: u8> PublishedMapper<P, I, FLAW> {
         Ok(())
     }
 
-    /// Notes that this CPU clears entries of a mapping.
+    /// Records that this CPU is about to clear entries of a mapping.
     fn will_invalidate(&self, range: IovaRange) {
         let mut cleared = self.cleared.lock().expect("no panic");
         cleared.entry(self.platform.cpu().0).or_default().insert(ring_of(range));
     }
 
-    /// Clears a mapping and frees its entries, with no word to the unit.
+    /// Clears a mapping and frees its entries, without a command to the unit.
     fn free(&self, range: IovaRange) -> Result<(), UnmapError> {
         let mut early = Revocation::new();
         self.driver.unmap(range, &mut early)?;
-        self.driver.commit(&mut early).map(drop).expect("no word to the unit");
+        self.driver.commit(&mut early).map(drop).expect("no command to the unit");
         self.will_invalidate(range);
         Ok(())
     }
 
-    /// Puts something into `out`, so that it is committed.
+    /// Puts an unmap into `out`, so that there is something to commit.
     fn fill(&self, out: &mut Revocation) -> Result<(), UnmapError> {
         let segment = [Segment { phys: PhysAddr::new(1 << 30), len: 1 }];
         let mut request = Request::new(&segment, Access::DeviceReadsAndWrites).expect("a byte");
-        // Which has a ring of its own.
+        // A persistent mapping has its own ring.
         request.lifetime = Lifetime::Persistent;
-        // SAFETY: no memory is there.
+        // SAFETY: no memory is at the address.
         let range = unsafe { self.driver.map(&request) }.expect("a ring that nothing else uses");
         self.driver.unmap(range, out)
     }
@@ -259,7 +264,7 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P,
         match owned {
             Some(_) if FLAW != FREES_EARLY => self.driver.unmap(range, out),
             Some(_) => self.free(range).and_then(|()| self.fill(out)),
-            // Another mapping has its entries by now.
+            // By now, another mapping has its entries.
             None => self.fill(out),
         }
     }

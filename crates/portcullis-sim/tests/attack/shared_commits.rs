@@ -1,4 +1,4 @@
-//! The stock design, its strict commits sharing submissions.
+//! The stock design with shared submissions for its strict commits.
 
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts};
 use portcullis::designs::Stock;
@@ -13,7 +13,7 @@ impl DesignInfo for Riding {
     const INFO: Info = Stock::INFO;
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: a mapper assembled from sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 

@@ -1,5 +1,5 @@
-//! The faces of a domain: what a script maps goes through the one that a driver of such buffers would use, and so the checker takes
-//! the paths that are timed.
+//! Picks one of the interfaces of a domain for each map of a script: the one that a driver with such buffers would use.
+//! In this way the checker takes the paths that the benchmarks time.
 
 use super::Checker;
 use super::operation::Buffer;
@@ -14,7 +14,7 @@ use portcullis::{
 #[derive(Debug)]
 pub(super) struct Owned(Vec<Segment>);
 
-// SAFETY: nothing is at its segments but what the fake IOMMU makes of them; they never change.
+// SAFETY: no memory is at its segments: only the fake IOMMU uses them. They never change.
 unsafe impl DmaBuffer for Owned {
     fn segments(&self) -> &[Segment] {
         &self.0
@@ -22,7 +22,8 @@ unsafe impl DmaBuffer for Owned {
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
-    /// Maps `buffer`: half of them through the typed face, where there is one; others of one segment through the raw face.
+    /// Maps `buffer`: half of the buffers through the typed interface, if the domain has one, and others of one segment
+    /// through the raw interface.
     pub(super) fn map_by_face(&mut self, buffer: &Buffer, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let Buffer { segments, access } = buffer;
         let is_typed = segments[0].phys.pfn() % 2 == 1;
@@ -42,16 +43,16 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
         match segments[..] {
             [Segment { phys, len }] => {
-                // SAFETY: no memory is behind the IOMMU of a test.
+                // SAFETY: the IOMMU of a test has no memory behind it.
                 let iova = unsafe { self.domain.map_raw(phys, len, *access) }?;
-                Ok(self.info.addressing.whole(IovaRange::covering(iova, len).expect("what was mapped")))
+                Ok(self.info.addressing.whole(IovaRange::covering(iova, len).expect("the mapping just made")))
             }
             _ => self.domain.raw_map_or_lose(request),
         }
     }
 
-    /// Maps buffers of one segment each together, by either face likewise. Returns the pages of those that were mapped, and what became of
-    /// the next.
+    /// Maps buffers of one segment each in one batch, through either interface, chosen likewise. Returns the pages of
+    /// the buffers that were mapped, and the result of the next one.
     pub(super) fn map_batch_by_face(&mut self, buffers: &[Buffer]) -> (Vec<IovaRange>, Result<(), RawMapError>) {
         let (first, mut ranges) = (&buffers[0], Vec::new());
         if self.bench.protection == Protection::Strict && first.segments[0].phys.pfn() % 2 == 1 {
@@ -70,15 +71,15 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
         let segments: Vec<Segment> = buffers.iter().map(|buffer| buffer.segments[0]).collect();
         let mut iovas = Vec::new();
-        // SAFETY: no memory is behind the IOMMU of a test.
+        // SAFETY: the IOMMU of a test has no memory behind it.
         let mapped = unsafe { self.domain.map_raw_batch(&segments, first.access, |iova| iovas.push(iova)) };
         let range = |(iova, segment): (Iova, &Segment)| {
-            self.info.addressing.whole(IovaRange::covering(iova, segment.len).expect("what was mapped"))
+            self.info.addressing.whole(IovaRange::covering(iova, segment.len).expect("the mapping just made"))
         };
         (iovas.into_iter().zip(&segments).map(range).collect(), mapped)
     }
 
-    /// Unmaps `range` by itself, through the face that it was mapped by. The outer error is the refusal.
+    /// Unmaps `range` by itself, through the interface that mapped it. The outer error is the refusal.
     pub(super) fn unmap_by_face(&mut self, range: IovaRange) -> Result<Result<(), CommitError>, RawUnmapError> {
         let owned = self.owned.iter().position(|mapping| mapping.range() == range);
         let unmapped = match owned.map(|which| self.owned.swap_remove(which)) {
@@ -99,7 +100,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
     }
 
-    /// What was owned is unmapped by its address, as the raw face lets anybody: its buffer is never to be had back.
+    /// Forgets the owner of `range`, which is unmapped by its address instead: the raw interface allows any caller to
+    /// do that. Its buffer can then never be returned.
     pub(super) fn disown(&mut self, range: IovaRange) {
         if let Some(which) = self.owned.iter().position(|mapping| mapping.range() == range) {
             std::mem::forget(self.owned.swap_remove(which));

@@ -1,4 +1,4 @@
-//! Maps: what may be handed out, and what may be refused.
+//! Maps: which addresses a map may return, and when it may fail.
 
 use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::{Held, Reference};
@@ -22,8 +22,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 if !self.failed(error, buffer, request.pages())? {
                     return Ok(None);
                 }
-                // A map that was refused late has had an address, and given it back; some allocators keep it for the next. And
-                // it may have waited for addresses that were on their way back.
+                // A map that failed late has taken an address and given it back, and some allocators keep it for the
+                // next map. It may also have waited for addresses whose invalidation was pending.
                 let Usage { kept_ranges, queued_unmaps, record_bytes, .. } = self.domain.usage();
                 let back = before.queued_unmaps.saturating_sub(queued_unmaps);
                 let mut expected = before;
@@ -36,7 +36,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
     }
 
-    /// Maps buffers of a page, side by side, together.
+    /// Maps adjacent one-page buffers in one batch.
     pub(super) fn map_batch(&mut self, pfn: u64, pages: usize, access: Access) -> Result<(), Violation> {
         let page = |pfn| Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
         let buffer = |page_pfn| Buffer { segments: vec![page(page_pfn)], access };
@@ -53,10 +53,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
     }
 
-    /// Whether a map of `buffer` may have failed so, and has changed nothing.
+    /// Checks that a map of `buffer` may fail with `error`, and that it has changed nothing.
     fn failed(&mut self, error: RawMapError, buffer: &Buffer, pages: u64) -> Result<bool, Violation> {
         match error {
-            // A map may have to invalidate: what is cached as absent, or what was unmapped there and is not committed yet.
+            // A map may have to invalidate: absent entries that are cached, or an unmap at its addresses that is not
+            // committed yet.
             RawMapError::Refused(MapError::Queue(_)) | RawMapError::Lost(_) if self.failing => {
                 (self.poisoned, self.quarantined) = (true, self.quarantined + 1);
                 Ok(false)
@@ -85,28 +86,28 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
     }
 
-    /// S13: a ring in which nothing is takes what it has entries for.
+    /// S13: an empty ring takes as many mappings as it has entries.
     fn may_be_full(&self) -> bool {
         let Reference { live, uncommitted, lost, .. } = &self.reference;
         self.quarantined > 0 || [live, uncommitted, lost].iter().any(|held| !held.is_empty())
     }
 
-    /// S13: no block is free that would hold the request, if each mapping takes such a one too.
+    /// S13: no free block could hold the request, on the assumption that each mapping takes such a block too.
     fn is_full(&self, pages: u64) -> Result<(), Violation> {
-        // What waits for a flush, or is quarantined, is not known by address.
+        // The addresses of ranges that wait for a flush or are quarantined are not known.
         let waiting = self.domain.usage().queued_unmaps > 0;
         if self.poisoned || self.failing || waiting || self.quarantined > 0 {
             return Ok(());
         }
         let held = self.reference.live.iter().chain(&self.reference.uncommitted).map(|held| held.range);
         match self.free_block(pages, held) {
-            Some(free) => fail(Rule::Exhaustion, format!("{pages} pages were refused, and {free} is free")),
+            Some(free) => fail(Rule::Exhaustion, format!("{pages} pages were refused, but {free} is free")),
             None => Ok(()),
         }
     }
 
-    /// An aligned power of two of pages that would hold a request, free while `held` are mapped, both no tighter than the
-    /// design says; none where it says nothing.
+    /// An aligned power of two of pages that would hold a request and that is free while `held` are mapped. Requests
+    /// and mappings are rounded up as the design's `fit` says; `None` if it has no `fit`.
     pub(super) fn free_block(&self, pages: u64, held: impl Iterator<Item = IovaRange>) -> Option<IovaRange> {
         let fit = self.info.fit?;
         let limit = 1u64 << (u32::from(self.bench.machine.address_bits - fit.tag_bits) - PAGE_SHIFT);
@@ -122,7 +123,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         blocks.find(|block| !taken.iter().any(|taken| taken.overlaps(*block)))
     }
 
-    /// Whether these addresses may be handed out now.
+    /// Whether a map may return these addresses now.
     fn vet(&self, range: IovaRange, buffer: &Buffer, pages: u64) -> Result<(), Violation> {
         if self.poisoned {
             return fail(Rule::Completion, "a map succeeded after an invalidation had failed");
@@ -135,7 +136,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
             _ => (pages, u32::from(self.bench.machine.address_bits)),
         };
         if range.pages() != expected || range.end_pfn() > 1 << (bits - PAGE_SHIFT) {
-            return fail(Rule::Exhaustion, format!("{range} was handed out for {pages} pages"));
+            return fail(Rule::Exhaustion, format!("{range} was handed out for a request of {pages} pages"));
         }
         let reserved = ranges(RESERVED).into_iter().chain(ranges(ALWAYS_RESERVED));
         if let Some(reserved) = { reserved }.find(|reserved| reserved.overlaps(range)) {
@@ -149,7 +150,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         if let Some(held) = self.reference.holders(range).find(|held| !(shared && held.agrees_with(&new))) {
             return fail(Rule::Reuse, format!("{range} was handed out, but {} is in use", held.range));
         }
-        // What is cached must lead to the same memory, for the same access: of a mapping that agrees, or of a buffer that is back.
+        // A cached translation must lead to the same memory, for the same access: it belongs to a mapping that agrees,
+        // or to a buffer that was handed back.
         let is_shared = |(pfn, reach)| {
             let returned = self.reference.returned.get(&pfn).is_some_and(|returned| returned.reach == reach);
             shared && (returned || self.reference.is_held(pfn))
@@ -162,7 +164,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
     }
 }
 
-/// Whether the buffer lies where no physical address does.
+/// Whether the buffer lies beyond the physical addresses.
 fn beyond(buffer: &Buffer) -> bool {
     buffer.segments.iter().any(|segment| (segment.phys.as_u64() + segment.len - 1) >> PHYSICAL_BITS != 0)
 }

@@ -1,9 +1,10 @@
-//! The safety rules as a program: runs a script of operations on a domain and, after every step, lets a device try every
+//! Checks the safety rules: runs a script of operations on a domain and, after every step, lets a device try every
 //! address that was ever handed out, for reading and for writing.
 //!
-//! The device is the worst there can be: the fake IOMMU caches every translation that it has ever used until that is
-//! invalidated. What it may reach is kept in a plain reference; the first difference is a [`Violation`] that names
-//! its rule. A rule that the design declares to break is not a violation but a finding, since each declared breach must be found.
+//! The device is as bad as a device can be: the fake IOMMU keeps every translation that it has used until an
+//! invalidation covers it. A plain reference says what the device may reach. The first difference is a [`Violation`]
+//! that names its rule. A breach that the design declares is no violation but a finding, since each declared breach
+//! must be found.
 
 mod face;
 mod map;
@@ -29,13 +30,14 @@ use reference::{Held, Reference};
 use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 
-/// A rule that was broken, and how.
+/// The rule that was broken, and how.
 pub type Violation = (Rule, String);
 
-/// What a run has seen.
+/// The findings of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Tally {
-    /// Pages whose translation the hardware held when they were unmapped. Without these a run has proven nothing.
+    /// Pages whose translation the hardware held when they were unmapped. With too few of these, a run is not
+    /// conclusive.
     pub cached_before_unmap: u64,
     /// Rules that the design declares to break and did break.
     pub breaches: BTreeSet<Rule>,
@@ -47,7 +49,7 @@ pub struct Bench<'h> {
     pub host: &'h FakeHost,
     /// The IOMMU.
     pub hardware: &'h FakeIommu<'h>,
-    /// What both are made after.
+    /// The machine that both fakes imitate.
     pub machine: &'h Machine,
     /// The protection of the domain.
     pub protection: Protection,
@@ -57,10 +59,10 @@ pub struct Bench<'h> {
 
 const DEVICE: SourceId = SourceId(0x0300);
 
-/// A page of memory that the narrowest device can drive.
+/// A page of memory that even the device with the fewest address bits can reach.
 const LOW_PAGE: u64 = 2;
 
-/// Reserved besides page 0 and the interrupt range: three pages where the top-down designs start, and a window.
+/// Reserved besides page 0 and the interrupt range: three pages where top-down allocation begins, and a window.
 const RESERVED: [(u64, u64); 2] = [(0xf_fff8, 3), (0x8_0000, 0x100)];
 /// Reserved on every machine: page 0 and 0xfee00000-0xfeefffff.
 const ALWAYS_RESERVED: [(u64, u64); 2] = [(0, 1), (0xf_ee00, 0x100)];
@@ -69,19 +71,19 @@ fn ranges(of: [(u64, u64); 2]) -> [IovaRange; 2] {
     of.map(|(first, pages)| IovaRange::new(first, pages).expect("written down as one"))
 }
 
-/// Runs `run` on fresh fakes.
+/// Calls `run` with fresh fakes.
 pub fn on_bench<T>(machine: &Machine, protection: Protection, run: impl FnOnce(&Bench<'_>) -> T) -> T {
     let host = FakeHost::default();
     run_on(0);
     let hardware = FakeIommu::with_capabilities(&host, machine.capabilities());
     hardware.behave(machine.behaviour());
     let outcome = run(&Bench { host: &host, hardware: &hardware, machine, protection, options: Options::NONE });
-    // The first violation counts; a run without one has asked already.
+    // The first violation is the one to report. A run without a violation has already asked.
     let _ = host.take_freed_while_walked();
     outcome
 }
 
-/// Runs `script` on a domain of design `D` over `platform` and `iommu`, which end in the fakes of `bench`.
+/// Runs `script` on a domain of design `D` over `platform` and `iommu`, which must forward to the fakes of `bench`.
 ///
 /// # Errors
 /// The first [`Violation`].
@@ -103,7 +105,7 @@ where
         open::<D, P, I>(iommu, platform, &config).map_err(|error| (Rule::Errors, format!("no domain: {error}")))?;
     domain.attach(DEVICE).map_err(|error| (Rule::Errors, format!("no device: {error}")))?;
     let mut reference = Reference::default();
-    // Never handed out, so never to be reached.
+    // These pages are never handed out, so the device must never reach them.
     let reserved = ranges(RESERVED).into_iter().chain(ranges(ALWAYS_RESERVED));
     reference.ever.extend(reserved.flat_map(|range| [range.first_pfn(), range.end_pfn() - 1]));
     let mut checker = Checker {
@@ -118,7 +120,7 @@ where
         undefined: false,
         owned: ManuallyDrop::new(Vec::new()),
     };
-    // Where a driver's mistake may go unnoticed, nothing can be said of what comes after it. So it comes last.
+    // After a driver's mistake that may go unnoticed, nothing can be said about later steps. Such a mistake comes last.
     let last = |operation: &&Operation| checker.declared(Rule::Errors) && operation.is_mistake();
     let (mistakes, proper): (Vec<&Operation>, Vec<&Operation>) = script.iter().partition(last);
     let in_order = proper.into_iter().chain(mistakes);
@@ -138,15 +140,16 @@ where
     Ok(tally)
 }
 
-/// S10: nothing is cached, nothing is reached, and every table page is back. What a failed commit has lost stays lost.
+/// S10: no translation is cached, no page is reachable, and every table page has been returned. Memory that a failed
+/// commit lost stays lost.
 fn after_teardown(bench: &Bench<'_>, reference: &Reference, id: DomainId, poisoned: bool) -> Result<(), Violation> {
-    // What is cached first: a walk into tables that have gone is the fake's panic.
+    // The caches are checked first: a walk into freed tables makes the fake panic.
     if let Some(pfn) = reference.ever.iter().find(|pfn| bench.hardware.is_cached(id, **pfn)) {
-        return fail(Rule::Teardown, format!("page {pfn:#x} is cached after the domain has gone"));
+        return fail(Rule::Teardown, format!("page {pfn:#x} is cached after the domain was dropped"));
     }
     for &pfn in &reference.ever {
         if bench.hardware.access(DEVICE, Iova::from_pfn(pfn), Rights::READ).is_some() {
-            return fail(Rule::Teardown, format!("page {pfn:#x} is reached after the domain has gone"));
+            return fail(Rule::Teardown, format!("page {pfn:#x} is reached after the domain was dropped"));
         }
     }
     if let Some(table) = bench.host.take_freed_while_walked() {
@@ -155,7 +158,9 @@ fn after_teardown(bench: &Bench<'_>, reference: &Reference, id: DomainId, poison
     match (bench.host.frames_lent(), bench.host.bytes_lent()) {
         (0, 0) => Ok(()),
         _ if poisoned => Ok(()),
-        (pages, pieces) => fail(Rule::Teardown, format!("{pages} table pages and {pieces} other pieces are not back")),
+        (pages, pieces) => {
+            fail(Rule::Teardown, format!("{pages} table pages and {pieces} other pieces were not returned"))
+        }
     }
 }
 
@@ -171,13 +176,13 @@ struct Checker<'a, D: Design<P, I>, P: Platform, I: Iommu> {
     tally: Tally,
     /// The hardware refuses every invalidation from now on.
     failing: bool,
-    /// The domain has said that an invalidation failed.
+    /// The domain has reported that an invalidation failed.
     poisoned: bool,
-    /// Ranges of maps that failed after they were written.
+    /// Ranges of maps that failed after their entries were written.
     quarantined: usize,
-    /// An unmap of what no mapping is was not refused, and the design says that this may be.
+    /// An unmap of a range that is no mapping was not refused, and the design declares that this may happen.
     undefined: bool,
-    /// Mappings that own their buffers. What is mapped at the end stays so: that is no driver's mistake.
+    /// Mappings that own their buffers. Those that are mapped at the end stay mapped: that is no mistake of the driver.
     owned: ManuallyDrop<Vec<Mapping<Owned>>>,
 }
 
@@ -214,7 +219,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             }
             Operation::UnmapPart { which, front, back } => {
                 let Some(whole) = self.pick(*which) else { return Ok(()) };
-                // Of addresses by the entry a part is some of the entries.
+                // With addressing by entries, a part of a mapping is some of its entries.
                 let unit = if let Addressing::Entries { pages } = self.info.addressing { pages } else { 1 };
                 let pages = whole.pages().saturating_sub((front + back) * unit);
                 match IovaRange::new(whole.first_pfn() + front * unit, pages) {
@@ -245,18 +250,18 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         }
     }
 
-    /// A live mapping by number.
+    /// A live mapping, by number.
     fn pick(&self, which: usize) -> Option<IovaRange> {
         let live = &self.reference.live;
         live.get(which % live.len().max(1)).map(|held| held.range)
     }
 
-    /// Whether the design says that it breaks `rule` under this protection.
+    /// Whether the design declares to break `rule` under this protection.
     fn declared(&self, rule: Rule) -> bool {
         self.info.breaks(self.bench.protection, rule)
     }
 
-    /// A finding if the design declares it, else a violation.
+    /// Records a finding if the design declares the breach; returns a violation otherwise.
     fn breach(&mut self, rule: Rule, what: impl FnOnce() -> String) -> Result<(), Violation> {
         if self.declared(rule) {
             self.tally.breaches.insert(rule);
@@ -265,12 +270,12 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         fail(rule, what())
     }
 
-    /// Whether the device sees memory at its own addresses all the time.
+    /// Whether the device always sees memory at its physical addresses.
     fn unprotected(&self) -> bool {
         self.bench.protection == Protection::None
     }
 
-    /// Unmaps `range`, whatever it is, through `unmap`.
+    /// Unmaps `range`, which may be no mapping, through `unmap`.
     fn unmap<E: Into<RawUnmapError>>(
         &mut self,
         range: IovaRange,
@@ -290,7 +295,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
             Ok(()) if self.unprotected() => Ok(()),
             Ok(()) => {
                 self.undefined = true;
-                self.breach(Rule::Errors, || format!("{range} was unmapped, and no such mapping exists"))
+                self.breach(Rule::Errors, || format!("{range} was unmapped, but no such mapping exists"))
             }
             Err(RawUnmapError::Refused(_)) if !is_live => self.unchanged(before),
             Err(error) => fail(Rule::Errors, format!("the unmap of {range} failed: {error}")),
@@ -308,7 +313,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
     }
 
     fn commit(&mut self, batch: RawBatch<&Domain<D, P, I>>, dropped: bool) -> Result<(), Violation> {
-        // A batch that is dropped does not say whether it failed, so on failing hardware none is.
+        // A batch that is dropped does not report a failure. On failing hardware, no batch is dropped.
         if dropped && !self.failing {
             drop(batch);
             return self.settle(Ok(()));
@@ -316,12 +321,12 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         self.settle(batch.commit())
     }
 
-    /// Notes what has become of the buffers whose commit ended like this.
+    /// Records what became of the buffers of a commit with this result.
     fn settle(&mut self, committed: Result<(), CommitError>) -> Result<(), Violation> {
         let now_us = self.bench.host.now_us();
         let mut settled = std::mem::take(&mut self.reference.uncommitted);
         match committed {
-            // Where all memory is open, nothing is given back.
+            // Without protection, no buffer is handed back.
             Ok(()) if self.unprotected() => Ok(()),
             Ok(()) => {
                 settled.iter().for_each(|held| self.reference.hand_back(held, now_us));
@@ -366,7 +371,8 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         }
     }
 
-    /// Lets time pass; whatever is older than the declared window must then be gone.
+    /// Advances the clock. The device must then have lost every page that was handed back longer ago than the declared
+    /// window.
     fn advance(&mut self, us: u64) -> Result<(), Violation> {
         self.bench.host.advance_us(us);
         let now_us = self.bench.host.now_us();
@@ -384,12 +390,13 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         }
     }
 
-    /// The window, and the time that the hardware takes: whatever it has been told, it has done when the clock moves on.
+    /// The declared window, and the time that the hardware takes: the fake completes every submitted invalidation when
+    /// the clock advances.
     fn longest_window_us(&self) -> u64 {
         self.domain.usage().window_us_max.unwrap_or(0).max(1)
     }
 
-    /// After a tick on hardware that answers, nothing waits without a time at which it is due.
+    /// After a tick on hardware that answers, every waiting unmap has a time when it is due.
     fn recovered(&mut self) -> Result<(), Violation> {
         self.advance(self.longest_window_us())?;
         match (self.domain.usage().queued_unmaps, self.domain.due_us()) {
@@ -404,10 +411,11 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         }
         self.advance(self.longest_window_us())?;
         let mapped = self.map(&Buffer::page(LOW_PAGE))?;
-        // The narrowest device may be left no address beside those that are reserved; and where the host decides, who knows.
+        // A machine with few address bits may have no address left besides the reserved ones. Where the host picks
+        // addresses, nothing is known.
         let any = self.info.physical_addresses() || self.free_block(1, std::iter::empty()).is_some();
         if mapped.is_none() && any && !self.poisoned {
-            return fail(Rule::Exhaustion, "no page is to be had after everything was unmapped");
+            return fail(Rule::Exhaustion, "a map fails although everything was unmapped");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is done to a domain, and on what: machines, and scripts of operations drawn at random.
+//! Operations on a domain: machines, and scripts of operations drawn at random.
 
 use portcullis::iommu::fake::Behaviour;
 use portcullis::platform::fake::CPUS;
@@ -7,33 +7,33 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// Physical memory of every machine here, in pages: 1 GiB from address zero on.
+/// Physical memory of every machine, in pages: 1 GiB from address 0.
 pub(super) const MEMORY_PAGES: u64 = 1 << 18;
-/// Width of a physical address on every machine here.
+/// Width of a physical address on every machine, in bits.
 pub(super) const PHYSICAL_BITS: u8 = 46;
 
-/// Pages in which buffers meet. Bursts begin among them.
+/// Pages that many buffers share. Bursts begin among them.
 const CROWDED: Range<u64> = 60..72;
 
 /// The hardware that a script runs on.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What the device can drive.
+    /// Width of the addresses that the device can use, in bits.
     pub address_bits: u8,
-    /// Whether the walker snoops the CPU's caches.
+    /// Whether the page walker snoops the CPUs' caches.
     pub coherent: bool,
-    /// Whether absent entries are cached.
+    /// Whether the hardware caches absent entries.
     pub caches_absent: bool,
-    /// Whether there are 2 MiB and 1 GiB leaves.
+    /// Whether the hardware has leaves of 2 MiB and 1 GiB.
     pub large_leaves: bool,
-    /// Largest mask of a page-selective invalidation.
+    /// Largest address mask of a page-selective invalidation.
     pub address_mask_max: Option<u8>,
-    /// Whether invalidations take until the clock moves on, and not only until they are asked about.
+    /// When an invalidation completes: once the clock advances if `true`, else as soon as its completion is polled.
     pub slow: bool,
 }
 
 impl Machine {
-    /// What its IOMMU can do.
+    /// The capabilities of its IOMMU.
     pub fn capabilities(&self) -> Capabilities {
         Capabilities {
             three_level: true,
@@ -50,49 +50,50 @@ impl Machine {
         }
     }
 
-    /// What it does with submissions, while it works.
+    /// How its IOMMU completes submissions while it works.
     pub fn behaviour(&self) -> Behaviour {
         if self.slow { Behaviour::Slow } else { Behaviour::Prompt }
     }
 }
 
-/// A buffer and what the device does with it.
+/// A buffer, and what the device does with it.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// Where it lies.
+    /// Its memory.
     pub segments: Vec<Segment>,
-    /// What the device does.
+    /// What the device does with it.
     pub access: Access,
 }
 
-/// One step of a script. Mappings are named by a number that is taken modulo how many there are.
+/// One step of a script. A mapping is named by a number, taken modulo the number of mappings.
 #[derive(Clone, Debug)]
 pub enum Operation {
     /// Maps a buffer.
     Map(Buffer),
-    /// As many buffers of a page, side by side, mapped together.
+    /// Maps this many adjacent one-page buffers in one batch.
     MapBatch {
         /// The first page.
         pfn: u64,
-        /// How many.
+        /// Number of buffers.
         pages: usize,
         /// What the device does with each.
         access: Access,
     },
     /// Unmaps a live mapping.
     Unmap(usize),
-    /// Several unmaps under one commit, with a map before the commit, committed by name or by being dropped.
+    /// Unmaps several mappings under one commit, with a map before the commit. The batch is committed by a call or by
+    /// being dropped.
     Batch {
         /// The mappings.
         unmaps: Vec<usize>,
-        /// What is mapped before the commit.
+        /// The buffer that is mapped before the commit.
         map: Option<Buffer>,
         /// Whether the batch is dropped.
         dropped: bool,
     },
-    /// As many single pages mapped, used by the device and unmapped, one after the other.
+    /// Maps this many single pages, lets the device use them and unmaps them, one after the other.
     Burst(usize),
-    /// Unmaps what was unmapped before.
+    /// Unmaps a range that was unmapped before.
     UnmapAgain(usize),
     /// Unmaps a live mapping without its first or last pages.
     UnmapPart {
@@ -103,29 +104,29 @@ pub enum Operation {
         /// Pages left out at its back.
         back: u64,
     },
-    /// Unmaps a range that was not handed out.
+    /// Unmaps a range that was never handed out.
     UnmapGarbage {
         /// Its first page.
         pfn: u64,
-        /// How many it has.
+        /// Its number of pages.
         pages: u64,
     },
-    /// Lets time pass, in microseconds, and ticks if that is due.
+    /// Advances the clock by this many microseconds, and ticks if a tick is due.
     Advance(u64),
     /// Calls the domain's tick, due or not.
     Tick,
-    /// The driver goes on on this CPU.
+    /// The driver continues on this CPU.
     RunOn(u32),
-    /// Unmaps everything and lets the longest window pass: then there must be room again (S13).
+    /// Unmaps everything and lets the longest window pass. A map must then succeed (S13).
     Drain,
-    /// From now on the hardware refuses every invalidation.
+    /// The hardware refuses every invalidation from now on.
     Fail,
-    /// The hardware answers again. What was lost stays lost.
+    /// The hardware answers again. Buffers that were lost stay lost.
     Recover,
 }
 
 impl Buffer {
-    /// One page, written by the device.
+    /// A buffer of one page that the device writes.
     pub fn page(pfn: u64) -> Self {
         let segment = Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
         Self { segments: vec![segment], access: Access::DeviceWrites }
@@ -133,13 +134,13 @@ impl Buffer {
 }
 
 impl Operation {
-    /// Whether it may unmap what no mapping is.
+    /// Whether the step may unmap a range that is no mapping.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::UnmapAgain(_) | Self::UnmapPart { .. } | Self::UnmapGarbage { .. })
     }
 }
 
-/// A script of as many operations.
+/// A script with a number of operations in `length`.
 pub fn script(length: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
     vec(operation(), length)
 }
@@ -183,7 +184,7 @@ fn access() -> impl Strategy<Value = Access> {
     prop_oneof![Just(Access::DeviceReads), Just(Access::DeviceWrites), Just(Access::DeviceReadsAndWrites)]
 }
 
-/// Anywhere in a page, and across up to three boundaries; often where others are.
+/// Anywhere in a page, and across up to three page boundaries; often at pages that other buffers use too.
 fn small() -> impl Strategy<Value = Segment> {
     let anywhere = 0..(MEMORY_PAGES - 4) << PAGE_SHIFT;
     let crowded = CROWDED.start << PAGE_SHIFT..CROWDED.end << PAGE_SHIFT;
@@ -191,13 +192,13 @@ fn small() -> impl Strategy<Value = Segment> {
     (phys, 1..=3 * PAGE_SIZE).prop_map(|(phys, len)| Segment { phys, len })
 }
 
-/// Too long for a chunk that streams share, and less than a leaf table holds.
+/// Too long for a chunk that streams share, and shorter than a leaf table covers.
 fn middling() -> impl Strategy<Value = Segment> {
     (1..MEMORY_PAGES - 512, 33..500u64)
         .prop_map(|(pfn, pages)| Segment { phys: PhysAddr::from_pfn(pfn), len: pages << PAGE_SHIFT })
 }
 
-/// More than a leaf table holds, on a 2 MiB boundary or not.
+/// Longer than a leaf table covers, on a 2 MiB boundary or not.
 fn large() -> impl Strategy<Value = Segment> {
     let first = prop_oneof![(1..500u64).prop_map(|n| n * 512), 1..MEMORY_PAGES - 2000];
     let pages = prop_oneof![Just(512), Just(1024), 500..1300u64];

@@ -1,4 +1,4 @@
-//! The device's part: it tries everything, and what it finds is compared with the reference.
+//! The device's part: it tries every address, and the results are compared with the reference.
 
 use super::reference::{Returned, reach};
 use super::{Checker, DEVICE, Violation, fail};
@@ -8,13 +8,13 @@ use portcullis::{Iommu, Iova, PhysAddr, Platform, Rule};
 use std::collections::BTreeSet;
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
-    /// Pages of buffers handed back that the device may still use, and not by another mapping.
+    /// Pages of buffers that were handed back, which the device may still reach, unless another mapping uses them.
     pub(super) fn stale(&self) -> impl Iterator<Item = (u64, &Returned)> {
         let returned = self.reference.returned.iter().map(|(pfn, returned)| (*pfn, returned));
         returned.filter(|(pfn, _)| self.is_cached(*pfn) && !self.reference.is_held(*pfn))
     }
 
-    /// Lets the device try everything.
+    /// Lets the device try every address.
     pub(super) fn probe(&mut self) -> Result<(), Violation> {
         let live = reach(&self.reference.live);
         let mut not_back = reach(&self.reference.uncommitted);
@@ -38,11 +38,11 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                     }
                     (Some(_), _) | (None, None) => {}
                     (None, Some(phys_pfn)) => {
-                        let found = || format!("page {pfn:#x} leads to {phys_pfn:#x}, and is not mapped");
+                        let found = || format!("page {pfn:#x} leads to {phys_pfn:#x}, but is not mapped");
                         if self.unprotected() {
                             self.breach(Rule::Reach, found)?;
                         } else if not_back.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
-                            // No buffer is back yet.
+                            // No buffer has been handed back yet.
                         } else if self
                             .reference
                             .returned
@@ -57,7 +57,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 }
             }
         }
-        // What a batch has cleared is shown by its commit. Until then the walker sees either, and no buffer is back.
+        // The commit makes visible the entries that a batch has cleared. Until then, the walker may see either value:
+        // no buffer has been handed back.
         if self.reference.uncommitted.is_empty()
             && let Some((table, entry)) = self.bench.host.unflushed()
         {
@@ -72,7 +73,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         Ok(())
     }
 
-    /// S7: what is in use is within the limits, and no less than what is known to be in use.
+    /// S7: the number of ranges in use is within the limits, and at least the number known to be in use.
     fn bounds(&self) -> Result<(), Violation> {
         let usage = self.domain.usage();
         let stale = self.stale().map(|(_, returned)| returned.mapping).collect::<BTreeSet<_>>().len();
@@ -81,7 +82,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
             return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));
         }
         if usage.kept_ranges_max.is_some_and(|most| usage.kept_ranges > most) {
-            return fail(Rule::Bounds, format!("more ranges are kept than may be: {usage:?}"));
+            return fail(Rule::Bounds, format!("more ranges are kept than allowed: {usage:?}"));
         }
         if usage.table_pages > self.bench.host.frames_lent() {
             return fail(Rule::Bounds, format!("more table pages than the host has lent: {usage:?}"));
@@ -89,7 +90,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         let known = self.reference.live.len() + self.reference.uncommitted.len();
         let most = known + self.reference.lost.len() + self.quarantined + usage.queued_unmaps;
         if !self.info.physical_addresses() && !(known..=most).contains(&usage.live_ranges) {
-            return fail(Rule::Bounds, format!("between {known} and {most} ranges are in use: {usage:?}"));
+            return fail(Rule::Bounds, format!("between {known} and {most} ranges should be in use: {usage:?}"));
         }
         Ok(())
     }

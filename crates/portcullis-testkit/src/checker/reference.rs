@@ -1,4 +1,4 @@
-//! What the device may reach, kept as plainly as possible.
+//! The reference for what the device may reach, kept as plain as possible.
 
 use portcullis::design::Addressing;
 use portcullis::table::Rights;
@@ -9,18 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) range: IovaRange,
-    /// The pages by which something is reached, each with the physical page behind its first byte.
+    /// The pages that lead to its memory, each with the physical page of its first byte.
     pages: Vec<(u64, u64)>,
     access: Access,
 }
 
-/// A page of a buffer that went back to the driver.
+/// A page of a buffer that was handed back to the driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
     pub(super) reach: Reach,
-    /// When, on the host's clock.
+    /// When the buffer was handed back, on the host's clock.
     pub(super) at_us: u64,
-    /// Of which mapping, counted from the first that was handed back.
+    /// The mapping, by its number in the order of hand-back.
     pub(super) mapping: usize,
 }
 
@@ -32,19 +32,19 @@ pub(super) struct Reach {
     pub(super) writes: bool,
 }
 
-/// All mappings ever made, by what has become of them.
+/// All mappings ever made, by their state.
 #[derive(Default)]
 pub(super) struct Reference {
     /// The device may use these.
     pub(super) live: Vec<Held>,
-    /// Unmapped, but the commit has not come: no buffer is back.
+    /// Unmapped, but not committed yet: their buffers have not been handed back.
     pub(super) uncommitted: Vec<Held>,
-    /// Unmapped, but the commit failed: no buffer will ever be back.
+    /// Unmapped, but the commit failed: their buffers will never be handed back.
     pub(super) lost: Vec<Held>,
-    /// Pages of buffers handed back whose translations the hardware may still hold, where the design says so. Where mappings
-    /// share a page, by the last of them: as long as there was another, it was that one's to be reached.
+    /// Pages of buffers that were handed back, whose translations the hardware may still hold, if the design declares
+    /// that. For a page that mappings share, the last of them counts: before its unmap, the page was live.
     pub(super) returned: BTreeMap<u64, Returned>,
-    /// Mappings whose buffers were handed back.
+    /// The number of mappings whose buffers were handed back.
     handed_back: usize,
     /// Every range that was ever unmapped.
     pub(super) unmapped: Vec<IovaRange>,
@@ -70,7 +70,7 @@ impl Held {
         Self { range, pages, access }
     }
 
-    /// Whether each address that both have leads to the same memory, for the same access.
+    /// Whether every address of both mappings leads to the same memory, for the same access.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let differs = |(pfn, page): (u64, Reach)| other.at(pfn).is_some_and(|theirs| theirs != page);
         !self.pages().any(differs)
@@ -81,7 +81,7 @@ impl Held {
         self.pages().find(|(page, _)| *page == pfn).map(|(_, reach)| reach)
     }
 
-    /// Every page of the mapping with what the device may do to it.
+    /// Every page of the mapping, with what the device may do to it.
     pub(super) fn pages(&self) -> impl Iterator<Item = (u64, Reach)> {
         let (reads, writes) = match self.access {
             Access::DeviceReads => (true, false),
@@ -98,50 +98,51 @@ pub(super) fn reach(held: &[Held]) -> BTreeMap<u64, Reach> {
 }
 
 impl Reach {
-    /// Whether an access that asks for `rights` may end on physical page `phys_pfn`.
+    /// Whether an access with `rights` may end on physical page `phys_pfn`.
     pub(super) fn allows(self, rights: Rights, phys_pfn: u64) -> bool {
         self.phys_pfn == phys_pfn && self.grants(rights)
     }
 
-    /// Whether `rights` were asked for.
+    /// Whether the mapping was requested with `rights`.
     pub(super) fn grants(self, rights: Rights) -> bool {
         if rights == Rights::READ { self.reads } else { self.writes }
     }
 }
 
 impl Reference {
-    /// The mappings that hold a page of `range` and whose buffers are not back.
+    /// The mappings that hold a page of `range` and whose buffers have not been handed back.
     pub(super) fn holders(&self, range: IovaRange) -> impl Iterator<Item = &Held> {
         self.live.iter().chain(&self.uncommitted).chain(&self.lost).filter(move |held| held.range.overlaps(range))
     }
 
-    /// Whether a mapping whose buffer is not back holds page `pfn`.
+    /// Whether a mapping whose buffer has not been handed back holds page `pfn`.
     pub(super) fn is_held(&self, pfn: u64) -> bool {
         IovaRange::new(pfn, 1).is_some_and(|page| self.holders(page).next().is_some())
     }
 
-    /// Notes a mapping that was made.
+    /// Records a new mapping.
     pub(super) fn map(&mut self, held: Held) {
         for (pfn, _) in held.pages() {
             self.ever.insert(pfn);
             if held.range.contains(pfn + 1) {
-                // Behind a segment that has an entry for itself.
+                // The page behind a segment that has an entry for itself: the device must not reach it.
                 self.ever.insert(pfn + 1);
             }
-            // Nothing of this address was left to be invalidated, but what it leads to once more.
+            // No stale translation of this page was left, except one that leads to the same memory as the new one.
             self.returned.remove(&pfn);
         }
         self.live.push(held);
     }
 
-    /// Notes that the buffer of a mapping is back.
+    /// Records that the buffer of a mapping was handed back.
     pub(super) fn hand_back(&mut self, held: &Held, at_us: u64) {
         let mapping = self.handed_back;
         self.handed_back += 1;
         self.returned.extend(held.pages().map(|(pfn, reach)| (pfn, Returned { reach, at_us, mapping })));
     }
 
-    /// Notes that the live mapping at exactly `range` is being unmapped; false if there is none.
+    /// Records that the unmap of the live mapping at exactly `range` has begun. Returns false if there is no such
+    /// mapping.
     pub(super) fn unmap(&mut self, range: IovaRange) -> bool {
         let Some(at) = self.live.iter().position(|held| held.range == range) else { return false };
         let held = self.live.swap_remove(at);

@@ -1,4 +1,4 @@
-//! Allocators of the library, and one with a flaw.
+//! Tests the kit with allocators of the library, and with flawed ones.
 
 use super::fails;
 use portcullis::iova::{
@@ -23,22 +23,22 @@ fn those_of_the_library_keep_their_word() {
     check(|host: &'static FakeHost, width, reserved| BuddyAllocator::new(&host, width, reserved).expect("memory"));
 }
 
-/// The flaws by number, for they are part of a type.
+/// The flaws, as numbers because they are type parameters.
 const NONE: u8 = 0;
-/// Hands out again what is claimed, and not back.
+/// Hands out a claimed range again, before it is freed.
 const REUSES: u8 = 1;
-/// Hands out what is reserved.
+/// Hands out reserved addresses.
 const IGNORES_WHAT_IS_RESERVED: u8 = 2;
-/// Hands out what the device cannot drive.
+/// Hands out addresses that the device cannot use.
 const IGNORES_WIDTH: u8 = 3;
-/// Grants claims of what is no mapping.
+/// Grants claims of ranges that are no mapping.
 const CLAIMS_ANYTHING: u8 = 4;
-/// Says that one range fewer is out.
+/// Reports one range in use too few.
 const MISCOUNTS: u8 = 5;
-/// Keeps what comes back.
+/// Never reuses a freed range.
 const LEAKS: u8 = 6;
 
-/// The tree, with a flaw.
+/// The red-black tree, with a flaw.
 struct Flawed<P: Platform, const FLAW: u8> {
     tree: TreeAllocator<P>,
     claimed: Mutex<Option<IovaRange>>,
@@ -52,7 +52,7 @@ impl<P: Platform, const FLAW: u8> Flawed<P, FLAW> {
     }
 }
 
-// SAFETY: none: it breaks its word, to be found out. No memory is behind it.
+// SAFETY: it breaks its promises on purpose, so that the kit finds out. It has no memory behind it.
 unsafe impl<P: Platform, const FLAW: u8> IovaAllocator<P> for Flawed<P, FLAW> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         let early = self.claimed.lock().expect("not poisoned").take_if(|range| range.pages() == request.pages);

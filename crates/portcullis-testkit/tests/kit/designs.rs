@@ -1,5 +1,5 @@
-//! Designs of the library, through what a design from outside goes through. Properties and attack are in the tests of the crates that have the
-//! designs and the malicious device.
+//! Runs designs of the library through the kit, as a design of another crate would be. `properties` and `attack` run in
+//! the tests of the crates that define the designs and the malicious device.
 
 use portcullis::designs::{DesignId, FastAndSafe, MacOs, Magazine, Portcullis};
 use portcullis_testkit::{bench, conformance, replay};
@@ -13,7 +13,7 @@ fn every_design_replays() {
 
 #[test]
 fn they_conform() {
-    // Not `kmalloc`, which asks its host for bytes: the host of the rigs lends table pages only.
+    // Not `kmalloc`: it asks its host for bytes, and the host of the rigs lends table pages only.
     conformance::check::<Portcullis>();
     conformance::check::<FastAndSafe>();
     conformance::check::<MacOs>();

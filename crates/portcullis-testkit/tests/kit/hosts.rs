@@ -1,4 +1,4 @@
-//! The fake host, and hosts with a flaw.
+//! Tests the kit with the fake host, and with flawed hosts.
 
 use super::fails;
 use portcullis::platform::fake::FakeHost;
@@ -14,7 +14,7 @@ fn the_fake_keeps_its_promises() {
     check(&FakeHost::default());
 }
 
-/// The flaws by number, for they are part of a type.
+/// The flaws, as numbers because they are type parameters.
 const NONE: u8 = 0;
 const LENDS_WITHOUT_ZEROING: u8 = 1;
 const LENDS_TWICE: u8 = 2;
@@ -30,7 +30,7 @@ struct Flawed<const FLAW: u8> {
     looks: AtomicU64,
 }
 
-/// A mutex that does not care what has become of the last who was in it.
+/// A mutex that ignores a panic of the last thread that held it.
 struct Careless<T, const FLAW: u8>(Mutex<T>);
 
 impl<T: Send, const FLAW: u8> Lock<T> for Careless<T, FLAW> {
@@ -45,7 +45,7 @@ impl<T: Send, const FLAW: u8> Lock<T> for Careless<T, FLAW> {
     }
 }
 
-// SAFETY: none: it breaks a promise, to be found out. The fake keeps the memory.
+// SAFETY: it breaks a promise on purpose, so that the kit finds out. The fake keeps the memory.
 unsafe impl<const FLAW: u8> Platform for Flawed<FLAW> {
     type Lock<T: Send> = Careless<T, FLAW>;
     type CpuWords = WordLines;
@@ -71,7 +71,7 @@ unsafe impl<const FLAW: u8> Platform for Flawed<FLAW> {
         }
         let page = self.fake.allocate_frame(context)?;
         if FLAW == LENDS_WITHOUT_ZEROING {
-            // SAFETY: it has just been lent.
+            // SAFETY: the fake has just lent it.
             let frame = unsafe { self.fake.frame(page) };
             frame[511].store_bits(1);
         }

@@ -1,4 +1,4 @@
-//! The kit can fail: what keeps its promises passes, and each flaw that is planted is found by the name of its rule.
+//! The kit can fail: a subject that keeps its promises passes, and each planted flaw is found by the name of its rule.
 
 mod allocators;
 mod designs;
@@ -6,7 +6,7 @@ mod hosts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Asserts that `check` panics, and says `expected`.
+/// Asserts that `check` panics with a message that contains `expected`.
 fn fails(expected: &str, check: impl FnOnce()) {
     let panic = catch_unwind(AssertUnwindSafe(check)).expect_err("the flaw was not found");
     let text = panic.downcast_ref::<String>().map(String::as_str);

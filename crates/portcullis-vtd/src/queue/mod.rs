@@ -103,9 +103,10 @@ pub struct QueueUse {
 
 /// The state that the lock protects. The slots from `head` up to `tail` are in use.
 pub(crate) struct Ring {
-    /// The oldest slot that is not known to be over. Behind the hardware's head, never before it.
+    /// The oldest slot that is not known to be done. It may lag behind the hardware's head, and is never ahead of it.
     head: u8,
-    /// The sequence of the submission that begins there, and of the last one: each has the number that follows the one before it.
+    /// The sequence of the submission that begins at `head`, and below it that of the last submission. Each submission
+    /// has the number that follows the one before it.
     oldest: u64,
     sequence: u64,
     /// The slot that is written next.
@@ -367,8 +368,8 @@ impl<P: Platform> Queue<P> {
     fn begin(ring: &mut Ring, statuses: &Frame) -> u64 {
         let before = ring.sequence;
         ring.sequence = before + 1;
-        // Software's own word, never read by hardware, so no barrier. Whoever still asks about the last submission that began
-        // here sees that it is over: that is what let the slot be taken.
+        // Only software uses this word; hardware never reads it, so no barrier is needed. A caller that still asks
+        // about the last submission that began here sees that it is done: the slot is taken only after that.
         statuses[usize::from(ring.tail) * 2].store_bits(u64::from(before as u32));
         ring.sequence
     }
@@ -384,7 +385,7 @@ impl<P: Platform> Queue<P> {
         tail
     }
 
-    /// Writes the wait of a submission that begins in slot `first` and ends in slot `tail`, and makes all of it visible.
+    /// Writes the wait of a submission that begins in slot `first` and ends in slot `tail`. Makes all of it visible.
     #[inline(always)]
     fn end(&self, ring: &mut Ring, tail: u8, platform: &P, page: &Frame, first: u8, sequence: u64) {
         write(page, tail, self.wait(first, sequence));

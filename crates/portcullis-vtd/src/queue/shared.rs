@@ -54,7 +54,8 @@ pub(super) struct Turn {
 }
 
 impl<P: Platform> Queue<P> {
-    /// Submits `descriptors`, at most [`BURST_MAX`], behind one wait with those of others. Spins for room, without the lock.
+    /// Submits `descriptors`, at most [`BURST_MAX`], with a wait that other commits may share. Spins for room, without
+    /// the lock.
     pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
@@ -81,8 +82,8 @@ impl<P: Platform> Queue<P> {
         })
     }
 
-    /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does, and looks whether it is done. What has been handed in,
-    /// if it is not, is in `left` then, where nothing was before.
+    /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does. Returns whether it is done
+    /// already. If not, `left` holds the result of the submission; the caller has set it to `Ok(None)`.
     #[inline(always)]
     pub(crate) fn try_one<M: Mmio>(
         &self,
@@ -118,7 +119,8 @@ impl<P: Platform> Queue<P> {
         self.board(ring, hardware, core::iter::once([low, high]))
     }
 
-    /// Writes a commit, and has it depart, where there is nothing to wait for and nobody on board: a ride of its own.
+    /// Writes a commit as a ride of its own that departs at once. `None` if a ride is open, if two are in flight, or
+    /// if there is no room.
     #[inline(always)]
     fn go_alone<M: Mmio>(
         &self,

@@ -156,18 +156,19 @@ pub enum InvalidationDescriptor {
     },
 }
 
-/// The descriptor of an IOTLB invalidation for the leaves of one page, all but domain and page: what most unmaps need, encoded beforehand.
+/// The descriptor of an IOTLB invalidation of one page, encoded in advance, except for the domain and the page. Most
+/// unmaps need this descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OnePage([u64; 2]);
 
 impl OnePage {
-    /// With these hints.
+    /// Encodes the descriptor with these flags.
     pub const fn new(leaf_only: bool, drain_writes: bool, drain_reads: bool) -> Self {
         let scope = IotlbScope::Pages { domain: DomainId(0), first: Iova::new(0), mask: 0, leaf_only };
         Self(InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads }.encode())
     }
 
-    /// That of a page, encoded. The bits of `first` that are no page are lost.
+    /// The encoded descriptor for the page of `first`, in `domain`. The offset of `first` within its page is dropped.
     #[inline(always)]
     pub const fn at(self, domain: DomainId, first: Iova) -> [u64; 2] {
         [self.0[0] | (domain.0 as u64) << DOMAIN_SHIFT, self.0[1] | first.as_u64() & PAGE_MASK]

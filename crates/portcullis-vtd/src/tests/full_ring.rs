@@ -9,7 +9,7 @@ use crate::Ticket;
 use crate::queue::{BURST_MAX, SLOTS};
 use crate::spec::descriptors::InvalidationDescriptor;
 use crate::spec::faults::status;
-use portcullis::iommu::{Invalidation, Iommu, QueueError};
+use portcullis::iommu::{HandedIn, Invalidation, Iommu, QueueError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -18,23 +18,42 @@ use proptest::prelude::*;
 enum Commit {
     Alone(usize),
     Shared(usize),
+    /// One command, by [`Iommu::try_invalidate`].
+    AtOnce,
 }
 
-use Commit::{Alone, Shared};
+use Commit::{Alone, AtOnce, Shared};
 
 impl Commit {
-    /// Pages of domain 7 for the commands. No other commit has these pages.
-    fn pages(self, index: usize) -> std::ops::Range<u64> {
-        let (Alone(count) | Shared(count)) = self;
-        let first = 100 * index as u64;
-        first..first + count as u64
+    fn count(self) -> usize {
+        match self {
+            Alone(count) | Shared(count) => count,
+            AtOnce => 1,
+        }
     }
 
-    fn submit(self, unit: &Driver<'_>, index: usize) -> Result<Ticket, QueueError> {
+    /// Pages of domain 7 for the commands. No other commit has these pages.
+    fn pages(self, index: usize) -> std::ops::Range<u64> {
+        let first = 100 * index as u64;
+        first..first + self.count() as u64
+    }
+
+    /// Submits the commands to hardware that is not done with them at once. `None` if the commit does not wait for
+    /// room and has found none.
+    fn submit(self, unit: &Driver<'_>, index: usize) -> HandedIn<Ticket> {
         let commands: Vec<Invalidation> = self.pages(index).map(|pfn| page(7, pfn)).collect();
         match self {
-            Alone(_) => unit.submit(&commands),
-            Shared(_) => unit.submit_shared(&commands),
+            Alone(_) => unit.submit(&commands).map(Some),
+            Shared(_) => unit.submit_shared(&commands).map(Some),
+            AtOnce => unit.try_invalidate(commands[0]).expect_err("nothing is executed so soon"),
+        }
+    }
+
+    /// What [`submit`](Self::submit) returns where there is no room.
+    fn refused(self) -> HandedIn<Ticket> {
+        match self {
+            Alone(_) | Shared(_) => Err(QueueError::Timeout(1000)),
+            AtOnce => Ok(None),
         }
     }
 }
@@ -55,13 +74,12 @@ impl Slots {
 
     /// Takes the slots for a commit, if there are enough.
     fn take(&mut self, commit: Commit) -> bool {
-        let (Alone(count) | Shared(count)) = commit;
-        let departs_before =
-            matches!(commit, Shared(_)) && self.on_board.is_some_and(|others| others + count > BURST_MAX);
+        let (count, is_shared) = (commit.count(), matches!(commit, Shared(_) | AtOnce));
+        let departs_before = is_shared && self.on_board.is_some_and(|others| others + count > BURST_MAX);
         if departs_before {
             self.depart();
         }
-        let joins = matches!(commit, Shared(_)) && self.on_board.is_some();
+        let joins = is_shared && self.on_board.is_some();
         let needed = if joins { count } else { count + 1 };
         if self.free < needed {
             return false;
@@ -69,7 +87,7 @@ impl Slots {
         self.free -= needed;
         match commit {
             Alone(_) => self.depart(),
-            Shared(_) => {
+            Shared(_) | AtOnce => {
                 let on_board = self.on_board.unwrap_or(0) + count;
                 self.on_board = Some(on_board);
                 if self.departed < 2 || on_board >= BURST_MAX {
@@ -106,12 +124,13 @@ fn fill(turned: usize, commits: &[Commit]) {
     for (index, commit) in commits.iter().enumerate() {
         let fits = slots.take(*commit);
         let submitted = commit.submit(&unit, index);
-        let error = (!fits).then_some(QueueError::Timeout(1000));
-        assert_eq!(submitted.err(), error, "number {index} of {commits:?}, in a ring turned by {turned}");
-        tickets.extend(submitted);
+        let place = format!("number {index} of {commits:?}, in a ring turned by {turned}");
         if fits {
+            assert!(matches!(submitted, Ok(Some(_))), "{place}: {submitted:?}");
+            tickets.extend(submitted.ok().flatten());
             pages.extend(commit.pages(index));
         } else {
+            assert_eq!(submitted, commit.refused(), "{place}");
             refused += 1;
             if refused == 3 {
                 break;
@@ -126,7 +145,8 @@ fn fill(turned: usize, commits: &[Commit]) {
         assert_eq!(finish(&unit, &host, ticket), Ok(()), "{commits:?}, in a ring turned by {turned}");
     }
     assert_eq!(without_waits(fake.take_executed()), descriptors(pages.into_iter()));
-    let next = Alone(BURST_MAX).submit(&unit, 1000);
+    assert_eq!(unit.try_invalidate(page(7, 0)), Ok(()), "the ring is free again");
+    let next = Alone(BURST_MAX).submit(&unit, 1000).map(|ticket| ticket.expect("it waits for room"));
     assert_eq!(next.and_then(|ticket| finish(&unit, &host, ticket)), Ok(()), "the ring is free again");
 }
 
@@ -141,8 +161,9 @@ fn the_slot_of_a_wait_that_is_owed_is_given_to_nothing_else() {
     for turned in TURNED {
         for left in 0..4 {
             let boarding = [&NEARLY_FULL[..], &[Shared(55 - left)]].concat();
-            for last in [Shared(left), Shared(left + 1), Alone(left), Alone(left.saturating_sub(1))] {
+            for last in [Shared(left), Shared(left + 1), Alone(left), Alone(left.saturating_sub(1)), AtOnce] {
                 fill(turned, &[&boarding[..], &[last, Shared(left + 1), Alone(left)]].concat());
+                fill(turned, &[&boarding[..], &[last, AtOnce, AtOnce, AtOnce, AtOnce]].concat());
             }
         }
     }
@@ -153,11 +174,13 @@ fn a_commit_that_cannot_have_a_wait_of_its_own_finds_no_room() {
     for turned in TURNED {
         for left in 1..4 {
             let taken = [&NEARLY_FULL[..], &[Alone(55 - left)]].concat();
-            for last in [Shared(left), Shared(left - 1), Alone(left), Alone(left - 1)] {
+            for last in [Shared(left), Shared(left - 1), Alone(left), Alone(left - 1), AtOnce] {
                 fill(turned, &[&taken[..], &[last, Shared(0), Alone(0), Shared(1)]].concat());
+                fill(turned, &[&taken[..], &[last, AtOnce, Alone(0), AtOnce]].concat());
                 // No commit was shared before, so the first shared one has nothing to wait for.
-                let unshared = [Alone(63), Alone(63), Alone(63), Alone(62 - left), last, Shared(0), Alone(0)];
-                fill(turned, &unshared);
+                let unshared = [Alone(63), Alone(63), Alone(63), Alone(62 - left), last];
+                fill(turned, &[&unshared[..], &[Shared(0), Alone(0)]].concat());
+                fill(turned, &[&unshared[..], &[AtOnce, Alone(0), AtOnce]].concat());
             }
         }
     }
@@ -179,7 +202,7 @@ fn a_full_ring_that_has_stopped_goes_on_whole() {
             fake.with(|state| state.refuse = Some(page_descriptor(7, 0).encode()));
             let commits = [&NEARLY_FULL[..], &[Shared(55 - left), Shared(left), Shared(1), Alone(2)]].concat();
             let submit =
-                |(index, commit): (usize, &Commit)| commit.submit(&unit, index).expect("room, or room is made");
+                |(index, commit): (usize, &Commit)| commit.submit(&unit, index).ok().flatten().expect("room is made");
             let tickets: Vec<Ticket> = commits.iter().enumerate().map(submit).collect();
             assert_eq!(finish(&unit, &host, tickets[0]), Err(QueueError::Descriptor));
             for ticket in &tickets[1..] {
@@ -208,7 +231,7 @@ fn an_error_that_comes_again_and_again_does_not_keep_a_commit() {
     let fail = || fake.with(|state| state.faults |= status::COMPLETION_ERROR);
     fail();
     host.on_pause(fail);
-    assert_eq!(Alone(BURST_MAX).submit(&unit, 3).err(), Some(QueueError::Timeout(1000)));
+    assert_eq!(Alone(BURST_MAX).submit(&unit, 3), Err(QueueError::Timeout(1000)));
 }
 
 /// A CPU that was held up past the time limit polls once more, and takes the room that has become free.
@@ -224,12 +247,106 @@ fn a_cpu_that_was_stopped_while_it_waited_for_room_looks_once_more() {
     assert!(Alone(BURST_MAX).submit(&unit, 3).is_ok());
 }
 
+/// Commands that are not to wait fill the ring: two go alone, the others board. Then they are refused, and are taken
+/// again when the hardware has caught up.
+#[test]
+fn a_full_ring_takes_no_command_at_once() {
+    for turned in TURNED {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        let unit = bring_up(&fake, &host);
+        for _ in 0..turned {
+            assert_eq!(unit.submit(&[]).and_then(|ticket| finish(&unit, &host, ticket)), Ok(()));
+        }
+        fake.take_executed();
+        fake.behave(Behaviour::Silent);
+        let mut tickets = Vec::new();
+        let refused = loop {
+            match unit.try_invalidate(page(7, tickets.len() as u64)) {
+                Err(Ok(Some(ticket))) => tickets.push(ticket),
+                other => break other,
+            }
+            assert!(tickets.len() < SLOTS, "the ring was overrun");
+        };
+        assert_eq!(refused, Err(Ok(None)), "in a ring turned by {turned}");
+        // The slots of the two that go alone, of three full rides, and of one that is open.
+        let open = SLOTS - 1 - 2 * 2 - 3 * (BURST_MAX + 1) - 1;
+        assert_eq!(tickets.len(), 2 + 3 * BURST_MAX + open);
+        assert_eq!(unit.try_invalidate(page(7, 9000)), Err(Ok(None)), "it is refused again");
+        assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(false)));
+
+        fake.behave(Behaviour::Slow(0));
+        let count = tickets.len() as u64;
+        for ticket in tickets {
+            assert_eq!(finish(&unit, &host, ticket), Ok(()), "in a ring turned by {turned}");
+        }
+        assert_eq!(without_waits(fake.take_executed()), descriptors(0..count));
+        assert_eq!(unit.try_invalidate(page(7, 9001)), Ok(()), "it has made room itself");
+    }
+}
+
+/// Each command takes two slots. The ring is full of what is done several times over, and is reclaimed by the commands
+/// themselves.
+#[test]
+fn commands_at_once_wrap_with_the_ring() {
+    for coherent in [true, false] {
+        for turned in [0, 1] {
+            let host = Host::new(coherent);
+            let fake = FakeUnit::new(&host);
+            let unit = bring_up(&fake, &host);
+            for _ in 0..turned {
+                assert_eq!(unit.submit(&[]).and_then(|ticket| finish(&unit, &host, ticket)), Ok(()));
+            }
+            fake.take_executed();
+            let before = unit.queue_use();
+            for pfn in 0..2 * SLOTS as u64 {
+                assert_eq!(unit.try_invalidate(page(7, pfn)), Ok(()), "page {pfn} in a ring turned by {turned}");
+                assert_eq!(without_waits(fake.take_executed()), [page_descriptor(7, pfn)]);
+            }
+            let after = unit.queue_use();
+            assert_eq!([after.commits - before.commits, after.waits - before.waits], [2 * SLOTS as u64; 2]);
+        }
+    }
+}
+
+/// The status of a command whose wait has not landed is not given to a command that is not to wait.
+#[test]
+fn a_command_at_once_does_not_overtake_a_wait_that_has_not_landed() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Holding);
+    let first = unit.submit(&[page(7, 0)]).expect("room");
+    let mut taken = 0;
+    let refused = loop {
+        match unit.try_invalidate(page(7, 1 + taken)) {
+            Err(Ok(Some(ticket))) => {
+                // All later submissions land at once.
+                fake.land(1);
+                assert_eq!(unit.is_done(ticket), Ok(true));
+            }
+            other => break other,
+        }
+        taken += 1;
+        assert!(taken < SLOTS as u64, "the ring was overrun");
+    };
+    assert_eq!(refused, Err(Ok(None)));
+    assert_eq!(taken, (SLOTS as u64 - 1) / 2 - 1);
+    assert_eq!(unit.is_done(first), Ok(false));
+    fake.land(0);
+    assert_eq!(unit.is_done(first), Ok(true));
+    fake.behave(Behaviour::Prompt);
+    assert_eq!(unit.try_invalidate(page(7, 9000)), Ok(()));
+    assert_eq!(without_waits(fake.take_executed()).len() as u64, 1 + taken + 1, "each was executed once");
+}
+
 fn commit() -> impl Strategy<Value = Commit> {
     prop_oneof![
         (0..=BURST_MAX).prop_map(Alone),
         (0..=BURST_MAX).prop_map(Shared),
         (0..4usize).prop_map(Alone),
         (0..4usize).prop_map(Shared),
+        Just(AtOnce),
     ]
 }
 

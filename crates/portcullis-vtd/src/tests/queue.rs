@@ -85,11 +85,18 @@ fn a_misaligned_run_is_refused_before_anything_is_queued() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
+    let before = unit.queue_use();
     for (first, mask) in [(0x1000, 1), (0x1800, 0), (0x1_0000, 5), (0x1000, 63)] {
         let bad = Invalidation::Pages { domain: DomainId(7), first: Iova::new(first), mask, leaf_only: true };
         assert_eq!(unit.submit(&[page(7, 1), bad]), Err(QueueError::Unsupported));
+        // It is left to a submission, which says why.
+        assert_eq!(unit.try_invalidate(bad), Err(Ok(None)));
+        assert_eq!(unit.submit_shared(&[bad]), Err(QueueError::Unsupported));
     }
     assert_eq!(fake.take_executed(), []);
+    assert_eq!(unit.queue_use(), before, "no descriptor waits for the next doorbell");
+    assert_eq!(unit.try_invalidate(page(7, 2)), Ok(()));
+    assert_eq!(without_waits(fake.take_executed()), [page_descriptor(7, 2)]);
 }
 
 #[test]

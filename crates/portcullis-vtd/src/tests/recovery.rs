@@ -1,6 +1,7 @@
 use super::fake_unit::*;
 use super::host::Host;
-use super::{bring_up, finish, page, page_descriptor, without_waits};
+use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
+use crate::Ticket;
 use crate::queue::SLOTS;
 use crate::spec::faults::status;
 use portcullis::iommu::{Iommu, QueueError};
@@ -207,4 +208,99 @@ fn an_error_at_no_descriptor_of_ours_fails_all_that_is_unfinished() {
             "no command is queued that would not be executed"
         );
     }
+}
+
+/// A ticket for page `pfn` of domain 7, which was to be invalidated at once and is not done.
+fn unfinished(unit: &Driver<'_>, pfn: u64) -> Ticket {
+    match unit.try_invalidate(page(7, pfn)) {
+        Err(Ok(Some(ticket))) => ticket,
+        other => panic!("{other:?}: it was not executed, and there is room (S11)"),
+    }
+}
+
+/// The error comes with the doorbell of the command, before its status is read.
+#[test]
+fn s11_a_refused_command_at_once_is_never_done() {
+    for turned in [0, 1, 253, 254, 255] {
+        let host = Host::new(turned % 2 == 0);
+        let fake = FakeUnit::new(&host);
+        let unit = bring_up(&fake, &host);
+        for _ in 0..turned {
+            assert_eq!(unit.submit(&[]).and_then(|ticket| finish(&unit, &host, ticket)), Ok(()));
+        }
+        fake.take_executed();
+        refuse(&fake, 20);
+        let guilty = unfinished(&unit, 20);
+        assert_eq!(fake.with(|state| state.faults), status::QUEUE_ERROR);
+        // The queue has stopped, so the next command is not executed either, until the first poll.
+        let innocent = unfinished(&unit, 30);
+        assert_eq!(without_waits(fake.take_executed()), []);
+        assert_eq!(unit.is_done(guilty), Err(QueueError::Descriptor));
+        assert_eq!(unit.is_done(innocent), Ok(true));
+        assert_eq!(without_waits(fake.take_executed()), [page_descriptor(7, 30)]);
+
+        // As callers do: a submission of its own. It is refused as long as the unit refuses the descriptor.
+        let again = unit.submit(&[page(7, 20)]).expect("room");
+        assert_eq!(finish(&unit, &host, again), Err(QueueError::Descriptor));
+        fake.with(|state| state.refuse = None);
+        let again = unit.submit(&[page(7, 20)]).expect("room");
+        assert_eq!(finish(&unit, &host, again), Ok(()));
+        assert_eq!(without_waits(fake.take_executed()), [page_descriptor(7, 20)]);
+
+        // The failure is that of its slot for good, and of no later command in that slot.
+        for pfn in 1000..1000 + 2 * SLOTS as u64 {
+            assert_eq!(unit.try_invalidate(page(7, pfn)), Ok(()));
+        }
+        assert_eq!(unit.is_done(guilty), Err(QueueError::Descriptor), "it was not made, however late it is asked");
+        assert_eq!(unit.is_done(innocent), Ok(true));
+    }
+}
+
+/// A command at once is behind a submission that the unit refuses.
+#[test]
+fn a_command_at_once_survives_the_error_of_another() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    refuse(&fake, 20);
+    let guilty = unit.submit(&[page(7, 20)]).expect("room");
+    let innocent = unfinished(&unit, 30);
+    // The innocent command is polled first, and that poll resumes the queue.
+    assert_eq!(unit.is_done(innocent), Ok(true));
+    assert_eq!(unit.is_done(guilty), Err(QueueError::Descriptor));
+    assert_eq!(without_waits(fake.take_executed()), [page_descriptor(7, 30)]);
+    assert_eq!(unit.try_invalidate(page(7, 31)), Ok(()));
+}
+
+#[test]
+fn s11_a_command_at_once_whose_wait_is_dropped_is_never_done() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Holding);
+    let dropped = unfinished(&unit, 1);
+    fake.time_out();
+    fake.behave(Behaviour::Prompt);
+    // The queue stands still until a poll clears the error, and the next command has its wait behind the error.
+    let later = unfinished(&unit, 2);
+    assert_eq!(unit.is_done(dropped), Err(QueueError::Device));
+    assert_eq!(unit.is_done(later), Ok(true));
+    let again = unit.submit(&[page(7, 1)]).expect("room");
+    assert_eq!(finish(&unit, &host, again), Ok(()));
+    for pfn in 0..2 * SLOTS as u64 {
+        assert_eq!(unit.try_invalidate(page(7, pfn)), Ok(()), "the slot of the dropped wait is free again");
+    }
+    assert_eq!(unit.is_done(dropped), Err(QueueError::Device));
+}
+
+#[test]
+fn a_unit_that_is_gone_takes_no_command_at_once() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Silent);
+    fake.with(|state| state.gone = true);
+    let lost = unfinished(&unit, 1);
+    assert_eq!(unit.is_done(lost), Err(QueueError::Descriptor));
+    assert_eq!(unit.try_invalidate(page(7, 2)), Err(Err(QueueError::Descriptor)));
 }

@@ -79,6 +79,82 @@ fn several_commits_have_one_wait() {
     assert_eq!(executed(&fake), [6, 7]);
 }
 
+/// Submits page `pfn` at once, where it cannot be done at once.
+fn board_at_once(unit: &Driver<'_>, pfn: u64) -> Ticket {
+    match unit.try_invalidate(page(7, pfn)) {
+        Err(Ok(Some(ticket))) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_command_at_once_boards_behind_two_rides() {
+    let host = Host::new(false);
+    let fake = FakeUnit::new(&host);
+    let (unit, flying) = with_rides_in_flight(&fake, &host);
+    let before = (unit.queue_use(), fake.with(|state| state.tail_writes));
+    // One opens the ride, the other joins those on board.
+    let riders = [board_at_once(&unit, 1), share(&unit, 2), board_at_once(&unit, 3)];
+    let are_done = || riders.map(|rider| unit.is_done(rider).expect("no error"));
+    assert_eq!(are_done(), [false; 3]);
+    assert_eq!(executed(&fake), [], "the hardware does not know of them");
+    fake.land(0);
+    assert_eq!(are_done(), [false; 3], "the older ride has landed, not theirs");
+    assert_eq!(executed(&fake), [1, 2, 3]);
+    fake.land(0);
+    assert_eq!(flying.map(|ride| unit.is_done(ride)), [Ok(true); 2]);
+    assert_eq!(are_done(), [false; 3]);
+    fake.land(0);
+    assert_eq!(are_done(), [true; 3]);
+    let after = (unit.queue_use(), fake.with(|state| state.tail_writes));
+    assert_eq!((after.0.commits - before.0.commits, after.0.waits - before.0.waits, after.1 - before.1), (3, 1, 1));
+    fake.behave(Behaviour::Prompt);
+    assert_eq!(unit.try_invalidate(page(7, 4)), Ok(()), "nothing is in flight");
+    assert_eq!(executed(&fake), [4]);
+}
+
+/// Both rides have landed, but those on board have not polled since. The command joins them, and all depart.
+#[test]
+fn a_command_at_once_takes_along_who_is_on_board() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, flying) = with_rides_in_flight(&fake, &host);
+    let rider = share(&unit, 1);
+    flying.iter().for_each(|_| fake.land(0));
+    fake.behave(Behaviour::Prompt);
+    let doorbells = fake.with(|state| state.tail_writes);
+    let at_once = board_at_once(&unit, 2);
+    assert_eq!(executed(&fake), [1, 2], "in the order in which they boarded");
+    assert_eq!(fake.with(|state| state.tail_writes), doorbells + 1);
+    assert_eq!([at_once, rider].map(|ticket| unit.is_done(ticket)), [Ok(true); 2]);
+}
+
+/// A command that goes alone is in flight for the next one.
+#[test]
+fn commands_at_once_are_two_in_flight() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    run_on(0);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Holding);
+    let flying = [1, 2].map(|pfn| {
+        let ticket = board_at_once(&unit, pfn);
+        assert_eq!(executed(&fake), [pfn], "it departs at once");
+        ticket
+    });
+    let third = board_at_once(&unit, 3);
+    assert_eq!(executed(&fake), [], "it waits on board");
+    fake.land(1);
+    assert_eq!(flying.map(|ride| unit.is_done(ride)), [Ok(false), Ok(true)]);
+    assert_eq!(unit.is_done(third), Ok(false));
+    assert_eq!(executed(&fake), [], "the older of the two is still in flight");
+    fake.land(0);
+    assert_eq!(unit.is_done(third), Ok(false));
+    assert_eq!(executed(&fake), [3]);
+    fake.land(0);
+    assert_eq!(unit.is_done(third), Ok(true));
+}
+
 /// The others give the leader some time, and then continue without it.
 #[test]
 fn nobody_waits_for_a_leader_that_has_stopped_asking() {
@@ -180,6 +256,7 @@ fn a_misaligned_run_does_not_board() {
         for commands in [vec![bad], vec![page(7, 2), bad], vec![bad, page(7, 2)], [pages(2, 63), vec![bad]].concat()] {
             assert_eq!(unit.submit_shared(&commands), Err(QueueError::Unsupported));
         }
+        assert_eq!(unit.try_invalidate(bad), Err(Ok(None)));
     }
     assert_eq!(unit.queue_use(), before);
     // The commits that did board continue unaffected.

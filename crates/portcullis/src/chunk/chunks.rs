@@ -189,7 +189,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes the next page of a CPU's own stream, if its chunk has one. If not, it has no rest either, and [`take`](Self::take) replaces it.
+    /// Takes the next page of the CPU's own stream. `None` if its chunk is used up. The chunk then has no unused tail
+    /// to spend, and [`take`](Self::take) replaces it.
     #[inline(always)]
     pub(crate) fn take_page_at_once(&self, platform: &P, access: Access) -> Option<Taken<'_>> {
         platform.probe(Step::ChunkTake);
@@ -198,8 +199,8 @@ impl<P: Platform> Chunks<P> {
         (next < end).then(|| self.taken(next, 1))
     }
 
-    /// Takes as many pages for mappings of a page as there are in the chunk that `stream` is in, `pages` at most. `None` where there are as
-    /// many tables as there may be.
+    /// Takes pages for one-page mappings: all that the current chunk of `stream` has left, but at most `pages`. `None`
+    /// if the largest number of tables has been reached.
     ///
     /// The caller must write the pages and, in the end, spend them.
     ///
@@ -227,8 +228,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Moves the cursor of a stream on. Returns its number, and where it was. The number may be of another CPU, to which the caller was moved:
-    /// that cursor is replaced only if it is at its end as well, and the one that was moved on by its next request.
+    /// Advances a stream's cursor. Returns its number and previous value. After a migration the number may be another
+    /// CPU's: that cursor is replaced only if it too is at its end; the next request replaces the advanced one.
     #[inline(always)]
     fn advance(&self, platform: &P, stream: Stream, word: usize, pages: u64) -> (usize, u64) {
         match stream {
@@ -298,8 +299,7 @@ impl<P: Platform> Chunks<P> {
             || Some(position.load(Ordering::Relaxed)).filter(|now| split(*now).0 == end && split(*now).1 >= end);
         let Some(mut now) = at_end() else { return Ok(true) };
         // If there is no chunk, the cursor is set back to the end: each request that found nothing has added to it,
-        // and these additions must never carry into the upper half. If the exchange fails, the next request sets it
-        // back.
+        // and these additions must never carry into the upper half. If the exchange fails, the next request does so.
         let next = self.next_chunk(platform, cursor, wanted, || at_end().is_some(), grow);
         let next = match next {
             Ok(Answer::Chunk(Some(next))) => next,

@@ -69,8 +69,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(committed)
     }
 
-    /// An unmap, committed, of `ONE` page or of several, that is not one command: deferred, of the lower half, with other commands, the one
-    /// that schedules a sweep, or refused.
+    /// Unmaps and commits `range` in all cases that one command does not handle: under deferred protection, in the
+    /// lower half, on hardware without page-selective commands, if the unmap has to schedule a sweep, and if it is
+    /// refused. With `ONE`, the range is one page.
     #[inline(never)]
     pub(super) fn unmap_general<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };

@@ -225,8 +225,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         )
     }
 
-    /// Unmaps the mapping at `range`, of `ONE` page or of several, by one command, if it is one in a chunk; any other the general way.
-    /// The hardware has page-selective commands.
+    /// Unmaps the mapping at `range`: by one command if it lies in a chunk, otherwise in the general way. With `ONE`,
+    /// the range is one page. The hardware has page-selective commands.
     // A result is taken apart here, so that the usual one is known to the caller without memory.
     #[allow(clippy::needless_question_mark, reason = "see above")]
     #[inline(always)]

@@ -256,8 +256,8 @@ pub unsafe trait Mapper: Send + Sync {
     /// None of the memory holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
-    /// Makes a mapping of a segment within a page, of a CPU's own stream and for one DMA, if that takes no more than an entry. `None` leaves it
-    /// to [`map`](Mapper::map).
+    /// Maps a segment that lies within a page, for the CPU's own stream and for one DMA, if this needs only an entry
+    /// to be written. If it returns `None`, the caller calls [`map`](Mapper::map).
     ///
     /// # Safety
     /// That of [`map`](Mapper::map).
@@ -266,8 +266,8 @@ pub unsafe trait Mapper: Send + Sync {
         None
     }
 
-    /// Does what [`map`](Mapper::map) does, for callers that are off the fast paths: in a frame of its own, and the general way at once
-    /// where there is a short one.
+    /// Does what [`map`](Mapper::map) does, in a separate stack frame, for callers that are not on a fast path. A
+    /// mapper whose `map` has a short path may override it, to take the general path at once.
     ///
     /// # Errors
     /// Those of [`map`](Mapper::map).

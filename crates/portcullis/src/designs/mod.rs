@@ -1,13 +1,13 @@
-//! The designs. To add one, write its file and name it in the list below: every comparison, test and table picks it
-//! up.
+//! The designs. To add one, write its file and add its name to the list below. Every comparison, test and table then
+//! includes it.
 //!
 //! Each design has one file, so this folder has more files than others. The module page of a design lists, in reading
-//! order, the files of a raw map and of a raw unmap under strict protection. The typed calls have `domain/mapping.rs`
-//! at both ends. The lists leave out what every design uses: `address.rs`, `entry.rs`, `error.rs`, `proof.rs` and
-//! `request.rs`; the module files with the types (`design/mod.rs`, `iova/mod.rs`, `invalidation/mod.rs`); and the
-//! calls of `iommu/` and `platform/` to hardware and host. They also leave out the parts of an `AssembledMapper` that
-//! do nothing in most designs: without a lock, `design/locking.rs` only runs its closure, `invalidation/policy.rs` is
-//! called at the end of a map, and `table/freed.rs` at the end of an unmap.
+//! order, the files of a raw map and of a raw unmap under strict protection. A typed call begins and ends in
+//! `domain/mapping.rs`. The lists leave out the files that every design uses: `address.rs`, `entry.rs`, `error.rs`,
+//! `proof.rs` and `request.rs`; the module files with the types (`design/mod.rs`, `iova/mod.rs`,
+//! `invalidation/mod.rs`); and the calls of `iommu/` and `platform/` to hardware and host. They also leave out the
+//! parts of an `AssembledMapper` that do nothing in most designs: without a lock, `design/locking.rs` only runs its
+//! closure, `invalidation/policy.rs` is called at the end of a map, and `table/freed.rs` at the end of an unmap.
 
 mod choice;
 

@@ -11,8 +11,8 @@ use std::vec;
 #[repr(align(4096))]
 struct Page(#[expect(dead_code, reason = "read and written as bytes")] [u8; PAGE_SIZE as usize]);
 
-/// Whole pages of this process, side by side, whose physical address is that of the first byte. While it is mapped its owner has no
-/// access; an unmap gives it back.
+/// Whole adjacent pages of this process. The physical address of the buffer is the address of its first byte. While
+/// the buffer is mapped, its owner has no access to it; an unmap gives it back.
 pub struct FakeBuffer {
     pages: Box<[Page]>,
     segment: [Segment; 1],
@@ -32,8 +32,8 @@ impl FakeBuffer {
     }
 }
 
-// SAFETY: the pages are on the heap, where they stay when the value is moved, and belong to it alone. Nothing but their owner uses
-// them: the devices of the fake IOMMU do no DMA.
+// SAFETY: the pages are on the heap, stay there when the value is moved, and belong to it alone. Only their owner uses
+// them, because the devices of the fake IOMMU do no DMA.
 unsafe impl DmaBuffer for FakeBuffer {
     fn segments(&self) -> &[Segment] {
         &self.segment

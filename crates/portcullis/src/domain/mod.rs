@@ -196,8 +196,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         Ok(Iova::new(range.start().as_u64() + offset))
     }
 
-    /// Maps a buffer as [`map_raw`](Domain::map_raw) does if it lies in a page and takes no more than an entry. `None` leaves it to `map_raw`. For
-    /// a caller that calls that as the last thing it does, in a function apart: so that no register is saved here.
+    /// Maps a buffer as [`map_raw`](Domain::map_raw) does, if it lies within a page and needs only its entry written.
+    /// `None` leaves it to `map_raw`, as a tail call in a separate function, so that this path saves no register.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).

@@ -23,8 +23,8 @@ pub struct DomainId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SourceId(pub u16);
 
-/// What has become of commands that were to be handed in without waiting: the ticket of their submission, or none where that would have
-/// needed it.
+/// The result of submitting commands without waiting: the ticket of their submission, or `None` if the submission
+/// would have had to wait.
 pub type HandedIn<T> = Result<Option<T>, QueueError>;
 
 /// What a domain's devices see.
@@ -255,11 +255,11 @@ pub unsafe trait Iommu: Send + Sync {
         Ok(None)
     }
 
-    /// Submits a command as [`try_submit_shared`](Iommu::try_submit_shared) does, and asks at once whether it [is done](Iommu::is_done).
-    /// Override it where the two are faster as one.
+    /// Submits a command as [`try_submit_shared`](Iommu::try_submit_shared) does, and asks at once whether it [is
+    /// done](Iommu::is_done). Override it if one call can do both faster.
     ///
     /// # Errors
-    /// What `try_submit_shared` has returned, where the command is not known to be done.
+    /// The result of `try_submit_shared`, if the command is not known to be done.
     #[inline(always)]
     fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Self::Ticket>> {
         let handed_in = self.try_submit_shared(&[command]);
@@ -269,15 +269,16 @@ pub unsafe trait Iommu: Send + Sync {
         }
     }
 
-    /// Hands in commands, at most [`COMMANDS_MAX`], as [`submit_shared`](Iommu::submit_shared) does where `shares`, and otherwise as
-    /// [`submit`](Iommu::submit) does. They come one by one, and are made anew for each attempt, so that the caller needs no list of them:
-    /// that would take a kilobyte of stack, and the default does have one. Override it where the stack is small, as it is in kernels.
+    /// Submits commands, at most [`COMMANDS_MAX`]: as [`submit_shared`](Iommu::submit_shared) does if `shares` is set,
+    /// otherwise as [`submit`](Iommu::submit) does. `commands` makes them one by one, again for each attempt, so the
+    /// caller needs no list of them. Such a list takes a kilobyte of stack, and the default has one. Override it if
+    /// the stack is small, as in kernels.
     ///
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
     ///
     /// # Panics
-    /// If there are more commands than that.
+    /// If there are more than [`COMMANDS_MAX`] commands.
     #[inline(never)]
     fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,

@@ -399,8 +399,8 @@ pub unsafe trait Platform: Send + Sync {
     /// [`NoMemory`].
     fn cpu_words(&self, value: u64) -> Result<Self::CpuWords, NoMemory>;
 
-    /// Adds `amount` to a word of the CPU that runs. Returns what the word held before, and as a hint whose line that was: another's may be
-    /// returned where the caller is moved to another CPU.
+    /// Adds `amount` to a word of the current CPU. Returns the line that the word is in, as a hint, and the previous
+    /// value of the word. If the caller is migrated to another CPU, the line may be that of the other CPU.
     ///
     /// The addition is atomic with respect to every other [`add_here`](Platform::add_here) and
     /// [`exchange_at`](Platform::exchange_at) of the same words: those of interrupts, of other threads, and of callers

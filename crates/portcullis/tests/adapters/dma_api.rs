@@ -1,4 +1,4 @@
-//! `DmaOp` of the crate `dma-api`.
+//! An adapter for `DmaOp` of the crate `dma-api`.
 
 use crate::machine::{DEVICE, Machine, designs, first_iova, pages_of, phys, whole_pages};
 use core::alloc::Layout;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Adapter {
     domain: DynDomain,
-    /// Allocations that the device may keep (S11): they are never freed.
+    /// Allocations that the device may still reach (S11): they are never freed.
     lost: AtomicUsize,
 }
 
@@ -45,7 +45,7 @@ fn options(constraints: &DmaConstraints, lifetime: Lifetime) -> MapOptions {
     }
 }
 
-/// Memory that stays for as long as the driver has it: whole pages.
+/// The layout of memory that lives as long as the driver uses it: whole pages.
 fn lasting(layout: Layout) -> Layout {
     whole_pages(layout.size(), layout.align())
 }
@@ -57,17 +57,17 @@ impl DmaOp for Adapter {
 
     unsafe fn alloc_contiguous(&self, constraints: DmaConstraints, layout: Layout) -> Option<DmaAllocHandle> {
         let pages = lasting(layout);
-        // SAFETY: the trait asks for something.
+        // SAFETY: the trait never requests zero bytes.
         let memory = NonNull::new(unsafe { alloc_zeroed(pages) })?;
-        // The alignment asked for is that of the address which the device sees; the memory has that of a page.
+        // The requested alignment is that of the device's address. The memory is aligned to a page.
         let options = options(&constraints, Lifetime::Persistent);
         let (phys, len) = (phys(memory), pages.size() as u64);
-        // SAFETY: the pages are the driver's and the device's until they are given back.
+        // SAFETY: only the driver and the device use the pages until they are freed.
         match unsafe { self.domain.map_raw_with(phys, len, Access::DeviceReadsAndWrites, &options) } {
-            // SAFETY: allocated and mapped just now.
+            // SAFETY: it was just allocated and mapped.
             Ok(iova) => Some(unsafe { DmaAllocHandle::new(memory, memory, iova.as_u64().into(), layout) }),
             Err(RawMapError::Refused(_)) => {
-                // SAFETY: allocated above, and no device has seen it.
+                // SAFETY: it was allocated above, and no device has seen it.
                 unsafe { dealloc(memory.as_ptr(), pages) };
                 None
             }
@@ -82,14 +82,14 @@ impl DmaOp for Adapter {
         let layout = Layout::from_size_align(handle.size(), handle.align()).expect("that of the allocation");
         let pages = lasting(layout);
         match self.domain.unmap_raw(Iova::new(handle.dma_addr().as_u64()), pages.size() as u64) {
-            // SAFETY: made by `alloc_contiguous`, and the device has lost it.
+            // SAFETY: it is from `alloc_contiguous`, and the device has lost it.
             Ok(()) => unsafe { dealloc(handle.allocation_ptr().as_ptr(), pages) },
             Err(_) => self.lose(),
         }
     }
 
     unsafe fn alloc_coherent(&self, _: DmaConstraints, _: Layout) -> Option<DmaAllocHandle> {
-        // For devices that do not snoop; those of this machine do.
+        // This is for devices that do not snoop. The device here does.
         None
     }
 
@@ -105,9 +105,9 @@ impl DmaOp for Adapter {
         direction: DmaDirection,
     ) -> Result<DmaMapHandle, DmaError> {
         let options = options(&constraints, Lifetime::Transient);
-        // SAFETY: the buffer is the driver's, who keeps to the order of syncs, until `unmap_streaming`.
+        // SAFETY: until `unmap_streaming`, only the driver uses the buffer, and it follows the order of syncs.
         let mapped = unsafe { self.domain.map_list(pages_of(buffer, size.get()), access(direction), &options) };
-        // Where the buffer is lost it must not be used again either; the trait has no way to say so.
+        // A lost buffer must not be used again either, but the trait cannot express that.
         let range = mapped.map_err(|error| match error {
             RawMapError::Refused(_) => DmaError::NoMemory,
             RawMapError::Lost(error) => panic!("{error}"),
@@ -115,7 +115,7 @@ impl DmaOp for Adapter {
         let first = pages_of(buffer, size.get()).next().expect("the buffer is not empty");
         let iova = first_iova(&self.domain, first, range).as_u64();
         let layout = Layout::from_size_align(size.get(), 1)?;
-        // SAFETY: mapped just now.
+        // SAFETY: it was just mapped.
         Ok(unsafe { DmaMapHandle::new(buffer, iova.into(), layout, None) })
     }
 
@@ -125,7 +125,7 @@ impl DmaOp for Adapter {
     }
 
     fn sync_map_for_device(&self, handle: &DmaMapHandle, _: usize, _: usize, _: DmaDirection, _: DmaCoherency) {
-        // SAFETY: the driver has the handle, and leaves the buffer alone meanwhile.
+        // SAFETY: the driver holds the handle and does not use the buffer meanwhile.
         unsafe { self.domain.sync_for_device(Iova::new(handle.dma_addr().as_u64())) };
     }
 
@@ -135,7 +135,7 @@ impl DmaOp for Adapter {
     }
 }
 
-/// A device of a domain of 48 bits.
+/// A device in a domain of 48 bits.
 fn device(machine: Machine, domain: DynDomain) -> DeviceDma {
     device_of(machine, adapter(domain))
 }
@@ -147,7 +147,7 @@ fn adapter(domain: DynDomain) -> &'static Adapter {
 fn device_of(machine: Machine, adapter: &'static Adapter) -> DeviceDma {
     let number = 1u64.try_into().expect("not zero");
     let (domain, all) = (DmaDomainId::Translated(number), DmaConstraints::new(u64::MAX >> 16));
-    assert_eq!(machine.reached(0, Rights::READ), None, "{DEVICE:?} reaches what is mapped only");
+    assert_eq!(machine.reached(0, Rights::READ), None, "{DEVICE:?} reaches a page that is not mapped");
     DeviceDma::new(DmaDeviceInfo::new(domain, DmaCoherency::Coherent, all), adapter)
 }
 
@@ -169,13 +169,14 @@ fn rings_and_streams_work_under_any_design() {
             iova
         };
         assert_eq!(machine.reached(iova, Rights::WRITE), None, "S2");
-        // What the device has not written is as it was.
+        // The bytes that the device has not written are unchanged.
         let expected: Vec<u8> = [[0x11; 600], [0x22; 600], [0xee; 600]].concat();
         assert_eq!(buffer, expected[..1500], "{} {sub_page}", design.info().id);
     }
 }
 
-/// S11: what the device may keep is freed neither by an allocation that fails nor by its end.
+/// S11: memory that the device may still reach is freed neither by the failing allocation nor when the adapter is
+/// dropped.
 #[test]
 fn s11_memory_that_is_lost_is_not_freed() {
     for design in designs() {
@@ -187,16 +188,16 @@ fn s11_memory_that_is_lost_is_not_freed() {
         machine.iommu.behave(Behaviour::Failing);
         assert!(dma.coherent_array_zero::<u64>(512).is_err(), "{name}");
         let lost = adapter.lost.load(Ordering::Relaxed);
-        assert_eq!(lost, 1, "{name}: the invalidation of the map failed");
+        assert_eq!(lost, 1, "{name}: the invalidation at the map failed");
         assert!(dma.coherent_array_zero::<u64>(512).is_err(), "{name}");
-        assert_eq!(adapter.lost.load(Ordering::Relaxed), 1, "{name}: a domain that is poisoned refuses");
+        assert_eq!(adapter.lost.load(Ordering::Relaxed), 1, "{name}: a poisoned domain refuses");
         drop(ring);
-        assert_eq!(adapter.lost.load(Ordering::Relaxed), 2, "{name}: that of its unmap failed");
+        assert_eq!(adapter.lost.load(Ordering::Relaxed), 2, "{name}: the invalidation at its unmap failed");
     }
 }
 
-/// What a request could not say before: 4 KiB at 64 KiB took up to 30 tries, and an address below 4 GiB in a wide domain was not to be
-/// had at all.
+/// Without constraints in the request, 4 KiB at 64 KiB took up to 30 tries, and an address below 4 GiB in a wide domain
+/// was not available at all.
 #[test]
 fn constraints_are_kept_at_once() {
     let wide = DmaConstraints::new(u64::MAX >> 16);

@@ -1,6 +1,7 @@
-//! What a C kernel would link: functions over opaque domains, of any design, and batches that lie where C wants them.
+//! The functions that a C kernel would link: they work on opaque domains, of any design, and on batches in the C
+//! caller's memory.
 //!
-//! The header that belongs to it would have the same names:
+//! A matching header has the same names:
 //!
 //! ```c
 //! typedef struct pcl_domain pcl_domain;
@@ -27,7 +28,7 @@ const ENOMEM: i32 = -12;
 const ENOSPC: i32 = -28;
 const ENOENT: i32 = -2;
 const ENOBUFS: i32 = -105;
-/// The device may keep the memory: it must never be used again (S11).
+/// The device may still reach the memory: it must never be used again (S11).
 const EIO: i32 = -5;
 
 const BATCH_BYTES: usize = 512;
@@ -76,7 +77,7 @@ fn unmapped<T>(result: Result<T, RawUnmapError>) -> i32 {
 }
 
 /// # Safety
-/// The memory is meant for the domain's devices until an unmap has said 0.
+/// The memory is for the domain's devices until an unmap has returned 0.
 unsafe extern "C" fn pcl_map(domain: &DynDomain, phys: u64, len: u64, rights: i32, iova: &mut u64) -> i32 {
     let Some(access) = access(rights) else { return EINVAL };
     // SAFETY: the caller's promise.
@@ -84,7 +85,7 @@ unsafe extern "C" fn pcl_map(domain: &DynDomain, phys: u64, len: u64, rights: i3
 }
 
 /// # Safety
-/// As of `pcl_map`; there are `count` segments, where that is not zero.
+/// As for `pcl_map`. If `count` is not zero, there are as many segments.
 unsafe extern "C" fn pcl_map_sg(
     domain: &DynDomain,
     segments: *const CSegment,
@@ -96,7 +97,7 @@ unsafe extern "C" fn pcl_map_sg(
 ) -> i32 {
     let Some(access) = access(rights) else { return EINVAL };
     if count == 0 {
-        // C may have a null pointer for no segments, and a slice must not.
+        // For no segments, C may pass a null pointer, which a slice must not have.
         return EINVAL;
     }
     // SAFETY: the caller's promise.
@@ -116,19 +117,19 @@ extern "C" fn pcl_unmap(domain: &DynDomain, iova: u64, len: u64) -> i32 {
 }
 
 extern "C" fn pcl_batch_init(batch: &mut Batch) {
-    // SAFETY: it is large and aligned enough, as seen above.
+    // SAFETY: its size and alignment suffice, as checked above.
     unsafe { batch.0.as_mut_ptr().cast::<Revocation>().write(Revocation::new()) };
 }
 
 /// # Safety
-/// `pcl_batch_init` has made it.
+/// `pcl_batch_init` has initialized it.
 unsafe fn revocation(batch: &mut Batch) -> &mut Revocation {
     // SAFETY: the caller's promise.
     unsafe { &mut *batch.0.as_mut_ptr().cast() }
 }
 
 /// # Safety
-/// `pcl_batch_init` has made the batch.
+/// `pcl_batch_init` has initialized the batch.
 unsafe extern "C" fn pcl_batch_unmap(domain: &DynDomain, batch: &mut Batch, iova: u64, len: u64) -> i32 {
     let Some(range) = IovaRange::covering(Iova::new(iova), len) else { return EINVAL };
     // SAFETY: the caller's promise.
@@ -137,20 +138,20 @@ unsafe extern "C" fn pcl_batch_unmap(domain: &DynDomain, batch: &mut Batch, iova
 }
 
 /// # Safety
-/// `pcl_batch_init` has made the batch.
+/// `pcl_batch_init` has initialized the batch.
 unsafe extern "C" fn pcl_batch_commit(domain: &DynDomain, batch: &mut Batch) -> i32 {
     // SAFETY: the caller's promise.
     let batch = unsafe { revocation(batch) };
     unmapped(domain.commit_raw(batch).map_err(RawUnmapError::from))
 }
 
-/// What C would do, for every design.
+/// The calls of a C program, under every design.
 #[test]
 fn c_maps_lists_and_batches_under_any_design() {
     for design in designs() {
         let domain = Machine::new().domain(design, 48, SubPage::Expose);
         let (name, mut iova) = (design.info().id, 0);
-        // SAFETY: no memory is behind these addresses, so that no code relies on it.
+        // SAFETY: there is no memory at these addresses, so no code relies on it.
         unsafe {
             assert_eq!(pcl_map(&domain, 0x12_3456, 100, 2, &mut iova), 0, "{name}");
             assert_eq!(pcl_map(&domain, 0x12_3456, 0, 2, &mut iova), EINVAL, "{name}");
@@ -176,7 +177,7 @@ fn c_maps_lists_and_batches_under_any_design() {
                 iova
             })
             .collect();
-        // SAFETY: it was made above.
+        // SAFETY: the batch was initialized above.
         unsafe {
             for &iova in &iovas {
                 assert_eq!(pcl_batch_unmap(&domain, &mut batch, iova, 4096), 0, "{name}");

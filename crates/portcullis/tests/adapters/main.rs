@@ -1,6 +1,6 @@
-//! Interfaces of others over a domain, as their adapters would be written: none knows a design, tries addresses until one fits, or has
-//! bounce pages of its own, and none needs a lock to map or unmap. Where the trait has no value (virtio), the domain is a static, and a
-//! lock guards that static alone.
+//! Adapters of domains to interfaces of other crates. None of them knows a design, tries addresses until one fits, has
+//! bounce pages of its own, or needs a lock to map or unmap. If a trait has no `self` (virtio), the domain is a static,
+//! and a lock guards only that static.
 #![cfg(not(loom))]
 
 mod dma_api;

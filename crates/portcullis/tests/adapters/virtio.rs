@@ -1,4 +1,4 @@
-//! `Hal` of the crate `virtio-drivers`, and its block driver with a disk behind.
+//! An adapter for `Hal` of the crate `virtio-drivers`, and its block driver with a disk.
 
 use crate::machine::{Machine, designs, first_iova, pages_of, phys, whole_pages};
 use portcullis::table::Rights;
@@ -11,7 +11,7 @@ use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Trans
 use virtio_drivers::{BufferDirection, Hal};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The trait has no value, so the domain is a static of the type.
+/// The trait has no `self`, so the domain is a static.
 static DOMAIN: RwLock<Option<DynDomain>> = RwLock::new(None);
 
 fn with_domain<R>(use_it: impl FnOnce(&DynDomain) -> R) -> R {
@@ -32,14 +32,14 @@ struct PortcullisHal;
 unsafe impl Hal for PortcullisHal {
     fn dma_alloc(pages: usize, direction: BufferDirection) -> (u64, NonNull<u8>) {
         let layout = whole_pages(pages * PAGE_SIZE as usize, 1);
-        // SAFETY: the driver asks for a page at least.
+        // SAFETY: the driver requests at least one page.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("memory");
         let lasting = MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() };
-        // SAFETY: the pages are the driver's and the device's until `dma_dealloc`.
+        // SAFETY: only the driver and the device use the pages until `dma_dealloc`.
         let mapped = with_domain(|domain| unsafe {
             domain.map_raw_with(phys(memory), layout.size() as u64, access(direction), &lasting)
         });
-        // No mapping has the address 0, by which the trait means that there is none.
+        // No mapping has the address 0, which the trait uses for a failure.
         (mapped.map_or(0, Iova::as_u64), memory)
     }
 
@@ -48,20 +48,20 @@ unsafe impl Hal for PortcullisHal {
         if with_domain(|domain| domain.unmap_raw(Iova::new(iova), layout.size() as u64)).is_err() {
             return -1;
         }
-        // SAFETY: it was made by `dma_alloc`, and the device has lost it.
+        // SAFETY: it is from `dma_alloc`, and the device has lost it.
         unsafe { dealloc(memory.as_ptr(), layout) };
         0
     }
 
     unsafe fn mmio_phys_to_virt(_: u64, _: usize) -> NonNull<u8> {
-        panic!("this machine has no registers in memory")
+        panic!("this machine has no memory-mapped registers")
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, direction: BufferDirection) -> u64 {
         let mut pages = pages_of(buffer.cast(), buffer.len()).peekable();
         let first = *pages.peek().expect("the driver shares something");
         let iova = with_domain(|domain| {
-            // SAFETY: the driver leaves the buffer alone until `unshare`.
+            // SAFETY: the driver does not use the buffer until `unshare`.
             let mapped = unsafe { domain.map_list(pages, access(direction), &MapOptions::default()) };
             let range = mapped.expect("the trait has no way to say that there is no room");
             first_iova(domain, first, range)
@@ -84,12 +84,12 @@ const DEVICE_WRITES: u16 = 2;
 struct Disk {
     machine: Machine,
     status: DeviceStatus,
-    /// Descriptors, what is available and what was used.
+    /// Addresses of the descriptors, the available ring and the used ring.
     queue: [u64; 3],
     size: u16,
     seen: u16,
     sectors: Vec<u8>,
-    /// Buffers that are no whole pages: how many there were, and in how many a page of the driver was open.
+    /// Buffers that are not whole pages: the number of all, and of those that exposed the rest of a page of the driver.
     parts: usize,
     exposed: usize,
 }
@@ -135,7 +135,7 @@ impl Disk {
         }
     }
 
-    /// A header, data, and a status. Returns how many bytes the device has written.
+    /// Handles a header, data, and a status. Returns how many bytes the device has written.
     fn request(&mut self, chain: &[(u64, u32, u16)]) -> u32 {
         let [(header, ..), data @ .., (status, ..)] = chain else { panic!("a header and a status") };
         let sector = u64::from_le_bytes(self.machine.read(header + 8)) as usize;
@@ -156,7 +156,7 @@ impl Disk {
     }
 }
 
-/// The way to the disk.
+/// The transport to the disk.
 struct Bus(Arc<Mutex<Disk>>);
 
 impl Bus {
@@ -231,7 +231,7 @@ impl Transport for Bus {
     }
 }
 
-/// Headers, sectors and states of requests lie on the stack, in pages with whatever else is there.
+/// Headers, sectors and states of requests lie on the stack, in pages with unrelated data.
 #[test]
 fn a_block_driver_runs_over_any_design() {
     for (design, sub_page) in designs().flat_map(|design| [(design, SubPage::Expose), (design, SubPage::Bounce)]) {

@@ -1,4 +1,4 @@
-//! Programs that must not compile, and for what reason. Each has a twin that differs by one line and compiles.
+//! Programs that must not compile, each with the expected error. Each has a twin that differs by one line and compiles.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,27 +6,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program, with the line that is wrong and what it should say.
+/// A program, its wrong line, and the expected error.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// The program, with `@` for the line.
     pub(crate) program: &'static str,
     pub(crate) wrong: &'static str,
     pub(crate) right: &'static str,
-    /// The compiler's reason: the number of the error, none for a lint, and words of its message.
+    /// The compiler's error: its number, none for a lint, and a part of its message.
     pub(crate) code: &'static str,
     pub(crate) says: &'static str,
 }
 
-/// The folder with what cargo has built for this test.
+/// The folder with cargo's output for this test.
 fn built() -> PathBuf {
     env::current_exe().expect("a test is a program").parent().expect("in a folder").to_owned()
 }
 
-/// A crate, and where it was built.
+/// The name of a crate, and the file of its library.
 type Library = (&'static str, PathBuf);
 
-/// What the compiler says of `source`, for a library called `name` that uses those at `libraries`. Empty where it compiles.
+/// The compiler's output for `source`, as a library called `name` that uses those at `libraries`. It is empty if
+/// `source` compiles.
 fn compile(libraries: &[Library], name: &str, source: &str) -> String {
     let folder = env::temp_dir().join(format!("portcullis-compile-fail-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a new folder");
@@ -47,7 +48,7 @@ fn compile(libraries: &[Library], name: &str, source: &str) -> String {
     if said.status.success() { String::new() } else { String::from_utf8_lossy(&said.stderr).into_owned() }
 }
 
-/// The files that may be the crate called `name`, the newest first: others may be there from builds before.
+/// The files that may be the crate called `name`, the newest first. Others may be left from earlier builds.
 fn candidates(name: &str) -> Vec<PathBuf> {
     let prefix = format!("lib{name}-");
     let is_library = |path: &Path| {
@@ -60,7 +61,7 @@ fn candidates(name: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The crates called `names` as they were built for this test: those that `right` compiles with.
+/// The libraries of the crates called `names` that were built for this test: those that `right` compiles with.
 fn libraries(names: &[&'static str], right: &str) -> Vec<Library> {
     let mut choices: Vec<Vec<Library>> = vec![Vec::new()];
     for name in names {
@@ -69,16 +70,16 @@ fn libraries(names: &[&'static str], right: &str) -> Vec<Library> {
         choices = choices.iter().flat_map(|choice| found.iter().map(|path| with(choice, path))).collect();
     }
     let found = choices.iter().find(|choice| compile(choice, "library", right).is_empty());
-    found.unwrap_or_else(|| panic!("none of {choices:?} is what is under test")).clone()
+    found.unwrap_or_else(|| panic!("none of {choices:?} is the crate under test")).clone()
 }
 
-/// Fails unless each case is refused for its reason, and its twin is not. `uses` comes first in each program.
+/// Fails unless each case fails to compile with its error, and its twin compiles. `uses` comes first in each program.
 pub(crate) fn check(names: &[&'static str], uses: &str, cases: &[Case]) {
     let libraries = libraries(names, &format!("{uses}{}", cases[0].program.replace('@', cases[0].right)));
     for (number, Case { name, program, wrong, right, code, says }) in cases.iter().enumerate() {
         let with = |line| format!("{uses}{}", program.replace('@', line));
         let said = compile(&libraries, &format!("right_{number}"), &with(right));
-        assert!(said.is_empty(), "{name}: the twin that is right does not compile:\n{said}");
+        assert!(said.is_empty(), "{name}: the right twin does not compile:\n{said}");
         let said = compile(&libraries, &format!("wrong_{number}"), &with(wrong));
         let error = if code.is_empty() { "error: ".to_owned() } else { format!("error[{code}]") };
         assert!(said.contains(&error), "{name}: expected {error}:\n{said}");

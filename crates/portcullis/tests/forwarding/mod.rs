@@ -1,6 +1,7 @@
-//! What wrappers of the fake IOMMU have in common: domains and devices are the fake's, and only invalidations differ.
+//! The common part of the wrappers of the fake IOMMU: the fake handles domains and devices, and only invalidations
+//! differ.
 
-/// The methods of an `Iommu` about domains and devices, forwarded to the field `$fake`.
+/// Forwards the methods of an `Iommu` about domains and devices to the field `$fake`.
 macro_rules! forward_domains {
     ($fake:ident) => {
         fn capabilities(&self) -> portcullis::Capabilities {

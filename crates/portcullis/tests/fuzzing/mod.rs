@@ -1,7 +1,7 @@
-//! Case after case drawn at random, each from a seed of its own, so that one number repeats a failure.
+//! Runs random cases, each from its own seed, so that one number repeats a failure.
 //!
-//! By default a fixed number of cases from a fixed seed. `PORTCULLIS_FUZZ_SECONDS` runs as long instead, and
-//! `PORTCULLIS_FUZZ_SEED` says where the seeds begin.
+//! By default, a fixed number of cases runs from a fixed seed. `PORTCULLIS_FUZZ_SECONDS` sets a running time instead,
+//! and `PORTCULLIS_FUZZ_SEED` sets the first seed.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 const SECONDS: &str = "PORTCULLIS_FUZZ_SECONDS";
 const SEED: &str = "PORTCULLIS_FUZZ_SEED";
 
-/// No case takes as long, however busy the machine is: it hangs. Then the program ends, with all tests that are in it.
+/// No case takes this long, even on a busy machine: a case that does has hung. The program then ends, with all its
+/// tests.
 const CASE_MAX: Duration = Duration::from_secs(120);
 
-/// Runs `case` on what `strategy` draws: `cases` times, or as long as the environment says. A case fails by panicking; it is
-/// then made smaller as far as it still fails.
+/// Runs `case` on values that `strategy` draws: `cases` times, or for as long as the environment says. A case fails by
+/// panicking; it is then made smaller while it still fails.
 ///
 /// # Panics
 /// If a case fails, with the seed that repeats it.
@@ -33,13 +34,13 @@ pub(crate) fn fuzz<S: Strategy>(target: &str, cases: u64, strategy: &S, case: im
     let started = watchdog(target.to_owned());
     let mut done = 0;
     while more(done) {
-        // The first case of this seed is the case itself.
+        // With this seed, the first case is the case itself.
         let seed = first_seed.wrapping_add(done);
         let config = Config { cases: 1, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, rng(seed));
         let drawn = strategy.new_tree(&mut runner).expect("nothing is filtered out");
         let outcome = runner.run_one(drawn, |value| {
-            // Each time anew: to make a failing case smaller takes many.
+            // Sent for each try: a failing case is made smaller in many tries.
             started.send(seed).expect("the watchdog watches");
             case(value);
             Ok(())
@@ -57,9 +58,9 @@ pub(crate) fn fuzz<S: Strategy>(target: &str, cases: u64, strategy: &S, case: im
     println!("{target}: {done} cases in {:.1} s, seeds from {first_seed}", begun.elapsed().as_secs_f64());
 }
 
-/// The command whose first case is the one of `seed`. That of `cargo xtask fuzz` would begin with a seed of its own.
+/// The command that runs the case of `seed` first. `cargo xtask fuzz` would start from its own seed.
 fn repeat(seed: u64) -> String {
-    // Where it shares a program with other tests, a module of its own has it.
+    // In a program with other tests, the fuzz test is in a module.
     let module = if env!("CARGO_CRATE_NAME") == "fuzz" { "" } else { " fuzz::" };
     let (package, program) = (env!("CARGO_PKG_NAME"), env!("CARGO_CRATE_NAME"));
     format!("to repeat it: {SEED}={seed} cargo test --package {package} --test {program}{module}")
@@ -76,8 +77,8 @@ fn rng(seed: u64) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
 }
 
-/// Learns the seed of each case as it starts, and ends the process with that seed if none follows in time: a case that
-/// hangs cannot say so itself.
+/// Receives the seed of each case as it starts, and ends the process with that seed if no other follows in time: a case
+/// that hangs cannot report itself.
 fn watchdog(target: String) -> Sender<u64> {
     let (started, starts) = channel();
     thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! Invalidations that nobody waits for (`macos`): the buffer goes back at once, the address when the hardware has said that it
-//! is done (S3), and where it never says so, the domain does (S11).
+//! Invalidations that no unmap waits for (`macos`). The buffer is handed back at once. The address is freed when the
+//! hardware has reported that its invalidation is done (S3). If the hardware never does, the domain reports that (S11).
 
 use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
@@ -20,12 +20,12 @@ const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 const FULL: usize = ASYNCHRONOUS_CAPACITY;
 const TIMEOUT: QueueError = QueueError::Timeout(INVALIDATION_TIMEOUT_US);
 
-/// The fake, whose answers about some submissions are fixed. They are numbered since the last time that they were taken.
+/// The fake, with fixed answers about some submissions. They are numbered since they were last taken.
 struct Answering<'h> {
     fake: FakeIommu<'h>,
     answers: Mutex<BTreeMap<usize, Result<bool, QueueError>>>,
     submissions: Mutex<Vec<Vec<Invalidation>>>,
-    /// Submissions asked about.
+    /// The submissions whose completion was polled.
     asked: Mutex<Vec<usize>>,
 }
 
@@ -47,13 +47,13 @@ impl<'h> Answering<'h> {
         std::mem::take(&mut self.submissions.lock().unwrap())
     }
 
-    /// Where a write by the device lands.
+    /// The memory that a write by the device reaches.
     fn write(&self, iova: Iova) -> Option<PhysAddr> {
         self.fake.access(DEVICE, iova, Rights::WRITE)
     }
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no memory is behind it.
 unsafe impl Iommu for Answering<'_> {
     type Ticket = (usize, Ticket);
 
@@ -102,7 +102,7 @@ fn failed(error: QueueError) -> Result<(), RawUnmapError> {
     Err(RawUnmapError::Commit(CommitError(error)))
 }
 
-/// Unmaps that are queued, and ranges in use, those among them.
+/// The number of queued unmaps, and of ranges in use, which include those of the queued unmaps.
 fn queued(domain: &Mac<'_>) -> (usize, usize) {
     let usage = domain.usage();
     assert_eq!((usage.queued_unmaps_max, usage.window_us_max), (FULL, Some(0)));
@@ -117,11 +117,11 @@ fn the_hardware_is_told_at_once_and_not_asked() {
         unmap(&domain, gone).unwrap();
         let command = Invalidation::Pages { domain: domain.id(), first: gone, mask: 0, leaf_only: true };
         assert_eq!((iommu.take_submissions(), iommu.take_asked()), (vec![vec![command]], vec![]));
-        assert_eq!(iommu.write(gone), Some(BUFFER), "the window is open");
+        assert_eq!(iommu.write(gone), Some(BUFFER), "the stale window is open");
         assert_eq!((queued(&domain), domain.due_us()), ((1, 1), Some(QUEUE_TIMEOUT_US)));
         assert_ne!(map(&domain), gone, "{}", portcullis::Rule::Reuse);
         host.advance_us(1);
-        assert_eq!(iommu.write(gone), None, "the hardware is done, asked or not");
+        assert_eq!(iommu.write(gone), None, "the hardware is done, polled or not");
         domain.tick().unwrap();
         assert_eq!((iommu.take_asked(), queued(&domain)), (vec![], (1, 2)), "not due");
         host.advance_us(QUEUE_TIMEOUT_US - 1);
@@ -143,13 +143,13 @@ fn a_batch_is_one_submission() {
         host.advance_us(QUEUE_TIMEOUT_US);
         domain.tick().unwrap();
         assert_eq!((iommu.take_asked(), queued(&domain)), (vec![0; 64], (0, 0)));
-        // Nothing to commit: nothing to tell.
+        // An empty batch submits nothing.
         domain.raw_batch().commit().unwrap();
         assert_eq!((iommu.take_submissions().len(), domain.due_us()), (0, None));
     });
 }
 
-/// Hardware may finish in any order. An address is back when its own submission is done, and not with another's.
+/// Hardware may finish in any order. An address is freed when its own submission is done, and not with another.
 #[test]
 fn what_is_done_out_of_order_waits_for_the_oldest() {
     on(48, |host, iommu, domain| {
@@ -181,11 +181,11 @@ fn a_full_queue_asks_for_the_oldest() {
         assert_eq!((iommu.take_asked(), queued(&domain)), (vec![], (FULL, FULL + 3)));
         unmap(&domain, more[0]).unwrap();
         assert_eq!((iommu.take_asked(), queued(&domain), host.now_us()), (vec![0], (FULL, FULL + 2), 0));
-        // Where it is not done, the unmap waits, with the hardware told already.
+        // If the oldest submission is not done, the unmap waits. Its own submission has been made already.
         iommu.fake.behave(Behaviour::Slow);
         unmap(&domain, more[1]).unwrap();
         assert_eq!((iommu.take_asked(), queued(&domain), host.now_us()), (vec![1, 1], (FULL, FULL + 1), 1));
-        // The one that found no room came last; a batch as large as the queue finds room too.
+        // A single unmap found the queue full last. A batch as large as the queue finds room too.
         let mut batch = domain.raw_batch();
         batch.unmap(IovaRange::new(more[2].pfn(), 1).unwrap()).unwrap();
         (1..64).for_each(|_| batch.unmap(IovaRange::new(map(&domain).pfn(), 1).unwrap()).unwrap());
@@ -195,7 +195,7 @@ fn a_full_queue_asks_for_the_oldest() {
     });
 }
 
-/// Sixteen KiB: three pages beside page 0.
+/// An address width of 16 KiB: three pages beside page 0.
 #[test]
 fn a_full_space_waits_for_what_is_on_its_way_back() {
     on(14, |host, iommu, domain| {
@@ -206,11 +206,12 @@ fn a_full_space_waits_for_what_is_on_its_way_back() {
         mapped.into_iter().for_each(|iova| unmap(&domain, iova).unwrap());
         assert_eq!((queued(&domain), host.now_us()), ((3, 3), 0));
         let pages = 2;
-        let large = domain.raw_map(BUFFER, pages * PAGE_SIZE, Access::DeviceWrites).expect("when they are joined");
+        let large =
+            domain.raw_map(BUFFER, pages * PAGE_SIZE, Access::DeviceWrites).expect("the freed ranges are joined");
         assert_eq!((large, queued(&domain), host.now_us()), (Iova::from_pfn(2), (0, 1), 1));
         assert_eq!(domain.due_us(), None);
         assert!(!iommu.fake.is_cached(domain.id(), mapped[1].pfn()), "{}", portcullis::Rule::Reuse);
-        // Where they never come, the request fails for that reason, in time.
+        // If the invalidations never complete, the request fails with that error, within the time limit.
         iommu.fake.behave(Behaviour::Silent);
         domain.unmap_raw(large, pages * PAGE_SIZE).unwrap();
         let begun_us = host.now_us();
@@ -221,8 +222,8 @@ fn a_full_space_waits_for_what_is_on_its_way_back() {
     });
 }
 
-/// Asserts what holds after the hardware has failed, in whatever way: what is queued stays out of use, no buffer goes back
-/// without an invalidation of the whole domain, and the first that succeeds frees all.
+/// Asserts the state after the hardware has failed in any way: queued addresses stay out of use, no buffer is handed
+/// back without an invalidation of the whole domain, and the first one that succeeds frees all of them.
 fn after_a_failure(host: &FakeHost, iommu: &Answering<'_>, domain: &Mac<'_>, kept: [Iova; 2], quarantined: usize) {
     iommu.answers.lock().unwrap().clear();
     assert_eq!(try_map(domain), Err(MapError::Poisoned));
@@ -237,8 +238,8 @@ fn after_a_failure(host: &FakeHost, iommu: &Answering<'_>, domain: &Mac<'_>, kep
     iommu.take_submissions();
     unmap(domain, kept[1]).expect("the hardware answers again");
     assert_eq!(iommu.take_submissions(), [[Invalidation::Domain(domain.id())]]);
-    assert_eq!(iommu.write(kept[1]), None, "waited for");
-    // Those whose commit failed are lost for good.
+    assert_eq!(iommu.write(kept[1]), None, "the unmap waited for the invalidation");
+    // Addresses whose commit failed are lost for good.
     assert_eq!((queued(domain), domain.due_us()), ((0, quarantined + 1), None));
     assert_eq!(try_map(domain), Err(MapError::Poisoned));
 }
@@ -254,7 +255,7 @@ fn a_submission_that_is_refused() {
     });
 }
 
-/// The buffer is back by then: that is what the design does not wait for. The address is not.
+/// The buffer has been handed back by then, since the design does not wait. The address has not been freed.
 #[test]
 fn a_submission_that_fails_later() {
     for asked_by_tick in [true, false] {
@@ -266,7 +267,7 @@ fn a_submission_that_fails_later() {
                 host.advance_us(QUEUE_TIMEOUT_US);
                 assert_eq!(domain.tick(), Err(CommitError(QueueError::Device)));
                 assert_eq!(queued(&domain), (1, 3));
-                assert_eq!(domain.due_us(), Some(2 * QUEUE_TIMEOUT_US), "again, but not at once");
+                assert_eq!(domain.due_us(), Some(2 * QUEUE_TIMEOUT_US), "due again, but not at once");
                 after_a_failure(host, iommu, &domain, kept, 0);
             } else {
                 let mapped: Vec<Iova> = (0..FULL).map(|_| map(&domain)).collect();
@@ -290,7 +291,7 @@ fn a_submission_that_is_never_answered() {
             iommu.fake.behave(Behaviour::Silent);
             fitting.iter().for_each(|iova| unmap(&domain, *iova).unwrap());
             if asked_by_tick {
-                // Ticks look and do not wait, until the time is up.
+                // Ticks poll and do not wait, until the time limit is reached.
                 while host.now_us() < INVALIDATION_TIMEOUT_US {
                     host.advance_us(QUEUE_TIMEOUT_US);
                     domain.tick().unwrap();
@@ -310,7 +311,8 @@ fn a_submission_that_is_never_answered() {
     }
 }
 
-/// Nobody asks, and nobody has to: the domain goes only when the hardware has forgotten it (S10).
+/// Even if no call polls these submissions, the domain's tables go back only when the hardware has lost the domain
+/// (S10).
 #[test]
 fn a_domain_goes_with_unmaps_that_nobody_asked_about() {
     for behaviour in [Behaviour::Prompt, Behaviour::Slow, Behaviour::Silent] {
@@ -319,12 +321,12 @@ fn a_domain_goes_with_unmaps_that_nobody_asked_about() {
             assert_eq!((iommu.write(gone), iommu.write(live)), (Some(BUFFER), Some(BUFFER)));
             iommu.fake.behave(behaviour);
             unmap(&domain, gone).unwrap();
-            // But for those that are kept for the next map: no hardware has seen them.
+            // Without the table pages that are kept for the next map: no hardware has seen these.
             let shown = host.frames_lent() - domain.tables_max(1);
             drop(domain);
             let reached = behaviour == Behaviour::Silent;
             assert_eq!((host.frames_lent(), iommu.take_asked()), (if reached { shown } else { 0 }, vec![]));
-            assert_eq!(iommu.write(live).is_some(), reached, "tables outlive a domain that hardware has not let go");
+            assert_eq!(iommu.write(live).is_some(), reached, "tables outlive a domain that the hardware still uses");
         });
     }
 }

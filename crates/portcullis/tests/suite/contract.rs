@@ -1,11 +1,12 @@
-//! What must not compile, and for what reason: nothing goes back without a proof, no proof is made but by the hardware's word or for
-//! a reason that has a name, and what could let a device through is unsafe to implement or to call.
+//! Programs that must not compile, each with the expected error: nothing goes back without a proof, a proof comes only
+//! from the hardware's answer or from a named reason, and everything that could let a device through is unsafe to
+//! implement or to call.
 
 use crate::compile_fail::{Case, check};
 
 const CASES: &[Case] = &[
     Case {
-        name: "an address goes back without a proof",
+        name: "an address is freed without a proof",
         program: "pub fn free<P: Platform, A: IovaAllocator<P>>(allocator: &A, host: &P, range: IovaRange, proof: &Proof) {
             let _ = proof;
             @
@@ -40,7 +41,7 @@ const CASES: &[Case] = &[
         says: "associated function `never_visible` is private",
     },
     Case {
-        name: "a caller's word needs no promise",
+        name: "a trusted proof needs no promise",
         program: "pub fn claim() -> Proof { @ }",
         wrong: "Proof::trusted()",
         right: "unsafe { Proof::trusted() }",
@@ -56,7 +57,7 @@ const CASES: &[Case] = &[
         says: "expected `Proof`, found `()`",
     },
     Case {
-        name: "an invalidation that is submitted and not waited for is taken for a proof",
+        name: "a submitted invalidation is taken for a proof before it is done",
         program: "pub fn told<I: Iommu>(iommu: &I, space: &AddressSpace<impl Platform, I>) -> Result<Proof, QueueError> {
             let _ = iommu;
             @
@@ -97,7 +98,7 @@ const CASES: &[Case] = &[
         says: "borrow of moved value: `buffer`",
     },
     Case {
-        name: "memory is mapped through the raw face without a promise",
+        name: "memory is mapped through the raw interface without a promise",
         program: "pub fn map<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, page: PhysAddr) -> Result<Iova, RawMapError> {
             @
         }",
@@ -133,7 +134,7 @@ const CASES: &[Case] = &[
         says: "open_domain` is unsafe and requires",
     },
     Case {
-        name: "another's domain is closed",
+        name: "a domain is closed without a promise",
         program: "pub fn close(iommu: &impl Iommu, id: DomainId) -> Result<(), AttachError> { @ }",
         wrong: "iommu.close_domain(id)",
         right: "unsafe { iommu.close_domain(id) }",
@@ -159,7 +160,7 @@ const CASES: &[Case] = &[
         says: "build` is unsafe and requires",
     },
     Case {
-        name: "an IOMMU says without a promise that all is done",
+        name: "an IOMMU reports completion without a promise",
         program: "pub struct Lying<I>(I);
             @ impl<I: Iommu> Iommu for Lying<I> {
                 type Ticket = ();
@@ -275,7 +276,7 @@ const CASES: &[Case] = &[
         says: "the trait `SharedBuffer` requires an `unsafe impl` declaration",
     },
     Case {
-        name: "memory that is lost hides among refusals",
+        name: "lost memory is handled as a refusal",
         program: "pub fn code(error: RawMapError) -> i32 { match error { RawMapError::Refused(_) => -22, @ } }",
         wrong: "",
         right: "RawMapError::Lost(_) => -5,",
@@ -292,7 +293,7 @@ const CASES: &[Case] = &[
         says: "unused `RawBatch` that must be used",
     },
     Case {
-        name: "a buffer is used with the device that need not bear it",
+        name: "a buffer that is not a `SharedBuffer` is used with the device",
         program: "pub fn use_it<B: @>(mapping: &Mapping<B>) -> usize { mapping.shared().segments().len() }",
         wrong: "DmaBuffer",
         right: "SharedBuffer",
@@ -300,7 +301,7 @@ const CASES: &[Case] = &[
         says: "the trait bound `B: SharedBuffer` is not satisfied",
     },
     Case {
-        name: "what leads to a domain does not promise that it is always the same one",
+        name: "a reference to a domain does not promise that it is always the same domain",
         program: "pub struct Flips<D: Design<P, I>, P: Platform, I: Iommu>(Domain<D, P, I>, Domain<D, P, I>);
             impl<D: Design<P, I>, P: Platform, I: Iommu> core::ops::Deref for Flips<D, P, I> {
                 type Target = Domain<D, P, I>;
@@ -317,7 +318,7 @@ const CASES: &[Case] = &[
         says: "the trait `DomainRef` requires an `unsafe impl` declaration",
     },
     Case {
-        name: "a batch is made of anything that derefs to a domain",
+        name: "a batch is made of any type that derefs to a domain",
         program: "pub fn batch<H: @>(handle: H) -> RawBatch<H> { RawBatch::new(handle) }",
         wrong: "core::ops::Deref<Target = DynDomain>",
         right: "DomainRef",
@@ -325,7 +326,7 @@ const CASES: &[Case] = &[
         says: "DomainRef` is not satisfied",
     },
     Case {
-        name: "what may be used on one thread only goes to another",
+        name: "a mapping of a buffer that is not `Send` goes to another thread",
         program: "fn send<T: Send>() {}
             pub fn domain<D: Design<P, I> + 'static, P: Platform + 'static, I: Iommu + 'static, B: DmaBuffer + @>() {
                 send::<Domain<D, P, I>>();

@@ -24,7 +24,7 @@ pub(crate) struct Steps {
     pub(crate) lines: usize,
 }
 
-/// The fake host, counting.
+/// The fake host, with counters.
 pub(crate) struct Counting<'h> {
     host: &'h FakeHost,
     steps: Mutex<Steps>,
@@ -35,7 +35,7 @@ impl<'h> Counting<'h> {
         Self { host, steps: Mutex::default() }
     }
 
-    /// Takes what was counted since this was last called.
+    /// Takes the counts since the last call.
     pub(crate) fn take(&self) -> Steps {
         std::mem::take(&mut self.steps.lock().expect("not poisoned"))
     }

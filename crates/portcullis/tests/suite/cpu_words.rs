@@ -1,4 +1,4 @@
-//! Words of CPUs that the host makes: in a kernel they lie in its area for each CPU, where one instruction changes them.
+//! CPU words that the host provides: in a kernel they lie in each CPU's own area, where one instruction changes them.
 
 use crate::raw_face::RawFace;
 use portcullis::designs::Portcullis;
@@ -9,11 +9,11 @@ use portcullis::table::{Entry, Frame};
 use portcullis::{Access, Domain, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The areas of the CPUs, at no even distance, as a kernel may have them. A domain has one piece of each.
+/// The areas of the CPUs, at uneven distances, as a kernel may have them. A domain has one piece of each.
 struct Areas {
     words: [AtomicU64; 256],
     in_use: AtomicUsize,
-    /// Additions by the host's own instruction.
+    /// Number of additions by the host's own instruction.
     added: AtomicUsize,
 }
 
@@ -45,7 +45,7 @@ impl Drop for OwnWords {
 
 struct Host<'h>(&'h FakeHost);
 
-// SAFETY: forwards to the fake; the test has one thread, so a load and a store are one step.
+// SAFETY: forwards to the fake. The test has one thread, so a load and a store act as one step.
 unsafe impl Platform for Host<'_> {
     type Lock<T: Send> = FakeLock<T>;
     type CpuWords = OwnWords;
@@ -113,7 +113,7 @@ fn streams_move_on_by_words_of_the_host() {
     let host = Host(&host);
     let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
     let before: Vec<u64> = AREAS.words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
-    // On two CPUs, which have a chunk each.
+    // On two CPUs, each with its own chunk.
     let mapped = [0, 2].map(|cpu| {
         run_on(cpu);
         [(); 3].map(|()| domain.raw_map(PhysAddr::new(0x5000), PAGE_SIZE, Access::DeviceWrites).expect("room").pfn())
@@ -127,13 +127,13 @@ fn streams_move_on_by_words_of_the_host() {
     let areas: Vec<usize> = [0, 2].iter().map(|cpu| AREA_OF[*cpu]).collect();
     assert!(
         changed.len() == 2 && changed.iter().zip(areas).all(|(word, area)| (area..area + CPU_WORDS).contains(word)),
-        "a word of each: {changed:?}"
+        "one word of each CPU: {changed:?}"
     );
-    assert!(AREAS.added.load(Ordering::Relaxed) >= 6, "by the instruction of the host");
+    assert!(AREAS.added.load(Ordering::Relaxed) >= 6, "the host's own instruction was used");
     for pfn in mapped.into_iter().flatten() {
         domain.unmap_raw(portcullis::Iova::from_pfn(pfn), PAGE_SIZE).expect("mapped");
     }
     assert_eq!(AREAS.in_use.load(Ordering::Relaxed), 1);
     drop(domain);
-    assert_eq!(AREAS.in_use.load(Ordering::Relaxed), 0, "they go back with the domain");
+    assert_eq!(AREAS.in_use.load(Ordering::Relaxed), 0, "the words go back with the domain");
 }

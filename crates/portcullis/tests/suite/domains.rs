@@ -1,4 +1,4 @@
-//! Domains that cannot be made, and devices that cannot be let in.
+//! Domains that cannot be made, and devices that cannot be attached.
 
 use crate::raw_face::{RawFace, open};
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
@@ -21,10 +21,10 @@ const fn segment(phys: u64, len: u64) -> Segment {
     Segment { phys: PhysAddr::new(phys), len }
 }
 
-/// An IOMMU that has no domain left.
+/// An IOMMU with no domain left.
 struct NoDomains<'h>(FakeIommu<'h>);
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no memory is behind it.
 unsafe impl Iommu for NoDomains<'_> {
     type Ticket = Ticket;
 
@@ -76,7 +76,7 @@ fn domains_that_cannot_be_made() {
     let none = DomainConfig::new(Protection::None);
     assert_eq!(refused::<Stock>(&none, all), NewDomainError::Protection);
     assert_eq!(refused::<Unprotected>(&strict, all), NewDomainError::Protection);
-    // Without protection, and without `unsafe`: such a domain lets devices reach what others protect.
+    // Without protection and without `unsafe`: such a domain would let devices reach all memory.
     assert_eq!(
         Domain::<Unprotected, _, _>::new(FakeIommu::new(&host), &host, Protection::None).err(),
         Some(NewDomainError::Unprotected)
@@ -85,14 +85,14 @@ fn domains_that_cannot_be_made() {
         assert_eq!(refused::<Stock>(&DomainConfig { address_bits: bits, ..strict }, all), NewDomainError::Width(bits));
     }
     for bits in [49, 64] {
-        // A device may be wider than its IOMMU: then the IOMMU's width counts.
+        // A device may have more address bits than its IOMMU: then the IOMMU's width counts.
         let config = DomainConfig { address_bits: bits, ..strict };
         let domain = Domain::<Stock, _, _>::with_config(FakeIommu::new(&host), &host, &config);
         assert!(domain.is_ok());
     }
     let narrow = Capabilities { four_level: false, ..all };
     {
-        // Three levels translate 39 bits, whatever the device could drive.
+        // Three levels translate 39 bits, whatever the device supports.
         let domain = Domain::<Stock, _, _>::with_config(FakeIommu::with_capabilities(&host, narrow), &host, &strict);
         let domain = domain.unwrap();
         let segments = [segment(0, PAGE_SIZE)];
@@ -144,7 +144,7 @@ fn devices_in_the_wrong_place() {
 /// Hands out one page that three levels of tables do not translate.
 struct Beyond;
 
-// SAFETY: it keeps its promises as one of 48 bits; that the domain has fewer is what is tried.
+// SAFETY: it keeps its promises for 48 bits. The test is that the domain has fewer.
 unsafe impl<P: Platform> IovaAllocator<P> for Beyond {
     fn allocate(&self, _platform: &P, _request: &IovaRequest) -> Result<IovaRange, MapError> {
         Ok(IovaRange::new(1 << 30, 1).expect("a range"))
@@ -161,7 +161,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Beyond {
     }
 }
 
-/// A design of that allocator.
+/// A design with that allocator.
 struct TooWide;
 
 impl DesignInfo for TooWide {
@@ -177,8 +177,8 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for TooWide {
     }
 }
 
-/// S1, S13: an address beyond the table would lead where another does. The map ends in a panic before anything is written, and the
-/// domain is poisoned.
+/// S1, S13: an address beyond the table would be translated as another address. The map panics before anything is
+/// written, and the domain is poisoned.
 #[test]
 fn an_address_beyond_the_table_is_not_mapped() {
     let host = FakeHost::default();
@@ -193,15 +193,15 @@ fn an_address_beyond_the_table_is_not_mapped() {
     assert_eq!(map(), Err(MapError::Poisoned));
 }
 
-/// S7: the pages of an identity map are in use, and said to be.
+/// S7: the table pages of an identity map are counted.
 #[test]
 fn the_tables_of_an_identity_map_are_counted() {
     let host = FakeHost::default();
     let memory = [segment(0x1000, 0x4000)];
     let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::None) };
-    // SAFETY: the fake's memory is nobody's.
+    // SAFETY: the fake's memory has no owner.
     let domain = unsafe { Domain::<Static, _, _>::unprotected(FakeIommu::new(&host), &host, &config) }.unwrap();
     let usage = domain.usage();
     assert_eq!((usage.table_pages, usage.live_ranges), (host.frames_lent(), 0));
-    assert_eq!(usage.table_pages, 4, "one of each level");
+    assert_eq!(usage.table_pages, 4, "one table page of each level");
 }

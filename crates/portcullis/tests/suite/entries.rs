@@ -1,5 +1,5 @@
-//! A design whose addresses are those of entries, exact to the byte: what a domain makes of it, by every face. Its hardware is a flat
-//! table in which each entry leads to a segment.
+//! A design whose addresses are entries, exact to the byte, in a domain, through every interface. Its hardware is a
+//! flat table in which each entry leads to a segment.
 
 use crate::raw_face::RawFace;
 use portcullis::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, Mapper, Usage};
@@ -16,13 +16,13 @@ use portcullis::{
 };
 use std::sync::{Arc, Mutex};
 
-/// As wide as rIOMMU's: 1 GiB.
+/// As large as an entry of rIOMMU: 1 GiB.
 const ENTRY_PAGES: u64 = 1 << 18;
 const ENTRY_BYTES: u64 = ENTRY_PAGES * PAGE_SIZE;
 const ENTRIES: usize = 16;
 const ADDRESSING: Addressing = Addressing::Entries { pages: ENTRY_PAGES };
 
-/// What an entry leads to, and the number of the first and of one past the last entry of its mapping.
+/// The segment and rights of an entry, and the numbers of the first and of one past the last entry of its mapping.
 #[derive(Clone, Copy)]
 struct Entry {
     segment: Segment,
@@ -30,12 +30,12 @@ struct Entry {
     mapping: (usize, usize),
 }
 
-/// The table. It is read at each access, so that nothing has to be invalidated.
+/// The table. It is read at each access, so that no invalidation is needed.
 #[derive(Clone, Default)]
 struct Table(Arc<Mutex<[Option<Entry>; ENTRIES]>>);
 
 impl Table {
-    /// Where a device gets to.
+    /// The physical address that a device reaches.
     fn reached(&self, iova: u64, rights: Rights) -> Option<PhysAddr> {
         let (number, offset) = ((iova / ENTRY_BYTES) as usize, iova % ENTRY_BYTES);
         let entry = (*self.0.lock().unwrap().get(number)?)?;
@@ -96,7 +96,7 @@ impl DesignInfo for ByEntry {
     };
 }
 
-// SAFETY: its addresses are as it says.
+// SAFETY: its addresses are as its description says.
 unsafe impl<P: Platform> Design<P, Table> for ByEntry {
     type Mapper = EntryMapper;
 
@@ -107,7 +107,7 @@ unsafe impl<P: Platform> Design<P, Table> for ByEntry {
 
 struct EntryMapper(Table);
 
-// SAFETY: an entry leads to its segment and nothing else from the map to the unmap.
+// SAFETY: from the map to the unmap, an entry leads to its segment and to nothing else.
 unsafe impl Mapper for EntryMapper {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let (segments, rights) = (request.segments(), request.access().rights());
@@ -137,7 +137,7 @@ unsafe impl Mapper for EntryMapper {
     }
 
     fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        assert!(revocation.is_empty(), "a revocation is committed where its unmaps were made");
+        assert!(revocation.is_empty(), "a revocation must be committed by the mapper of its unmaps");
         // SAFETY: the table has no cache.
         Ok(Committed::Lost(unsafe { Proof::trusted() }))
     }
@@ -201,7 +201,7 @@ fn domain(sub_page: SubPage) -> (Table, DynDomain) {
     (table, domain.erase().unwrap())
 }
 
-/// Exactly the bytes of a segment are in reach.
+/// Asserts that the device reaches exactly the bytes of a segment.
 fn assert_exact(table: &Table, iova: Iova, segment: Segment) {
     let reached = |offset: u64| table.reached(iova.as_u64().wrapping_add(offset), Rights::WRITE);
     for offset in [0, segment.len / 2, segment.len - 1] {
@@ -214,7 +214,7 @@ fn assert_exact(table: &Table, iova: Iova, segment: Segment) {
 fn addresses_of_entries_are_exact_to_the_byte() {
     for sub_page in SubPage::ALL {
         let (table, domain) = domain(sub_page);
-        assert_eq!(domain.sub_page(), SubPage::Expose, "no rest of a page is in reach, so nothing is done about it");
+        assert_eq!(domain.sub_page(), SubPage::Expose, "no rest of a page is within reach, so nothing has to be done");
         let one = segment(0x12_3456, 100);
         let iova = domain.raw_map(one.phys, one.len, Access::DeviceWrites).unwrap();
         assert_eq!(iova.as_u64() % ENTRY_BYTES, 0);
@@ -224,7 +224,7 @@ fn addresses_of_entries_are_exact_to_the_byte() {
         assert_eq!(table.reached(iova.as_u64(), Rights::WRITE), None);
         let refused = domain.unmap_raw(iova, one.len);
         assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(iova))));
-        // A limit, or an alignment, that any address meets.
+        // A limit and an alignment that any address meets.
         let met = MapOptions { limit: u64::MAX, alignment: 2, ..MapOptions::default() };
         let iova = domain.raw_map_with(one.phys, one.len, Access::DeviceWrites, &met).unwrap();
         assert_exact(&table, iova, one);
@@ -235,7 +235,7 @@ fn addresses_of_entries_are_exact_to_the_byte() {
 #[test]
 fn a_list_is_a_run_of_addresses_for_each_segment() {
     let (table, domain) = domain(SubPage::Expose);
-    // SAFETY: nothing is behind the addresses.
+    // SAFETY: no memory is behind the addresses.
     let map = || unsafe { domain.map_list(list(), Access::DeviceWrites, &MapOptions::default()) };
     let range = map().unwrap();
     for (index, one) in list().into_iter().enumerate() {
@@ -243,7 +243,7 @@ fn a_list_is_a_run_of_addresses_for_each_segment() {
         assert_eq!(iova.as_u64(), range.start().as_u64() + index as u64 * ENTRY_BYTES);
         assert_exact(&table, iova, one);
     }
-    // A part of it is refused; its first address alone is enough.
+    // A part of the mapping is refused. Its first address alone is enough.
     let second = Iova::new(range.start().as_u64() + ENTRY_BYTES);
     assert!(matches!(domain.unmap_raw_at(second), Err(RawUnmapError::Refused(UnmapError::Partial { .. }))));
     assert_eq!(domain.unmap_raw_at(range.start()), Ok(range));
@@ -259,12 +259,12 @@ fn a_list_is_a_run_of_addresses_for_each_segment() {
     assert!(matches!(map(), Err(RawMapError::Refused(MapError::Exhausted { .. }))));
 }
 
-/// A driver finds the segments of its list by number, so each has an entry of its own, even where two touch.
+/// A driver finds the segments of its list by number, so each has its own entry, even if two are adjacent.
 #[test]
 fn segments_that_touch_stay_apart() {
     let (table, domain) = domain(SubPage::Expose);
     let touching = [segment(0x7010, 0xff0), segment(0x8000, PAGE_SIZE), segment(0x9000, 64)];
-    // SAFETY: nothing is behind the addresses.
+    // SAFETY: no memory is behind the addresses.
     let range = unsafe { domain.map_list(touching, Access::DeviceWrites, &MapOptions::default()) }.unwrap();
     assert_eq!(range.pages(), 3 * ENTRY_PAGES);
     for (index, one) in touching.into_iter().enumerate() {
@@ -278,7 +278,7 @@ fn segments_that_touch_stay_apart() {
     domain.unmap(mapping).unwrap();
 }
 
-/// A demand is met by every entry or by none: where the memory lies in its page has nothing to do with it.
+/// Every entry meets a constraint or none does: the offset of the memory in its page makes no difference.
 #[test]
 fn what_not_every_entry_meets_cannot_be_placed() {
     let (table, domain) = domain(SubPage::Expose);
@@ -307,15 +307,15 @@ fn what_not_every_entry_meets_cannot_be_placed() {
         let refused = domain.raw_map_with(one.phys, one.len, Access::DeviceWrites, &options);
         assert_eq!(refused, Err(MapError::Unplaceable), "{options:?}");
     }
-    // Two entries: which of them begin where, no request says.
+    // Two entries: the request does not say which of them begins where.
     let list = [segment(0x7000, 64), segment(0x9000, 64)];
     for boundary in [2 * ENTRY_BYTES, 1 << 48] {
         let options = MapOptions { boundary: Some(boundary), ..any };
-        // SAFETY: nothing is behind the addresses.
+        // SAFETY: no memory is behind the addresses.
         let refused = unsafe { domain.map_list(list, Access::DeviceWrites, &options) };
         assert_eq!(refused, Err(MapError::Unplaceable.into()));
     }
-    // What is no demand at all still has a name.
+    // An invalid constraint gets a specific error.
     for (options, error) in [
         (MapOptions { limit: 5, ..any }, MapError::BadLimit(5)),
         (MapOptions { alignment: 3, ..any }, MapError::BadAlignment(3)),

@@ -1,4 +1,5 @@
-//! A domain whose design is chosen at run time: everything that an adapter needs of it, under every design, from a `static`.
+//! A domain whose design is chosen at run time: all functions that an adapter needs, under every design, from a
+//! `static`.
 
 use crate::raw_face::RawFace;
 use portcullis::designs::DesignId;
@@ -14,7 +15,7 @@ use portcullis::{
 use std::sync::{Arc, OnceLock};
 
 const DEVICE: SourceId = SourceId(7);
-/// What designs map that map all of it.
+/// The memory, for designs that map all of it.
 const MEMORY: [Segment; 1] = [Segment { phys: PhysAddr::new(0), len: 64 << 20 }];
 
 #[derive(Debug)]
@@ -40,7 +41,7 @@ fn open(design: DesignId, protection: Protection) -> (&'static FakeHost, &'stati
     let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
     let config = DomainConfig { memory: &MEMORY, ..DomainConfig::new(protection) };
     let domain = match protection {
-        // SAFETY: the memory is none.
+        // SAFETY: no memory is behind the IOMMU.
         Protection::None => unsafe { DynDomain::open_unprotected(design, iommu, host, &config) },
         _ => DynDomain::open(design, iommu, host, &config),
     };
@@ -60,14 +61,14 @@ fn a_design_that_is_chosen_at_run_time_does_what_it_does() {
             let iova = domain.raw_map(phys, len, Access::DeviceWrites).expect("room");
             assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(phys), "{} {protection}", info.id);
             domain.unmap_raw(iova, len).expect("mapped");
-            // A batch that is kept anywhere, as C keeps one.
+            // A batch that lies anywhere, such as in memory of a C caller.
             let mut batch = Box::new(Revocation::new());
             for pfn in [0x200, 0x300] {
                 let iova = domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceReads).expect("room");
                 domain.unmap_raw_into(a_page(iova), &mut batch).expect("mapped");
             }
             domain.commit_raw(&mut batch).expect("the hardware answers");
-            assert_eq!(domain.commit_raw(&mut batch), Ok(()), "it is empty, and may be used anew");
+            assert_eq!(domain.commit_raw(&mut batch), Ok(()), "it is empty, and may be used again");
             domain.tick().expect("the hardware answers");
             assert!(domain.due_us().is_none() || !info.physical_addresses(), "{}: there is nothing to flush", info.id);
             domain.detach(DEVICE).expect("attached");
@@ -95,7 +96,7 @@ fn the_typed_face_and_rings_work_through_it() {
     }
 }
 
-/// A mapping outlives the type that it was made by.
+/// A mapping outlives the type of the domain that made it.
 #[test]
 fn a_domain_keeps_its_mappings_when_its_type_is_erased() {
     let host: &FakeHost = Box::leak(Box::default());
@@ -109,7 +110,7 @@ fn a_domain_keeps_its_mappings_when_its_type_is_erased() {
     domain.unmap(mapping).expect("mapped here");
 }
 
-/// The checks of `with_config`, and a revocation of one domain that is shown to another.
+/// The checks of `with_config`, and the commit of a revocation at a domain other than its own.
 #[test]
 fn what_cannot_be_is_refused() {
     let host: &FakeHost = Box::leak(Box::default());
@@ -134,10 +135,10 @@ fn what_cannot_be_is_refused() {
     let wrong = other.unmap_raw_into(a_page(second), &mut batch);
     assert_eq!(wrong, Err(UnmapError::WrongDomain));
     one.commit_raw(&mut batch).expect("the hardware answers");
-    other.unmap_raw(second, PAGE_SIZE).expect("as it was");
+    other.unmap_raw(second, PAGE_SIZE).expect("it is still mapped");
 }
 
-/// What `Hal` of virtio-drivers needs: it has no self, so its domain is in a static.
+/// The use by `Hal` of virtio-drivers: its functions have no `self`, so its domain is in a static.
 #[test]
 fn it_fits_into_a_static() {
     static DOMAIN: OnceLock<Arc<DynDomain>> = OnceLock::new();

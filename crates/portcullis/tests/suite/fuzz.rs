@@ -1,4 +1,4 @@
-//! Long scripts of random operations on random designs, on random machines, with the adversary listening.
+//! Long scripts of random operations on random designs and random machines, with the checker's malicious device.
 
 use crate::checker::script;
 use crate::fuzzing::fuzz;
@@ -13,9 +13,10 @@ use std::ops::Range;
 
 /// Scripts of a run, unless the environment says otherwise.
 const CASES: u64 = 24;
-/// Operations of a script. The first breaches of a bound come after more than the properties' scripts have.
+/// Operations of a script. More than in the scripts of the properties: the first breaches of a bound come later than
+/// these end.
 const LENGTH: Range<usize> = 50..400;
-/// Counts that parameters are given, where the design takes them: few, since few are crowded.
+/// Upper bound of the counts that parameters get, if the design accepts them. It is small, so that limits are reached.
 const COUNT_MAX: u64 = 64;
 
 #[test]
@@ -23,7 +24,7 @@ fn long_scripts_keep_the_rules_under_any_parameters() {
     let cached = Cell::new(0);
     let strategy = (choice(), machine(), script(LENGTH));
     fuzz("scripts", CASES, &strategy, |((choice, protection), machine, script)| {
-        let choice = Choice::parse(&choice).expect("written as the design describes it");
+        let choice = Choice::parse(&choice).expect("the choice follows the design's description");
         match Subject::from(choice.design).check(choice.options, &machine, protection, &script) {
             Ok(tally) => cached.set(cached.get() + tally.cached_before_unmap),
             Err((rule, what)) => panic!("{choice} {protection}: {rule:?}: {what}"),
@@ -45,7 +46,7 @@ fn choice() -> impl Strategy<Value = (String, Protection)> {
     })
 }
 
-/// A parameter as it is written, or not given.
+/// A parameter as it is written, or none.
 fn parameter(info: &'static OptionInfo) -> impl Strategy<Value = Option<String>> {
     let key = info.key;
     let value = match &info.kind {

@@ -1,4 +1,4 @@
-//! What is on the heap, by thread: nothing of a domain stays there when it goes.
+//! Counts the bytes on the heap, by thread: nothing of a domain stays there when it is dropped.
 
 use crate::raw_face::{RawFace, open};
 use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
@@ -11,7 +11,7 @@ use portcullis::{Access, DomainConfig, PAGE_SIZE, PhysAddr, Protection, Segment}
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The allocator of `std`, which counts, and refuses what it is told to.
+/// The allocator of `std`, which counts, and refuses requests as it is told.
 struct Counting;
 
 #[global_allocator]
@@ -20,33 +20,33 @@ static COUNTING: Counting = Counting;
 thread_local! {
     /// Bytes that this thread has allocated, less those that it has freed.
     static BYTES: Cell<isize> = const { Cell::new(0) };
-    /// What is going on, where the library is being watched.
+    /// The state of the watch, while the library is being watched.
     static WATCH: Cell<Option<Watch>> = const { Cell::new(None) };
 }
 
-/// The library is being watched.
+/// A watch on the library's requests for memory.
 #[derive(Clone, Copy)]
 struct Watch {
-    /// What its caller may do.
+    /// Whether the library's caller may sleep.
     caller: Context,
-    /// It has said that it asks the heap for memory.
+    /// Whether the library has announced the current request to the heap.
     has_said: bool,
-    /// What is not its own runs: a fake.
+    /// Whether code outside the library is running: a fake.
     is_elsewhere: bool,
-    /// Requests for memory so far.
+    /// Number of requests for memory so far.
     asked: usize,
-    /// The one that is refused.
+    /// The number of the request that is refused.
     refused: usize,
-    /// All are.
+    /// Whether all requests are refused.
     refuses_all: bool,
-    /// Requests that were not announced, or not as they should have been.
+    /// Requests that were not announced, or announced wrongly.
     wrong: usize,
-    /// Bytes that it has on the heap.
+    /// Bytes of the library on the heap.
     bytes: isize,
 }
 
 impl Watch {
-    /// Whether another request for memory, of which the host was told this, is granted.
+    /// Whether another request for memory, announced to the host with `said`, is granted.
     fn grants(said: Option<Context>) -> bool {
         let Some(mut watch) = WATCH.get() else { return true };
         let is_right = said.is_some_and(|said| said == Context::Atomic || watch.caller == Context::MaySleep);
@@ -57,7 +57,8 @@ impl Watch {
     }
 }
 
-/// Watches the library from now on, on this thread: its request for memory number `refused` is refused, none at zero.
+/// Watches the library on this thread from now on. Its request for memory number `refused` is refused; none if that is
+/// 0.
 pub(crate) fn watch(refused: usize) {
     let caller = Context::MaySleep;
     WATCH.set(Some(Watch {
@@ -72,12 +73,13 @@ pub(crate) fn watch(refused: usize) {
     }));
 }
 
-/// From now on the library is given no memory.
+/// Refuses all requests of the library from now on.
 pub(crate) fn refuse_all() {
     WATCH.set(WATCH.get().map(|watch| Watch { refuses_all: true, ..watch }));
 }
 
-/// How often it has asked for memory while it was watched, and how often it has not said so, or said that it may sleep where its caller may not.
+/// Ends the watch. Returns how many requests the library made, and how many of them it did not announce, or announced
+/// as one that may sleep although its caller must not.
 pub(crate) fn end_watch() -> (usize, usize) {
     WATCH.take().map_or((0, 0), |watch| (watch.asked, watch.wrong))
 }
@@ -100,18 +102,18 @@ pub(crate) fn library<R>(caller: Context, act: impl FnOnce() -> R) -> R {
     while_watched(|watch| (watch.caller, watch.is_elsewhere, watch.has_said) = (caller, false, false), act)
 }
 
-/// What the library calls, and what is no part of it.
+/// Runs code outside the library that the library calls.
 pub(crate) fn elsewhere<R>(act: impl FnOnce() -> R) -> R {
     while_watched(|watch| watch.is_elsewhere = true, act)
 }
 
-/// The library has said that it asks the heap for memory, in this context.
+/// The library has announced a request to the heap, in this context.
 pub(crate) fn said<R>(context: Context, act: impl FnOnce() -> R) -> R {
     let is_wrong = |watch: &Watch| context == Context::MaySleep && watch.caller == Context::Atomic;
     while_watched(|watch| (watch.has_said, watch.wrong) = (true, watch.wrong + usize::from(is_wrong(watch))), act)
 }
 
-/// The library asks for a table page, in this context. Whether it is to have one.
+/// The library requests a table page, in this context. Returns whether it gets one.
 pub(crate) fn grants_page(context: Context) -> bool {
     Watch::grants(Some(context))
 }
@@ -123,7 +125,7 @@ fn count(bytes: isize) {
     }
 }
 
-/// Whether the heap gives memory now.
+/// Whether the heap grants a request now.
 fn grants() -> bool {
     match WATCH.get() {
         Some(Watch { is_elsewhere: false, has_said, .. }) => Watch::grants(has_said.then_some(Context::Atomic)),
@@ -131,7 +133,7 @@ fn grants() -> bool {
     }
 }
 
-/// Bytes that the library has on the heap since it was watched.
+/// Bytes that the library has put on the heap since the watch began.
 pub(crate) fn bytes() -> isize {
     WATCH.get().map_or(0, |watch| watch.bytes)
 }
@@ -163,7 +165,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// A domain comes, maps what takes many tables and addresses, and goes. Returns what it said of its records.
+/// Opens a domain, makes mappings that need many table pages and addresses, and drops it. Returns the size of its
+/// records that the domain reported.
 struct Peak<'h> {
     host: &'h FakeHost,
     iommu: &'h FakeIommu<'h>,
@@ -205,7 +208,7 @@ fn a_domain_leaves_nothing_on_the_heap() {
                 let iommu = FakeIommu::new(&host);
                 design.visit(Peak { host: &host, iommu: &iommu, protection: *protection })
             };
-            // What is made once for each thread or process comes now.
+            // Memory that is allocated once for each thread or process is allocated now.
             run();
             let before = BYTES.get();
             let records = run();

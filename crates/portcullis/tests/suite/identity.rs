@@ -1,5 +1,6 @@
-//! Dynamic identity mapping (ATC'15, §4.1): where pages are mapped, what sends them to the fourth region, and that the last
-//! unmap of a page, and no other, takes it away. All that one design has of its own, and so longer than other files.
+//! Dynamic identity mapping (ATC'15, §4.1): the addresses of pages, the conditions under which a mapping goes to the
+//! fourth region, and that only the last unmap of a page clears its translation. The file has all that is special to
+//! one design and is longer than others.
 
 use crate::interrupted::{Interrupted, Moment};
 use crate::raw_face::RawFace;
@@ -44,12 +45,12 @@ fn range(first_pfn: u64, pages: u64) -> IovaRange {
     IovaRange::new(first_pfn, pages).expect("written down as one")
 }
 
-/// Where the device gets by reading and by writing.
+/// The memory that the device reaches by reading and by writing.
 fn reach(iommu: &FakeIommu<'_>, iova: Iova) -> [Option<PhysAddr>; 2] {
     [Rights::READ, Rights::WRITE].map(|rights| iommu.access(DEVICE, iova, rights))
 }
 
-/// The command for a page of `domain`.
+/// The command for one page of `domain`.
 fn one_page(domain: &On<'_>, iova: Iova) -> Invalidation {
     Invalidation::Pages { domain: domain.id(), first: Iova::from_pfn(iova.pfn()), mask: 0, leaf_only: true }
 }
@@ -73,7 +74,8 @@ fn an_address_is_the_physical_one_with_the_rights_in_front() {
     }
 }
 
-/// S5: mappings of a page with different rights have entries of their own, and none ever has more than was asked for.
+/// S5: mappings of a page with different rights have separate entries, and no entry has more rights than were
+/// requested.
 #[test]
 fn rights_do_not_add_up() {
     strict(|iommu, domain| {
@@ -103,7 +105,7 @@ fn the_last_unmap_invalidates() {
         assert_eq!(iommu.take_commands(), [one_page(&domain, iovas[1])]);
         assert_eq!((reach(iommu, iovas[0]), domain.usage().live_ranges), ([None, None], 0));
 
-        // Of three pages one stays: a command for all of them, since two have gone.
+        // Of three pages, one stays mapped. One command covers all of them, because two are gone.
         let whole = domain.raw_map(page(0x10), 3 * PAGE_SIZE, WRITES).unwrap();
         let middle = domain.raw_map(page(0x11), 1, WRITES).unwrap();
         domain.unmap_raw(whole, 3 * PAGE_SIZE).unwrap();
@@ -114,27 +116,27 @@ fn the_last_unmap_invalidates() {
     });
 }
 
-/// Whether the device sees it in the fourth region.
+/// Whether an address lies in the fourth region.
 fn in_fourth(iova: Iova, bits: u8) -> bool {
     iova.as_u64() < 1 << (bits - 2)
 }
 
 #[test]
 fn what_cannot_be_mapped_at_its_own_address() {
-    // Two pages that are reserved for writes of the device, and are not for reads.
+    // Two pages that are reserved for writes of the device, but not for reads.
     let reserved = [range((2 << 18) + 0x100, 2)];
     let config = DomainConfig { address_bits: 32, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     with_config(&config, |_, iommu, domain| {
         let map = |phys, len, access| domain.raw_map(PhysAddr::new(phys), len, access).unwrap();
         let cases = [
-            // Reserved by the firmware: not for reads, and not beside.
+            // Reserved by the firmware: not for reads, and not beside the range.
             (0x10_0000, 1, WRITES, true),
             (0xf_f000, 0x1001, WRITES, true),
             (0x10_1000, 0x1000, WRITES, true),
             (0x10_0000, 0x2000, READS, false),
             (0xf_f000, 0x1000, WRITES, false),
             (0x10_2000, 1, WRITES, false),
-            // The interrupt range, were it mapped for both.
+            // The interrupt range, if it were mapped for both.
             (0x3ee0_0000, 1, BOTH, true),
             (0x3eef_ffff, 1, BOTH, true),
             (0x3eef_ffff, 2, BOTH, true),
@@ -142,7 +144,7 @@ fn what_cannot_be_mapped_at_its_own_address() {
             (0x3ef0_0000, 1, BOTH, false),
             // Page 0 is reserved in the fourth region only.
             (0, 1, READS, false),
-            // As high as a region reaches, and higher.
+            // The last bytes that a region covers, and then bytes behind its end.
             (0x3fff_f000, 0x1000, BOTH, false),
             (0x3fff_f000, 0x1001, BOTH, true),
             (1 << 40, 1, READS, true),
@@ -155,7 +157,7 @@ fn what_cannot_be_mapped_at_its_own_address() {
             domain.unmap_raw(iova, len).unwrap();
             assert_eq!(reach(iommu, iova), [None, None]);
         }
-        // Several segments, even if they were contiguous.
+        // Several segments go to the fourth region, even if they are contiguous.
         let segments =
             [(0x5000, 0x1000), (0x6000, 0x800)].map(|(phys, len)| Segment { phys: PhysAddr::new(phys), len });
         let list = domain.raw_map_request(&Request::new(&segments, READS).unwrap()).unwrap();
@@ -177,12 +179,12 @@ fn two_bits_must_leave_a_page() {
     assert_eq!(domain(13).err(), Some(NewDomainError::Width(13)));
     let domain = domain(14).unwrap();
     assert_eq!(domain.raw_map(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(3)));
-    // The fourth region is page 0.
+    // Page 0 is the whole fourth region.
     assert_eq!(domain.raw_map(page(1), 1, BOTH), Err(MapError::Exhausted { pages: 1, limit_bits: 12 }));
 }
 
-/// The 1024th mapping of a page finds no room in its count, and has an address of its own. Where a page of several is full, none
-/// is counted.
+/// The 1024th mapping of a page does not fit in the page's count, and gets an address in the fourth region. If one of
+/// several pages is full, none of them is counted.
 #[test]
 fn what_is_mapped_too_often_goes_to_the_fourth_region() {
     strict(|iommu, domain| {
@@ -197,14 +199,14 @@ fn what_is_mapped_too_often_goes_to_the_fourth_region() {
         let both = domain.raw_map(beside, 2 * PAGE_SIZE, WRITES).unwrap();
         assert!(in_fourth(both, 48), "{both}");
         let free = domain.raw_map(full, PAGE_SIZE, READS).unwrap();
-        assert!(!in_fourth(free, 48), "another count: {free}");
+        assert!(!in_fourth(free, 48), "reads have another count: {free}");
         assert_eq!(domain.usage().live_ranges as u64, SHARES_MAX + 3);
         let not_mapped = Iova::from_pfn(shared.pfn() - 1);
         assert_eq!(
             domain.unmap_raw(not_mapped, 2 * PAGE_SIZE),
             Err(RawUnmapError::Refused(UnmapError::NotMapped(not_mapped)))
         );
-        // One less: there is room again.
+        // With one mapping less, there is room again.
         domain.unmap_raw(shared, PAGE_SIZE).unwrap();
         assert_eq!(map(), shared);
         assert_eq!(iommu.take_commands(), []);
@@ -215,8 +217,9 @@ fn what_is_mapped_too_often_goes_to_the_fourth_region() {
     });
 }
 
-/// A page becomes full while a map is under way: two pages are counted, and the second's last other mapping has gone meanwhile,
-/// which left its invalidation to this one. When the map returns, at another address, the device has lost that page (S2).
+/// A page becomes full during a map: two pages have been counted, and meanwhile the last other mapping of the second
+/// was unmapped, without an invalidation because of this map. When the map returns another address, the device has lost
+/// that page (S2).
 #[test]
 fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
     static DOMAIN: OnceLock<Domain<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
@@ -233,7 +236,7 @@ fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
         }
         *SEEN.lock().unwrap() += 1;
         let other = |phys| domain.raw_map(phys, PAGE_SIZE, WRITES).unwrap();
-        // At the second part of the map, which comes after that of `second` alone.
+        // The second part of the map, after the earlier map of `second` alone.
         if *SEEN.lock().unwrap() == 3 {
             for _ in 0..SHARES_MAX {
                 other(last);
@@ -241,7 +244,7 @@ fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
             let iova = Iova::new(1 << 47 | second.as_u64());
             assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(second));
             domain.unmap_raw(iova, PAGE_SIZE).unwrap();
-            assert_eq!(iommu.take_commands(), [], "the other mapping has it");
+            assert_eq!(iommu.take_commands(), [], "the page is still counted for the other mapping");
         }
     };
     let interrupted: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, Box::leak(Box::new(handler)))));
@@ -258,8 +261,8 @@ fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
     assert_eq!(domain.usage().live_ranges as u64, SHARES_MAX + 1);
 }
 
-/// Somebody unmaps a page of a mapping while its proper unmap is under way. That one is refused, and the other pages are in reach
-/// again, also where the hardware has noted that they were absent.
+/// A wrong unmap takes a page of a mapping during the proper unmap. The proper one is then refused, and the device
+/// reaches the other pages again, even if the hardware has cached that they were absent.
 #[test]
 fn an_unmap_that_meets_a_wrong_one_half_way_changes_nothing() {
     static DOMAIN: OnceLock<Domain<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
@@ -291,7 +294,7 @@ fn an_unmap_that_meets_a_wrong_one_half_way_changes_nothing() {
     assert_eq!(iommu.access(DEVICE, at(last), Rights::READ), None);
 }
 
-/// What can be refused is, and changes nothing; what cannot be told from a proper unmap is not (S6, declared).
+/// Wrong unmaps are refused and change nothing, except those that look like a proper unmap: the declared breach of S6.
 #[test]
 fn unmaps_of_what_is_not_mapped() {
     strict(|iommu, domain| {
@@ -302,10 +305,10 @@ fn unmaps_of_what_is_not_mapped() {
             range(first + 1, 2),
             range(first, 3),
             range(first, 600),
-            // The same memory, for others.
+            // The same memory, for other accesses.
             range(first - region, 2),
             range(first + region, 2),
-            // From one region into the next, or all of them, and beyond.
+            // Across a region's end, over several regions, and beyond all of them.
             range(2 * region - 1, 2),
             range(3 * region - 1, 2),
             range(region - 1, 2),
@@ -323,12 +326,12 @@ fn unmaps_of_what_is_not_mapped() {
             assert_eq!(domain.usage(), before, "{range}");
         }
         assert_eq!(reach(iommu, iova), [None, Some(page(0x3ff))]);
-        // The last page of one region and the first of the next are neighbours, and not of one mapping.
+        // The last page of one region and the first of the next are adjacent, but belong to different mappings.
         let border = domain.raw_map(page(region - 1), PAGE_SIZE, WRITES).unwrap();
         assert_eq!(domain.raw_map(page(0), PAGE_SIZE, BOTH), Ok(Iova::from_pfn(border.pfn() + 1)));
         let refused = domain.unmap_raw(border, 2 * PAGE_SIZE);
         assert_eq!(refused, Err(RawUnmapError::Refused(UnmapError::NotMapped(border))));
-        // The declared breach: a part passes.
+        // The declared breach: an unmap of a part succeeds.
         domain.unmap_raw(Iova::from_pfn(first + 1), PAGE_SIZE).unwrap();
         assert_eq!(reach(iommu, Iova::from_pfn(first + 1)), [None, None]);
         assert_eq!(
@@ -338,10 +341,10 @@ fn unmaps_of_what_is_not_mapped() {
     });
 }
 
-/// A page of a page's own.
+/// A buffer of one page, or of half a page.
 struct Page([Segment; 1]);
 
-// SAFETY: no memory at all: only the fake IOMMU ever “reaches” it.
+// SAFETY: it has no memory; only the fake IOMMU “reaches” it.
 unsafe impl DmaBuffer for Page {
     fn segments(&self) -> &[Segment] {
         &self.0
@@ -353,7 +356,8 @@ fn half(half: u64) -> Page {
     Page([Segment { phys: PhysAddr::new(0x9000 + 2048 * half), len: 2048 }])
 }
 
-/// Unmaps with nothing to invalidate take their places in a batch like all others, and give their buffers back with it.
+/// In a batch, an unmap that has nothing to invalidate takes a place like any other, and hands back its buffer with the
+/// batch.
 #[test]
 fn batches_of_shared_pages() {
     with_config(&DomainConfig::new(Protection::Strict), |host, iommu, domain| {
@@ -371,7 +375,7 @@ fn batches_of_shared_pages() {
         assert_eq!(batch.commit().unwrap().len(), BATCH_MAX);
         assert_eq!((iommu.take_commands(), domain.usage().live_ranges), (vec![], 1));
 
-        // Another domain's mappings are refused, also by a batch that holds nothing to invalidate.
+        // A mapping of another domain is refused, also by a batch that has nothing to invalidate.
         let other = On::new(iommu, host, Protection::Strict).unwrap();
         let [shared, foreign] = [domain.map(half(1), WRITES), other.map(half(1), WRITES)];
         let (Ok(shared), Ok(foreign)) = (shared, foreign) else { panic!("room") };
@@ -383,7 +387,7 @@ fn batches_of_shared_pages() {
         assert!(other.unmap(foreign.value).is_ok());
         iommu.take_commands();
 
-        // One that is the last and one that is not, under one commit.
+        // One commit with the last unmap of a page and one that is not the last.
         let shared = domain.map(half(0), WRITES).ok().expect("room");
         let mut batch = domain.batch();
         assert!(batch.unmap(refused.value).is_ok() && batch.unmap(shared).is_ok());
@@ -393,7 +397,8 @@ fn batches_of_shared_pages() {
     });
 }
 
-/// Mapped again before the flush, a page has the address that it had, and the flush does it no harm. Only last unmaps wait.
+/// A page that is mapped again before the flush has the same address, and stays mapped after the flush. Only last
+/// unmaps wait.
 #[test]
 fn deferred_unmaps_of_pages_that_are_mapped_again() {
     with_config(&DomainConfig::new(Protection::Deferred), |host, iommu, domain| {
@@ -404,9 +409,9 @@ fn deferred_unmaps_of_pages_that_are_mapped_again() {
         let iova = map();
         assert_eq!((map(), reach(iommu, iova)), (iova, [None, Some(phys)]));
         unmap(iova);
-        assert_eq!(usage(), (0, 1), "another mapping has it, so it is over");
+        assert_eq!(usage(), (0, 1), "another mapping has the page, so nothing waits");
         unmap(iova);
-        assert_eq!((usage(), reach(iommu, iova)), ((1, 1), [None, Some(phys)]), "in the window");
+        assert_eq!((usage(), reach(iommu, iova)), ((1, 1), [None, Some(phys)]), "in the stale window");
         assert_eq!(map(), iova);
         unmap(iova);
         assert_eq!((map(), usage()), (iova, (2, 3)));
@@ -422,7 +427,7 @@ fn deferred_unmaps_of_pages_that_are_mapped_again() {
     });
 }
 
-/// Mapped on one CPU and unmapped on another: the parts of the count wrap, and their sum is right.
+/// Pages that are mapped on one CPU and unmapped on another: the counts of the CPUs wrap, and their sum is right.
 #[test]
 fn mappings_are_counted_across_cpus() {
     strict(|_, domain| {
@@ -442,7 +447,8 @@ fn mappings_are_counted_across_cpus() {
     });
 }
 
-/// S11: what needs no invalidation comes back from hardware that has failed; the last buffer of the page does not.
+/// S11: with failing hardware, a buffer that needs no invalidation is handed back, and the last buffer of the page is
+/// not.
 #[test]
 fn the_last_unmap_fails_with_the_hardware() {
     strict(|iommu, domain| {
@@ -459,7 +465,7 @@ fn the_last_unmap_fails_with_the_hardware() {
     });
 }
 
-/// S9: a reserved range across the end of the fourth region is kept out of it, and out of the first of the others.
+/// S9: a range that is reserved across the end of the fourth region is handed out neither there nor in the next region.
 #[test]
 fn a_range_reserved_across_the_end_of_the_fourth_region() {
     const BITS: u8 = 32;
@@ -475,7 +481,7 @@ fn a_range_reserved_across_the_end_of_the_fourth_region() {
                 assert_eq!(in_fourth(iova, BITS), pfn < behind, "{pfn}");
                 assert_eq!(reach(iommu, iova), [Some(page(pfn)), None]);
             }
-            // Two segments have their place in the fourth, which is filled from its end.
+            // Requests of two segments go to the fourth region, which is filled from its end.
             let segments = [10, 20].map(|pfn| Segment { phys: page(pfn), len: PAGE_SIZE });
             let request = Request::new(&segments, WRITES).expect("a request");
             for _ in 0..8 {
@@ -486,7 +492,7 @@ fn a_range_reserved_across_the_end_of_the_fourth_region() {
     }
 }
 
-/// S7: the magazines of the fourth region go back when it is time.
+/// S7: the fourth region gives back surplus magazines when a tick is due.
 #[test]
 fn the_fourth_region_gives_back_what_it_keeps() {
     let host = FakeHost::default();
@@ -499,7 +505,7 @@ fn the_fourth_region_gives_back_what_it_keeps() {
         domain.unmap_raw(taken.start(), taken.pages() * PAGE_SIZE).expect("mapped");
     }
     let kept = domain.usage().kept_ranges;
-    let due_us = domain.due_us().expect("too much is kept");
+    let due_us = domain.due_us().expect("a tick is due");
     host.advance_us(due_us + 1);
     domain.tick().expect("the hardware answers");
     assert!(domain.usage().kept_ranges < kept, "{kept} are kept");

@@ -1,5 +1,5 @@
-//! Where an unmap does nothing and a map invalidates what it was given: what the device reaches, for how long, and in which
-//! order (ATC'15, §3.4, on Solaris).
+//! Designs whose unmaps do nothing and whose maps invalidate their new addresses: what the device reaches, for how
+//! long, and in which order (ATC'15, §3.4, on Solaris).
 
 use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
@@ -57,7 +57,7 @@ fn a_map_sends_one_command_and_an_unmap_none() {
             let range = map(&domain, 9, pages);
             let expected = match address_mask_max {
                 Some(max) if mask <= max => {
-                    // Absent directory entries may be cached too; then all levels have to go.
+                    // Absent directory entries may be cached too; then the invalidation must cover all levels.
                     let leaf_only = !caches_absent;
                     Invalidation::Pages { domain: domain.id(), first: range.start(), mask, leaf_only }
                 }
@@ -70,7 +70,7 @@ fn a_map_sends_one_command_and_an_unmap_none() {
     }
 }
 
-/// However much time passes. The translation is still in the table, so it survives that the hardware forgets it.
+/// The passage of time changes nothing. The translation is still in the table, so it survives an invalidation too.
 #[test]
 fn the_device_keeps_a_buffer_until_its_address_is_used_again() {
     let host = FakeHost::default();
@@ -87,12 +87,12 @@ fn the_device_keeps_a_buffer_until_its_address_is_used_again() {
     domain.tick().unwrap();
     assert_eq!(pages(), [Some(100), Some(101), Some(102)], "an hour later");
     assert_eq!(iommu.submit(&[Invalidation::Global]).and_then(|ticket| iommu.is_done(ticket)), Ok(true));
-    assert_eq!(pages(), [Some(100), Some(101), Some(102)], "and after a flush that nobody asked for");
+    assert_eq!(pages(), [Some(100), Some(101), Some(102)], "and after a flush by other code");
     assert_eq!(map(&domain, 200, 3), gone);
     assert_eq!(pages(), [Some(200), Some(201), Some(202)]);
 }
 
-/// What is left of a larger mapping stays where a smaller one takes a part of its addresses.
+/// If a smaller mapping takes a part of a larger one's addresses, the rest of the old translations stays.
 #[test]
 fn only_what_is_used_again_is_invalidated() {
     let host = FakeHost::default();
@@ -100,7 +100,7 @@ fn only_what_is_used_again_is_invalidated() {
     let domain = domain(&iommu, &host);
     let gone = map(&domain, 1000, 200);
     let edges = [0, 39, 40, 199].map(|page| gone.first_pfn() + page);
-    let reached = || edges.map(|pfn| reach(&iommu, pfn).expect("mapped, or left"));
+    let reached = || edges.map(|pfn| reach(&iommu, pfn).expect("mapped, or still translated"));
     assert_eq!(reached(), [1000, 1039, 1040, 1199]);
     unmap(&domain, gone);
     let part = map(&domain, 5000, 40);
@@ -108,7 +108,7 @@ fn only_what_is_used_again_is_invalidated() {
     assert_eq!(reached(), [5000, 5039, 1040, 1199]);
 }
 
-/// A map that is refused after it was given an address gives the address back, with what lies there as it was.
+/// A map that is refused after it has got an address gives it back and leaves the old translation there unchanged.
 #[test]
 fn a_refused_map_leaves_what_was_left() {
     let host = FakeHost::default();
@@ -125,13 +125,13 @@ fn a_refused_map_leaves_what_was_left() {
     assert_eq!((map(&domain, 200, 1), reach(&iommu, gone.first_pfn())), (gone, Some(200)));
 }
 
-/// Hardware with a device that uses an address again as soon as the IOMMU has forgotten it.
+/// Hardware with a device that uses an address as soon as the IOMMU has invalidated it.
 struct Eager<'h> {
     fake: FakeIommu<'h>,
     reached: Mutex<Vec<Option<u64>>>,
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no memory is behind it.
 unsafe impl Iommu for Eager<'_> {
     type Ticket = <FakeIommu<'static> as Iommu>::Ticket;
 
@@ -139,7 +139,7 @@ unsafe impl Iommu for Eager<'_> {
 
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
         let ticket = self.fake.submit(commands)?;
-        // At once, where the fake would let it wait.
+        // Right away: the fake could delay it otherwise.
         assert!(self.fake.is_done(ticket)?);
         let [Invalidation::Pages { first, .. }] = commands else { panic!("not one page-selective command") };
         self.reached.lock().expect("not poisoned").push(reach(&self.fake, first.pfn()));
@@ -151,7 +151,8 @@ unsafe impl Iommu for Eager<'_> {
     }
 }
 
-/// The translations are written before the old ones are invalidated: the device cannot get those back in between.
+/// New translations are written before the old ones are invalidated, so the device cannot cache the old ones again in
+/// between.
 #[test]
 fn translations_are_written_and_then_invalidated() {
     let host = FakeHost::default();

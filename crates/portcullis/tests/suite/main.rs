@@ -1,5 +1,5 @@
-//! The tests of the library, in one program: each design is built once for all of them, not once for each.
-//! A file for each subject, and so more of them than in other folders.
+//! The tests of the library, in one program, so that each design is built once for all of them. There is one file for
+//! each subject, and so more files than in other folders.
 
 mod allocators;
 mod asynchronous;

@@ -1,4 +1,4 @@
-//! Maps made together: how much is flushed for them, what comes back when one fails.
+//! Maps that are made together: how many lines are flushed, and which buffers come back when one fails.
 
 use crate::counting::Counting;
 use crate::raw_face::RawFace;
@@ -15,7 +15,7 @@ use portcullis::{
 #[derive(Debug, PartialEq)]
 struct Pages(Vec<Segment>);
 
-// SAFETY: nothing is at its segments but what the fake IOMMU makes of them; they never change.
+// SAFETY: no memory is at its segments: only the fake IOMMU uses them. They never change.
 unsafe impl DmaBuffer for Pages {
     fn segments(&self) -> &[Segment] {
         &self.0
@@ -30,7 +30,8 @@ fn page(pfn: u64) -> Pages {
     Pages(vec![pages(pfn, 1)])
 }
 
-/// A line of eight entries is flushed once for the maps of a batch, and once for their unmaps; one by one, once for each.
+/// A cache line of eight entries is flushed once for the maps of a batch and once for their unmaps. One by one, it is
+/// flushed for each map and unmap.
 #[test]
 fn a_line_is_flushed_twice_for_eight_pages() {
     const BATCH: u64 = 64;
@@ -41,7 +42,7 @@ fn a_line_is_flushed_twice_for_eight_pages() {
     for protection in [Protection::Strict, Protection::Deferred] {
         let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, protection).expect("a domain");
         let buffers: Vec<Segment> = (0..BATCH).map(|page| pages(100 + 2 * page, 1)).collect();
-        // Whatever a chunk and a table take is flushed by now.
+        // These maps flush the entries of the chunk and of the table.
         let warm: Vec<Iova> =
             buffers.iter().map(|one| domain.raw_map(one.phys, one.len, Access::DeviceWrites).expect("room")).collect();
         let lines = || host.take().lines;
@@ -50,7 +51,7 @@ fn a_line_is_flushed_twice_for_eight_pages() {
         }
         let mut iovas = Vec::new();
         lines();
-        // SAFETY: no memory is behind the IOMMU of a test.
+        // SAFETY: the IOMMU of a test has no memory behind it.
         unsafe { domain.map_raw_batch(&buffers, Access::DeviceWrites, |iova| iovas.push(iova)) }.expect("room");
         assert_eq!(lines() as u64, BATCH / 8, "{protection:?}: maps");
         let mut batch = domain.raw_batch();
@@ -66,7 +67,8 @@ fn a_line_is_flushed_twice_for_eight_pages() {
     }
 }
 
-/// Pages and others in any order: each leads to its own memory, and comes back in its turn.
+/// Buffers of one page and of several in any order: each mapping leads to its own memory, and the buffers come back in
+/// order.
 #[test]
 fn buffers_of_any_shape_are_mapped_together() {
     let host = FakeHost::default();
@@ -99,7 +101,8 @@ fn buffers_of_any_shape_are_mapped_together() {
     assert_eq!(domain.usage().live_ranges, 0);
 }
 
-/// What a failed map was given and did not map is back, those that were mapped stay so, and the rest was never taken.
+/// A failed batch returns the buffers that it has taken and not mapped. Mapped ones stay mapped, and the rest is not
+/// taken.
 #[test]
 fn a_buffer_that_is_refused_ends_the_batch() {
     fn refuses<D: portcullis::design::Design<&'static FakeHost, &'static FakeIommu<'static>>>() {
@@ -111,12 +114,15 @@ fn a_buffer_that_is_refused_ends_the_batch() {
             let buffer = |number| page(if number == bad { beyond } else { 100 + number });
             let (mut rest, mut mapped) = ((0..40).map(buffer), Vec::new());
             let refused = domain.map_batch(rest.by_ref(), Access::DeviceWrites, |mapping| mapped.push(mapping));
-            let Err(Refused { value, error }) = refused else { panic!("memory that there is not") };
+            let Err(Refused { value, error }) = refused else {
+                panic!("a map beyond the physical addresses succeeded")
+            };
             assert_eq!(error, RawMapError::Refused(MapError::PhysicalRange(PhysAddr::from_pfn(beyond))));
-            // None of the run of the bad one is mapped in a chunk; under other designs those before it are.
+            // Buffers of a run in a chunk are mapped together or not at all. Under other designs, those before the bad
+            // one are mapped.
             assert!(mapped.len() as u64 <= bad && value.len() <= RUN_BUFFERS_MAX, "{} before {bad}", mapped.len());
             let first = mapped.len() as u64;
-            assert!((first..first + value.len() as u64).contains(&bad), "{bad} is not among those that came back");
+            assert!((first..first + value.len() as u64).contains(&bad), "{bad} is not among the returned buffers");
             assert!(value.iter().eq((first..first + value.len() as u64).map(buffer).collect::<Vec<_>>().iter()));
             assert!(rest.eq((first + value.len() as u64..40).map(buffer)));
             for mapping in mapped {
@@ -129,7 +135,7 @@ fn a_buffer_that_is_refused_ends_the_batch() {
     refuses::<Magazine>();
 }
 
-/// After a failed invalidation no buffer of the batch is given back, and none is freed.
+/// After a failed invalidation, no buffer of the batch is handed back, and none is freed.
 #[test]
 fn a_batch_that_is_not_taken_is_freed_and_one_that_failed_is_lost() {
     let host = FakeHost::default();
@@ -144,7 +150,7 @@ fn a_batch_that_is_not_taken_is_freed_and_one_that_failed_is_lost() {
         batch.unmap(mapping).expect("mapped");
     }
     assert_eq!(batch.commit_so_far().expect("the hardware answers").len(), 4);
-    assert_eq!(lost(), before, "they are freed");
+    assert_eq!(lost(), before, "the buffers were freed");
     for mapping in mappings {
         batch.unmap(mapping).expect("mapped");
     }

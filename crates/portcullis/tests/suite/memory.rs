@@ -1,5 +1,6 @@
-//! Memory that the host does not have, at each place where it is asked for in turn: table pages and the heap alike. What is asked for is
-//! announced, never with a lock held (the fake host sees to that), and as something to sleep for only where the caller may sleep.
+//! Refuses each of the library's requests for memory in turn, for table pages and from the heap. Each request must be
+//! announced, never with a lock held (the fake host checks that), and as one that may sleep only if the caller may
+//! sleep.
 
 use crate::heap::{bytes, elsewhere, end_watch, grants_page, library, refuse_all, said, watch};
 use crate::raw_face::{RawFace, open};
@@ -20,11 +21,11 @@ use portcullis::{
 
 const DEVICE: SourceId = SourceId(8);
 const ACCESS: Access = Access::DeviceReadsAndWrites;
-/// Pages of the mappings that are made. More than a table has, so that some are added; and enough small ones that lists and trees grow.
+/// Lengths of the mappings, in pages: one has more pages than a leaf table, so that tables are added.
 const PAGES: [u64; 4] = [1, 5, 600, 1];
 const SMALL: u64 = 300;
 
-/// The fake host, which tells the heap what the library has said, and keeps its own requests out of the count.
+/// The fake host, which passes the library's announcements to the heap, and keeps its own requests out of the count.
 struct Watched<'h>(&'h FakeHost);
 
 // SAFETY: forwards to the fake, which keeps the promises.
@@ -111,7 +112,7 @@ unsafe impl Platform for Watched<'_> {
     }
 }
 
-/// The fake IOMMU, whose memory is its own.
+/// The fake IOMMU, whose own requests are not counted.
 struct Apart<'h> {
     fake: &'h FakeIommu<'h>,
 }
@@ -151,7 +152,7 @@ unsafe impl Iommu for Apart<'_> {
     }
 }
 
-/// What a driver does, with one request for memory refused. What has failed for it is done again.
+/// A driver's calls, with one request for memory refused. A call that fails because of it is repeated.
 struct Script<'h> {
     host: &'h Watched<'h>,
     iommu: &'h Apart<'h>,
@@ -162,12 +163,12 @@ fn segment(page: u64, pages: u64) -> Segment {
     Segment { phys: PhysAddr::from_pfn(0x10_0000 + page), len: pages * PAGE_SIZE }
 }
 
-/// Calls the library, and once more where it had no memory.
+/// Calls the library, and calls it again if it had no memory.
 fn again<T>(caller: Context, mut call: impl FnMut() -> Result<T, NoMemory>) -> T {
     library(caller, &mut call).or_else(|NoMemory| library(caller, call)).expect("there is memory again")
 }
 
-/// What a map says: anything but a want of memory is a mistake.
+/// The result of a map. An error other than a lack of memory is a bug.
 fn no_memory<T>(mapped: Result<T, RawMapError>) -> Result<T, NoMemory> {
     mapped.map_err(|error| match error {
         RawMapError::Refused(MapError::NoMemory(error)) => error,
@@ -176,7 +177,7 @@ fn no_memory<T>(mapped: Result<T, RawMapError>) -> Result<T, NoMemory> {
 }
 
 impl<'h> Script<'h> {
-    /// What the device reaches is what is mapped, page by page.
+    /// Asserts that the device reaches exactly the live mappings, page by page.
     fn check<D: Design<&'h Watched<'h>, &'h Apart<'h>>>(&self, live: &[(IovaRange, Segment)]) {
         if self.protection == Protection::None || !matches!(D::INFO.addressing, Addressing::Own | Addressing::Shared) {
             return;
@@ -198,7 +199,7 @@ impl<'h> Script<'h> {
             let mut expected: Vec<_> = live.iter().flat_map(pages).collect();
             expected.sort_unstable();
             expected.dedup();
-            assert!(reached == expected, "nothing is half mapped");
+            assert!(reached == expected, "the device reaches exactly the live mappings");
         }
     }
 }
@@ -212,12 +213,12 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
         let opened = library(Context::MaySleep, || open::<D, _, _>(self.iommu, self.host, &config));
         let domain: Domain<D, _, _> = opened.unwrap_or_else(|error| {
             let no_memory = RawMapError::Refused(MapError::NoMemory(NoMemory));
-            // What maps all memory as it opens says that it was a map.
+            // A design that maps all memory as it opens reports the error of that map.
             assert!(
                 error == NewDomainError::NoMemory(NoMemory) || error == NewDomainError::Identity(no_memory),
                 "{error}"
             );
-            assert_eq!((bytes(), self.host.0.frames_lent()), (0, 0), "what was there of it is back");
+            assert_eq!((bytes(), self.host.0.frames_lent()), (0, 0), "its memory was returned");
             library(Context::MaySleep, || open(self.iommu, self.host, &config)).expect("there is memory again")
         });
         elsewhere(|| domain.attach(DEVICE)).expect("a free device");
@@ -245,7 +246,7 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
         }
         elsewhere(|| self.check::<D>(&live));
         page += SMALL;
-        // Which designs with physical addresses cannot serve.
+        // Designs with physical addresses cannot map a list of separate pages.
         if !matches!(D::INFO.addressing, Addressing::Physical) {
             let list: Vec<Segment> = elsewhere(|| (0..40).map(|number| segment(page + 2 * number, 1)).collect());
             let mapped = again(Context::Atomic, || {
@@ -269,18 +270,18 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
         self.host.0.advance_us(1_000_000);
         library(Context::Atomic, || domain.tick()).expect("the hardware answers");
         library(Context::MaySleep, || drop(domain));
-        assert_eq!(bytes(), 0, "nothing of it is left");
+        assert_eq!(bytes(), 0, "no memory is left on the heap");
     }
 }
 
-/// A host whose own list of walks asks the heap for nothing any more.
+/// A host whose own list of walks needs no more memory from the heap.
 fn warm_host() -> FakeHost {
     let host = FakeHost::default();
     host.walk(|| ());
     host
 }
 
-/// Runs the script with request `refused` refused. Returns how many there were.
+/// Runs the script with request number `refused` refused. Returns the number of requests.
 fn run(design: DesignId, protection: Protection, refused: usize) -> usize {
     let host = warm_host();
     let fake = FakeIommu::new(&host);
@@ -288,20 +289,20 @@ fn run(design: DesignId, protection: Protection, refused: usize) -> usize {
     watch(refused);
     design.visit(Script { host: &watched, iommu: &apart, protection });
     let (asked, wrong) = end_watch();
-    assert_eq!(wrong, 0, "requests that were not announced as they should have been");
+    assert_eq!(wrong, 0, "requests that were not announced properly");
     assert_eq!((host.frames_lent(), host.bytes_lent()), (0, 0));
     asked
 }
 
-/// Nothing is lost, half mapped or leaked, and each operation can be done again.
+/// Nothing is lost, half mapped or leaked, and each operation can be repeated.
 #[test]
 fn each_request_for_memory_may_be_refused() {
     for &design in DesignId::ALL {
         for protection in design.info().protections {
             let asked = run(design, *protection, 0);
-            assert!(asked > 0, "it asks for none");
+            assert!(asked > 0, "the script makes no request");
             for refused in 1.. {
-                // A refusal may bring others.
+                // A refusal may cause further requests.
                 if run(design, *protection, refused) < refused {
                     break;
                 }
@@ -310,7 +311,8 @@ fn each_request_for_memory_may_be_refused() {
     }
 }
 
-/// Maps a page and then more than a table has, with tables for both reserved, or none; then the host has no page left, or no memory at all.
+/// Maps a page and then more than a leaf table covers, with or without tables reserved for both. By then, the host has
+/// no table page left, or no memory at all.
 struct Reserving<'h> {
     host: &'h Watched<'h>,
     iommu: &'h Apart<'h>,
@@ -320,14 +322,14 @@ struct Reserving<'h> {
 }
 
 impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Reserving<'h> {
-    /// Whether both were mapped; none under a design whose maps add no table.
+    /// Whether both were mapped. `None` under a design whose maps add no table.
     type Output = Option<bool>;
 
     fn visit<D: Design<&'h Watched<'h>, &'h Apart<'h>>>(self) -> Option<bool> {
         let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(self.protection) };
         let domain = library(Context::MaySleep, || open::<D, _, _>(self.iommu, self.host, &config)).expect("a domain");
-        // Without a heap there is no node for what is too long for a chunk.
+        // Without a heap, no node can be made for a request that is too long for a chunk.
         let buffers = [segment(0, 1), segment(1000, if self.without_heap { 500 } else { 600 })];
         let tables = buffers.iter().map(|buffer| domain.tables_max(buffer.pages())).sum();
         if tables == 0 {
@@ -360,8 +362,8 @@ fn maps_without_memory(design: DesignId, protection: Protection, reserves: bool,
     let (watched, apart) = (Watched(&host), Apart { fake: &fake });
     watch(0);
     let are_mapped = design.visit(Reserving { host: &watched, iommu: &apart, protection, reserves, without_heap });
-    assert_eq!(end_watch().1, 0, "requests that were not announced as they should have been");
-    assert_eq!(host.frames_lent(), 0, "what was reserved is back");
+    assert_eq!(end_watch().1, 0, "requests that were not announced properly");
+    assert_eq!(host.frames_lent(), 0, "the reserved pages were returned");
     are_mapped
 }
 
@@ -377,10 +379,10 @@ fn a_map_finds_its_tables_in_the_reserve() {
             }
         }
     }
-    assert!(seen > 0, "some designs have tables");
+    assert!(seen > 0, "no design adds tables");
 }
 
-/// A design that is to be used in atomic context needs nothing else from the host either.
+/// In atomic context, this design needs nothing else from the host either.
 #[test]
 fn maps_of_portcullis_need_no_heap_for_reserved_tables() {
     for protection in [Protection::Strict, Protection::Deferred] {
@@ -391,7 +393,8 @@ fn maps_of_portcullis_need_no_heap_for_reserved_tables() {
     }
 }
 
-/// Tables leave by [`tick`](Domain::tick), which needs a list of them. Without memory for it they stay until the next.
+/// Tables are given back by [`tick`](Domain::tick), which needs memory for a list of them. Without it, they stay until
+/// a later tick.
 #[test]
 fn tables_leave_once_there_is_memory_for_their_list() {
     let host = warm_host();
@@ -415,19 +418,19 @@ fn tables_leave_once_there_is_memory_for_their_list() {
         host.advance_us(TABLE_IDLE_US);
         library(Context::Atomic, || domain.tick()).expect("the hardware answers");
     };
-    // By the second they are known not to have been needed, by the third they would leave.
+    // At the second tick the tables are known to be unused, and at the third they would be given back.
     let all = host.frames_lent();
     tick();
     assert_eq!(end_watch().1, 0);
     watch(0);
     refuse_all();
     (0..4).for_each(|_| tick());
-    assert_eq!(host.frames_lent(), all, "they stay");
+    assert_eq!(host.frames_lent(), all, "the tables stay");
     let (refused, wrong) = end_watch();
-    assert!(refused > 0, "the list was asked for");
-    assert_eq!(wrong, 0, "and that was announced");
+    assert!(refused > 0, "no memory was requested for the list");
+    assert_eq!(wrong, 0, "and the requests were announced");
     watch(0);
     (0..4).for_each(|_| tick());
-    assert!(host.frames_lent() < all, "they leave");
+    assert!(host.frames_lent() < all, "the tables are given back");
     assert_eq!(end_watch().1, 0);
 }

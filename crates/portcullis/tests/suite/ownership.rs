@@ -1,4 +1,4 @@
-//! The typed face: a buffer is the device's or the driver's, never both, and never lost by accident.
+//! The typed interface: a buffer belongs to the device or to the driver, never to both, and is never lost by accident.
 
 use portcullis::design::Addressing;
 use portcullis::designs::Stock;
@@ -18,7 +18,7 @@ type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
 
 const DEVICE: SourceId = SourceId(0x0018);
 
-/// A buffer that counts how many of its kind have been freed.
+/// A buffer that counts the freed buffers of its kind.
 #[derive(Debug)]
 struct Counted {
     segments: Vec<Segment>,
@@ -63,7 +63,7 @@ fn a_buffer_goes_to_the_device_and_comes_back() {
     let iommu = FakeIommu::new(&host);
     let domain = stocked(&iommu, &host);
     domain.attach(DEVICE).unwrap();
-    // Two pieces: the second crosses a page, and either lies at its own offset in its first page.
+    // Two segments: the second crosses a page boundary, and each has its own offset in its first page.
     let segments = vec![
         Segment { phys: PhysAddr::new(0x5_0800), len: 0x100 },
         Segment { phys: PhysAddr::new(0x9_0ff0), len: 0x20 },
@@ -94,7 +94,8 @@ fn a_refused_map_gives_the_buffer_back() {
     assert_eq!((refused.error, freed.get()), (MapError::Empty, 0));
 }
 
-/// A map that had to invalidate and could not: the device may have seen the buffer, so nobody has it any more (S11).
+/// A map that had to invalidate and could not: the device may have cached the buffer's translation, so the buffer is
+/// never handed back (S11).
 #[test]
 fn a_map_that_could_not_be_settled_loses_the_buffer() {
     let (host, freed) = (FakeHost::default(), Rc::default());
@@ -113,7 +114,7 @@ fn a_map_that_could_not_be_settled_loses_the_buffer() {
 fn a_mapping_goes_back_to_its_own_domain() {
     let (host, freed) = (FakeHost::default(), Rc::default());
     let iommu = FakeIommu::new(&host);
-    // The same id in another IOMMU, and the same address: only the domain tells them apart.
+    // The id and the address are the same in both IOMMUs: only the domain tells the mappings apart.
     let other_iommu = FakeIommu::new(&host);
     let (domain, other) = (stocked(&iommu, &host), stocked(&other_iommu, &host));
     assert_eq!(domain.id(), other.id());
@@ -210,7 +211,7 @@ fn what_is_forgotten_stays_with_the_device() {
     let next = map(&domain, 8, &freed);
     assert!(next.iova() != iova && next.iova() != batched_iova);
     domain.unmap(next).unwrap();
-    assert_eq!(freed.get(), 1, "the one that came back");
+    assert_eq!(freed.get(), 1, "only the buffer that was handed back");
     drop(domain);
     assert_eq!((writes(&iommu, iova), host.frames_lent(), freed.get()), (None, 0, 1));
 }
@@ -227,10 +228,10 @@ fn a_dropped_mapping_fails_the_test_of_a_driver() {
     drop(mapping);
     assert!(leaked_mappings() > leaked);
     assert_eq!((writes(&iommu, iova), freed.get()), (Some(PhysAddr::from_pfn(5)), 0), "leaked, safely");
-    // And now the host goes.
+    // The host is dropped now.
 }
 
-/// Each segment begins behind all pages of those before it, at its offset in its first page.
+/// Each segment begins behind all pages of the segments before it, at its offset in its first page.
 #[test]
 fn segments_of_several_pages_lie_behind_one_another() {
     let segment = |phys, len| Segment { phys: PhysAddr::new(phys), len };

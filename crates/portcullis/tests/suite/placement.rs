@@ -1,4 +1,4 @@
-//! Requests that say where: limits, alignments, boundaries and addresses that must be, beside all other mappings.
+//! Requests with placement: limits, alignments, boundaries and fixed addresses, among other mappings.
 
 mod options;
 
@@ -24,11 +24,12 @@ const ANYWHERE: MapOptions = MapOptions {
     at: None,
 };
 const BELOW_4_GIB: MapOptions = MapOptions { limit: 0xffff_ffff, ..ANYWHERE };
-/// A region of firmware, as an RMRR names it.
+/// A region that firmware uses, as an RMRR reports it.
 const REGION: Segment = Segment { phys: PhysAddr::new(0x7a00_0000), len: 16 * PAGE_SIZE };
-/// Another in the highest addresses, where `portcullis` has its chunks and `identity` the addresses that may be read and written.
+/// Another region, in the highest addresses, where `portcullis` has its chunks and `identity` has its addresses for
+/// reads and writes.
 const HIGH_REGION: Segment = Segment { phys: PhysAddr::new(0xffff_7a00_0000), len: 3 * PAGE_SIZE };
-/// Designs that cannot choose their addresses. Outside reserved regions they refuse, and say so.
+/// Designs that cannot choose their addresses. Outside reserved regions, they refuse such a request with an error.
 const CANNOT_CHOOSE: [&str; 5] = ["none", "static", "solaris", "macos", "kmalloc"];
 
 fn pages_of(segment: Segment) -> IovaRange {
@@ -39,12 +40,12 @@ struct Bench {
     host: &'static FakeHost,
     iommu: &'static FakeIommu<'static>,
     domain: DynDomain,
-    /// Its highest address.
+    /// The highest address.
     last: u64,
     mapped: Vec<Placed>,
 }
 
-/// A mapping: where, what it leads to, and how long it is.
+/// A mapping: its address, its memory, and its length.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     iova: Iova,
@@ -74,14 +75,15 @@ impl Bench {
         format!("{} {}", self.domain.info().id, self.domain.protection())
     }
 
-    /// Maps, and looks at what the device sees: the memory, with the rights, where nothing else is mapped.
+    /// Maps a buffer and checks what the device reaches: the memory, with the rights, at addresses that no other
+    /// mapping has.
     fn map(&mut self, phys: PhysAddr, len: u64, options: &MapOptions) -> Result<Placed, MapError> {
         let iova = self.domain.raw_map_with(phys, len, Access::DeviceWrites, options)?;
         let new = Placed {
             iova,
             phys,
             len,
-            // What holds wherever its pages lie is no demand.
+            // A constraint that holds at any address of the pages places nothing.
             is_placed: options.at.is_some()
                 || options.limit < self.last
                 || options.alignment > PAGE_SIZE
@@ -111,7 +113,7 @@ impl Bench {
         }
     }
 
-    /// Unmaps, and sees that a placed mapping is gone at once, whatever the protection.
+    /// Unmaps a mapping, and checks that a placed one is unreachable at once, under any protection.
     fn unmap(&mut self, index: usize) {
         let mapped = self.mapped.swap_remove(index);
         self.domain.unmap_raw(mapped.iova, mapped.len).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
@@ -120,7 +122,7 @@ impl Bench {
         }
     }
 
-    /// Unmaps everything; nothing is left.
+    /// Unmaps everything, and checks that nothing is left.
     fn end(mut self) {
         while !self.mapped.is_empty() {
             self.unmap(self.mapped.len() / 2);
@@ -136,9 +138,9 @@ impl Bench {
     }
 }
 
-/// Every design with every protection that it has, those aside that protect nothing.
+/// Runs `test` for every design with every protection that it offers, except `none`.
 fn each(test: impl Fn(Bench)) {
-    // Addresses of entries are not chosen: `riommu.rs`.
+    // Addresses of entries cannot be chosen: see `riommu.rs`.
     for design in DesignId::ALL.iter().copied().filter(|design| !design.info().is_hypothetical()) {
         for protection in design.info().protections.iter().filter(|protection| **protection != Protection::None) {
             test(Bench::new(design, *protection, 48));
@@ -146,7 +148,7 @@ fn each(test: impl Fn(Bench)) {
     }
 }
 
-/// The same, for designs that choose; those that cannot say so.
+/// Runs `test` for the designs that can choose addresses. The others must refuse such requests.
 fn each_that_chooses(test: impl Fn(Bench)) {
     each(|mut bench| {
         if CANNOT_CHOOSE.contains(&bench.domain.info().id) {
@@ -186,7 +188,8 @@ fn a_domain_holds_all_kinds_at_once() {
     });
 }
 
-/// Every design holds what firmware wants mapped, for it never hands that out: wherever it is, and its neighbours as well.
+/// Every design maps the regions that firmware requests, since it never hands them out: anywhere, including their
+/// neighbors.
 #[test]
 fn a_reserved_region_is_mapped_when_it_is_asked_for() {
     each(|mut bench| {
@@ -215,26 +218,26 @@ fn an_address_in_use_is_refused() {
         let picked = bench.map(PhysAddr::new(0x2_0000_0000), PAGE_SIZE, &BELOW_4_GIB).expect("room");
         let taken = bench.map(PhysAddr::new(0x2_0001_0000), PAGE_SIZE, &at(picked.iova.as_u64()));
         assert_eq!(taken.map(|placed| placed.iova), Err(MapError::Overlap(picked.iova)), "{}", bench.name());
-        // One that is there to stay has an address of the allocator's, under every design but one that shares.
+        // A persistent mapping has an address of the allocator, under every design whose mappings share no addresses.
         if bench.domain.info().addressing == Addressing::Own {
             let stays = MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() };
             let stays = bench.map(PhysAddr::new(0x2_0002_0000), PAGE_SIZE, &stays).expect("room");
             let iova = stays.iova.as_u64();
             let over = bench.map(PhysAddr::new(0x2_0003_0000), 3 * PAGE_SIZE, &at(iova - PAGE_SIZE));
             assert_eq!(over.map(|placed| placed.iova), Err(MapError::Overlap(Iova::new(iova - PAGE_SIZE))));
-            // When it has gone it may be had, although the allocator keeps such ranges.
+            // Once it is unmapped, its address may be requested, although the allocator keeps such ranges.
             bench.unmap(bench.mapped.len() - 1);
             while let Some(due_us) = bench.domain.due_us() {
                 bench.host.advance_us(due_us + 1);
                 bench.domain.tick().expect("the hardware answers");
             }
-            bench.map(PhysAddr::new(0x2_0003_0000), PAGE_SIZE, &at(iova)).expect("nobody has it");
+            bench.map(PhysAddr::new(0x2_0003_0000), PAGE_SIZE, &at(iova)).expect("the address is free");
         }
         bench.end();
     });
 }
 
-/// What a queue holds back is flushed for who must have it: no tick comes in between.
+/// A request for an address that waits in a flush queue causes the flush: no tick runs in between.
 #[test]
 fn an_address_that_was_just_unmapped_may_be_asked_for() {
     each_that_chooses(|mut bench| {
@@ -255,7 +258,7 @@ fn an_address_that_was_just_unmapped_may_be_asked_for() {
     });
 }
 
-/// S11: the flush for such an address may fail as any other.
+/// S11: the flush for such an address may fail like any other.
 #[test]
 fn s11_a_failed_flush_gives_no_address() {
     each_that_chooses(|mut bench| {
@@ -276,7 +279,7 @@ fn s11_a_failed_flush_gives_no_address() {
     });
 }
 
-/// Over the end of a reserved region, and over the whole of one.
+/// Across the ends of a reserved region, and over a whole region.
 #[test]
 fn a_fixed_range_may_be_reserved_in_part() {
     each_that_chooses(|mut bench| {
@@ -287,14 +290,15 @@ fn a_fixed_range_may_be_reserved_in_part() {
         let over = bench.map(PhysAddr::new(end), 3 * PAGE_SIZE, &at(end)).map(|placed| placed.iova);
         assert_eq!(over, Err(MapError::Overlap(Iova::new(end))), "{}: its first page is in use", bench.name());
         bench.unmap(0);
-        // The page in front of the region is set aside before the page behind it is found to be in use, and goes back.
+        // The page in front of the region is set aside before the page behind it is found to be in use; it is then
+        // given back.
         let over = bench.map(PhysAddr::new(0), REGION.len + 2 * PAGE_SIZE, &at(first - PAGE_SIZE));
         let over = over.map(|placed| placed.iova);
         assert_eq!(over, Err(MapError::Overlap(Iova::new(end))), "{}", bench.name());
-        bench.map(PhysAddr::new(0), PAGE_SIZE, &at(first - PAGE_SIZE)).expect("it was not kept");
+        bench.map(PhysAddr::new(0), PAGE_SIZE, &at(first - PAGE_SIZE)).expect("the page was given back");
         bench.unmap(1);
         bench.unmap(0);
-        // The same, where it is a page of the region that is in use.
+        // Likewise if a page of the region is in use.
         bench.map(REGION.phys, PAGE_SIZE, &at(first)).expect("reserved");
         let over = bench.map(PhysAddr::new(0), 2 * PAGE_SIZE, &at(first - PAGE_SIZE)).map(|placed| placed.iova);
         assert_eq!(over, Err(MapError::Overlap(Iova::new(first - PAGE_SIZE))), "{}", bench.name());
@@ -347,7 +351,7 @@ fn what_cannot_be_has_a_name() {
     });
 }
 
-/// S3: whatever comes in whatever order, no address has two users, and each lies where it was asked for.
+/// S3: in any order of operations, no address has two users, and each mapping lies where it was requested.
 #[test]
 fn s3_placed_and_picked_addresses_never_meet() {
     each_that_chooses(|mut bench| {
@@ -358,7 +362,7 @@ fn s3_placed_and_picked_addresses_never_meet() {
         };
         let mut placed = 0;
         for step in 0..1500 {
-            // Often more than there is room for below 16 MiB.
+            // Often more pages than fit below 16 MiB.
             if bench.mapped.len() > 200 || draw(3) == 0 && !bench.mapped.is_empty() {
                 bench.unmap(draw(bench.mapped.len() as u64) as usize);
                 continue;
@@ -387,12 +391,12 @@ fn s3_placed_and_picked_addresses_never_meet() {
     });
 }
 
-/// S6: without memory for a table nothing has changed; what was set aside is there to be had.
+/// S6: a map without memory for a table changes nothing; an address that was set aside for it is available again.
 #[test]
 fn s6_a_map_without_memory_sets_nothing_aside() {
-    // In a table of its own: below another directory.
+    // In a separate table: below another directory.
     let far = MapOptions { alignment: 1 << 30, ..BELOW_4_GIB };
-    // A domain for each, for a table that is there stays.
+    // A new domain for each case, because an existing table stays.
     for options in [far, at(0x4000_0000 + REGION.len)] {
         each_that_chooses(|mut bench| {
             bench.map(PhysAddr::new(0), PAGE_SIZE, &BELOW_4_GIB).expect("room");
@@ -408,7 +412,7 @@ fn s6_a_map_without_memory_sets_nothing_aside() {
     }
 }
 
-/// S11: where the invalidation fails, the pages are nobody's for good, nor do they come back to an allocator.
+/// S11: if the invalidation fails, the pages stay out of use for good, and do not go back to an allocator.
 #[test]
 fn s11_a_failed_unmap_keeps_the_place() {
     each_that_chooses(|mut bench| {
@@ -428,7 +432,7 @@ fn s11_a_failed_unmap_keeps_the_place() {
     });
 }
 
-/// A batch has unmaps of both kinds; none is left out, whatever the policy makes of the others.
+/// A batch takes unmaps of placed and other mappings and skips none, whatever the policy does with the others.
 #[test]
 fn a_batch_takes_placed_mappings_too() {
     each_that_chooses(|mut bench| {
@@ -457,7 +461,7 @@ unsafe impl DmaBuffer for Page {
     }
 }
 
-/// Where addresses are those of the memory, what was asked for is looked at.
+/// With physical addresses, the constraints of a request are checked.
 #[test]
 fn physical_addresses_are_where_they_are() {
     for design in ["none", "static"] {
@@ -481,8 +485,8 @@ fn physical_addresses_are_where_they_are() {
         }
         assert_eq!(map(&at(0x12_4000)), Err(MapError::Unplaceable));
         let unknown = Err(UnmapError::LengthUnknown(Iova::new(0x12_3000)).into());
-        assert_eq!(domain.unmap_raw_at(Iova::new(0x12_3000)), unknown, "how long it is, its address does not tell");
-        // The segments of a list that meet are one.
+        assert_eq!(domain.unmap_raw_at(Iova::new(0x12_3000)), unknown, "the address does not tell the length");
+        // Adjacent segments of a list form one run.
         let page = |pfn| Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE };
         // SAFETY: as above.
         let list = unsafe { domain.map_list((0x300..0x340).map(page), Access::DeviceReads, &ANYWHERE) };
@@ -490,12 +494,13 @@ fn physical_addresses_are_where_they_are() {
     }
 }
 
-/// Segments from an iterator, few and many; those that touch at a page's end are one, and the device sees them all in order.
+/// Segments from an iterator, few and many. Segments that meet at a page boundary are joined, and the device sees all
+/// of them in order.
 #[test]
 fn a_list_of_segments_need_not_be_a_slice() {
     each(|bench| {
         for segments in [1, 2, 16, 17, 40] {
-            // Two pages that touch, then a gap; so every second one is joined.
+            // Two adjacent pages, then a gap: every second page is joined to the one before it.
             let pfn = |number: u64| 0x10_0000 + number + number / 2;
             let list = (0..segments).map(|number| Segment { phys: PhysAddr::from_pfn(pfn(number)), len: PAGE_SIZE });
             // SAFETY: no memory is behind the IOMMU.

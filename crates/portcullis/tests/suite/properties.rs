@@ -1,4 +1,4 @@
-//! Every design goes through the properties of the test kit. A design is covered as soon as it is in the list of designs.
+//! Runs the properties of the test kit on every design in the list of designs.
 
 use portcullis_testkit::{Subject, properties};
 

@@ -1,4 +1,4 @@
-//! Descriptors and their rings: neighbours go with one command, and buffers come back by the descriptor.
+//! Descriptors and their rings: one command covers adjacent pages, and the buffers come back by the descriptor.
 
 use crate::raw_face::RawFace;
 use arrayvec::ArrayVec;
@@ -30,10 +30,10 @@ fn domain<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(
     Domain::new(iommu, host, Protection::Strict).expect("a domain")
 }
 
-/// The first page of a command, and its mask.
+/// The first page of a command, and its address mask.
 type Leaf = (u64, u8);
 
-/// The first pages and masks of commands that are page-selective and leaf only.
+/// The first pages and address masks of page-selective commands that are leaf only.
 fn leaves(commands: &[Invalidation]) -> Vec<Leaf> {
     let leaf = |command: &Invalidation| match *command {
         Invalidation::Pages { first, mask, leaf_only: true, .. } => (first.pfn(), mask),
@@ -42,8 +42,8 @@ fn leaves(commands: &[Invalidation]) -> Vec<Leaf> {
     commands.iter().map(leaf).collect()
 }
 
-/// Maps two windows of single pages, unmaps those of `gone` in one batch, in that order, and returns the commands. Pages
-/// are counted from the first of the lower window.
+/// Maps two windows of single pages, unmaps those of `gone` in one batch, in that order, and returns the commands.
+/// Pages are counted from the first of the lower window.
 fn commands_for(capabilities: impl FnOnce(Capabilities) -> Capabilities, gone: &[u64]) -> (u64, Vec<Invalidation>) {
     let host = FakeHost::default();
     let iommu = FakeIommu::with_capabilities(&host, capabilities(FakeIommu::new(&host).capabilities()));
@@ -59,7 +59,7 @@ fn commands_for(capabilities: impl FnOnce(Capabilities) -> Capabilities, gone: &
     (base, iommu.take_commands())
 }
 
-/// `count` numbers in no order: one after the other, `step` apart, round and round.
+/// The numbers below `count` in a scattered order: `step` apart, modulo `count`.
 fn shuffled(count: u64, step: u64) -> Vec<u64> {
     (0..count).map(|number| number * step % count).collect()
 }
@@ -72,7 +72,7 @@ fn a_descriptor_of_single_pages_goes_with_one_command() {
     }
 }
 
-/// A run is what touches, within a window; its command is the smallest that covers it.
+/// A run is a set of adjacent pages within a window. Its command is the smallest that covers it.
 #[test]
 fn a_command_covers_what_touches() {
     let cases: [(&[u64], &[Leaf]); 8] = [
@@ -82,7 +82,7 @@ fn a_command_covers_what_touches() {
         (&[0, 2], &[(0, 0), (2, 0)]),
         (&[9, 0, 1, 8, 3], &[(0, 1), (3, 0), (8, 1)]),
         (&[32, 31], &[(0, 6)]),
-        // The last page of one window and the first of the next are neighbours by accident.
+        // The last page of one window and the first of the next are adjacent by chance.
         (&[63, 64], &[(63, 0), (64, 0)]),
         (&[62, 65, 63, 64], &[(62, 1), (64, 1)]),
     ];
@@ -93,7 +93,8 @@ fn a_command_covers_what_touches() {
     }
 }
 
-/// Hardware that covers less at once is told more often, rather than to forget the whole domain.
+/// If the hardware covers fewer pages in one command, it gets more commands, and the domain is not invalidated as a
+/// whole.
 #[test]
 fn a_command_covers_no_more_than_the_hardware_can() {
     let (base, commands) = commands_for(|all| Capabilities { address_mask_max: Some(2), ..all }, &shuffled(W, 27));
@@ -103,7 +104,7 @@ fn a_command_covers_no_more_than_the_hardware_can() {
     assert!(matches!(commands[..], [Invalidation::Domain(_)]), "{commands:?}");
 }
 
-/// Where a table page goes, its mapping's command takes all levels, and nobody else's.
+/// If an unmap frees a table page, the command for its mapping covers all levels; other commands do not.
 #[test]
 fn all_levels_go_with_a_table_only() {
     let host = FakeHost::default();
@@ -136,7 +137,7 @@ fn other_designs_send_a_command_for_each() {
     assert_eq!(leaves(&iommu.take_commands()), mapped.map(|iova| (iova.pfn(), 0)));
 }
 
-/// A buffer that counts how many of its kind have been freed.
+/// A buffer that counts the freed buffers of its kind.
 #[derive(Debug)]
 struct Buffer {
     segments: Vec<Segment>,
@@ -149,7 +150,7 @@ impl Drop for Buffer {
     }
 }
 
-// SAFETY: the segments never change, and no device is there to reach them.
+// SAFETY: the segments never change, and no device exists that could reach them.
 unsafe impl DmaBuffer for Buffer {
     fn segments(&self) -> &[Segment] {
         &self.segments
@@ -172,7 +173,7 @@ struct Serve<'h>(&'h FakeHost, &'h FakeIommu<'h>);
 impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for Serve<'h> {
     type Output = usize;
 
-    /// Sends a descriptor round twice, and returns how many commands it took the last time.
+    /// Maps and unmaps a descriptor twice. Returns how many commands the second time took.
     fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) -> usize {
         let Self(host, iommu) = self;
         let freed = Rc::new(Cell::new(0));
@@ -205,8 +206,8 @@ struct ServeHuge<'h>(&'h FakeHost, &'h FakeIommu<'h>);
 impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for ServeHuge<'h> {
     type Output = (usize, Vec<Invalidation>);
 
-    /// Sends a descriptor that is one buffer of 2 MiB round twice. Returns how many table pages its mapping took beside the root, and
-    /// the commands of its unmap.
+    /// Maps and unmaps a descriptor of one 2 MiB buffer twice. Returns how many table pages its mapping took beside the
+    /// root, and the commands of its unmap.
     fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) -> Self::Output {
         const DEVICE: SourceId = SourceId(0x10);
         let Self(host, iommu) = self;
@@ -242,7 +243,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for ServeHuge<'h> {
     }
 }
 
-/// A descriptor may be one buffer of 2 MiB: one leaf where the hardware has such, and one command.
+/// A descriptor may be one buffer of 2 MiB: one leaf if the hardware has large leaves, and one command.
 #[test]
 fn a_descriptor_may_be_one_huge_buffer() {
     for design in DesignId::ALL.iter().filter(|design| design.info().protections.contains(&Protection::Strict)) {
@@ -253,14 +254,14 @@ fn a_descriptor_may_be_one_huge_buffer() {
         let small_leaves = FakeIommu::with_capabilities(&host, capabilities);
         let (without, commands) = design.visit(ServeHuge(&host, &small_leaves));
         assert_eq!(commands.len(), 1, "{name}: {commands:?}");
-        // Guard pages, addresses of any place and shared entries keep some designs from large leaves.
+        // Guard pages, unaligned addresses and shared entries keep some designs from large leaves.
         if [DesignId::Portcullis, DesignId::Magazine, DesignId::Stock].contains(design) {
-            assert_eq!(with_leaf + 1, without, "{name}: a leaf table less");
+            assert_eq!(with_leaf + 1, without, "{name}: one leaf table less");
         }
     }
 }
 
-/// Each ring has a window of its own, in order; descriptors smaller than it share one.
+/// Each ring has its own window, used in order. Descriptors that are smaller than the window share one.
 #[test]
 fn rings_have_windows_of_their_own() {
     let (host, freed) = (FakeHost::default(), Rc::default());
@@ -282,7 +283,7 @@ fn rings_have_windows_of_their_own() {
     for starts in starts {
         assert_eq!(starts, [0, 16, 32, 48].map(|page| starts[0] / W * W + page));
     }
-    // Other mappings go elsewhere.
+    // Other mappings get addresses elsewhere.
     let other = domain.map(pages(1, &freed).pop().unwrap(), Access::DeviceReads).unwrap();
     assert!(
         descriptors
@@ -298,7 +299,7 @@ fn rings_have_windows_of_their_own() {
     assert!(leaves(&iommu.take_commands()).iter().all(|(_, mask)| *mask == 4));
 }
 
-/// A buffer of several pieces is one mapping, and one command.
+/// A buffer of several segments is one mapping, and one command.
 #[test]
 fn a_scatter_list_is_one_mapping() {
     let (host, freed) = (FakeHost::default(), Rc::new(Cell::new(0)));
@@ -335,14 +336,14 @@ fn rings_and_descriptors_that_cannot_be() {
     assert_eq!(not_strict.error, DescriptorError::Map(MapError::NotStrict));
 }
 
-/// Why a descriptor was refused, and its buffers.
+/// The reason why a descriptor was refused, and its buffers.
 fn refused<B: DmaBuffer>(
     mapped: Result<Descriptor<B>, DescriptorMapFailure<B>>,
 ) -> Refused<ArrayVec<B, BATCH_MAX>, DescriptorError> {
     match mapped {
         Err(DescriptorMapFailure::Refused(refused)) => refused,
         Err(DescriptorMapFailure::Lost { error, .. }) => panic!("lost: {error}"),
-        Ok(_) => panic!("it was mapped"),
+        Ok(_) => panic!("the descriptor was mapped"),
     }
 }
 
@@ -358,12 +359,12 @@ fn a_descriptor_is_mapped_whole_or_not_at_all() {
     let Refused { value, error } = refused(ring.map(pages(6, &freed)));
     assert_eq!(error, DescriptorError::Map(MapError::Exhausted { pages: 1, limit_bits: 14 }));
     assert_eq!((pfns(&value), freed.get(), domain.usage().live_ranges), (vec![1, 2, 3, 4, 5, 6], 0, 0));
-    // Where what was mapped cannot be taken back, it stays with the device (S11).
+    // Buffers whose mappings cannot be undone stay with the device (S11).
     iommu.behave(Behaviour::Failing);
     let lost_before = lost_buffers();
-    let Err(DescriptorMapFailure::Lost { buffers, error }) = ring.map(value) else { panic!("nothing was lost") };
+    let Err(DescriptorMapFailure::Lost { buffers, error }) = ring.map(value) else { panic!("no buffer was lost") };
     assert_eq!(error, SyncError(QueueError::Descriptor));
-    assert!(lost_buffers() >= lost_before + 3, "other tests lose some too");
+    assert!(lost_buffers() >= lost_before + 3, "other tests lose buffers too");
     assert_eq!((pfns(&buffers), freed.get(), domain.usage().live_ranges), (vec![4, 5, 6], 0, 3));
     iommu.behave(Behaviour::Prompt);
 }
@@ -377,10 +378,10 @@ fn what_is_refused_is_given_back_as_it_was() {
         (domain.ring(RingConfig::default()).unwrap(), other.ring(RingConfig::default()).unwrap());
     let descriptor = ring.map(pages(3, &freed)).unwrap();
     let Err(DescriptorFailure::Refused { descriptor, error, buffers }) = elsewhere.unmap(descriptor) else {
-        panic!("it was mapped in the other domain")
+        panic!("the other domain accepted the mapping")
     };
     assert_eq!((error, buffers.len(), descriptor.mappings().len()), (UnmapError::WrongDomain, 0, 3));
-    // A failed commit gives nothing back.
+    // A failed commit hands back nothing.
     iommu.behave(Behaviour::Failing);
     let failure = ring.unmap(descriptor).unwrap_err();
     assert!(matches!(failure, DescriptorFailure::Commit(_)), "{failure:?}");
@@ -388,7 +389,7 @@ fn what_is_refused_is_given_back_as_it_was() {
     iommu.behave(Behaviour::Prompt);
 }
 
-/// A page that, when its segments are asked for the second time, unmaps another behind the back of the ring.
+/// A page that unmaps another one without the ring's knowledge, when its segments are requested for the second time.
 struct Meddler {
     page: Segment,
     asked: Cell<u32>,
@@ -407,13 +408,14 @@ unsafe impl DmaBuffer for Meddler {
     }
 }
 
-/// S6: of a descriptor that is refused in the middle one buffer cannot be taken back. It is lost, and that is what the ring says.
+/// S6: a descriptor is refused in the middle, and the mapping of one of its buffers cannot be undone. The buffer is
+/// lost, and the ring reports that.
 #[test]
 fn what_cannot_be_taken_back_is_not_said_to_be_unchanged() {
     let host: &FakeHost = Box::leak(Box::default());
     let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
     let domain: &OnFakes<'_, Magazine> = Box::leak(Box::new(self::domain(iommu, host)));
-    // Two pages are mapped by themselves, before the next buffer is asked for its segments.
+    // Two pages are mapped by themselves, before the segments of the next buffer are requested.
     let buffer = |pfn, unmaps| {
         let page = Segment { phys: PhysAddr::from_pfn(pfn), len: 2 * PAGE_SIZE };
         Meddler { page, asked: Cell::new(0), domain, unmaps }
@@ -422,12 +424,13 @@ fn what_cannot_be_taken_back_is_not_said_to_be_unchanged() {
     let iova = probe.iova();
     let _ = domain.unmap(probe).unwrap_or_else(|error| panic!("{:?}", error.error()));
     let mut ring = domain.ring(RingConfig::default()).expect("a ring");
-    // The second lies beyond what the IOMMU addresses. The magazine has the same address for the first as for the probe.
+    // The second buffer lies beyond the physical addresses of the IOMMU. The magazine gives the first buffer the
+    // address that the probe had.
     let beyond = 1 << (iommu.capabilities().physical_bits - 12);
     let lost = lost_buffers();
     let mapped = ring.map([buffer(2, None), buffer(beyond, Some(iova))].into_iter().collect());
-    let Err(DescriptorMapFailure::Lost { buffers, error }) = mapped else { panic!("a buffer is with the device") };
+    let Err(DescriptorMapFailure::Lost { buffers, error }) = mapped else { panic!("no buffer was lost") };
     assert_eq!(error, SyncError(QueueError::Unproven));
     assert_eq!(buffers.iter().map(|buffer| buffer.page.phys.pfn()).collect::<Vec<_>>(), [beyond]);
-    assert!(lost_buffers() > lost, "it is counted");
+    assert!(lost_buffers() > lost, "the lost buffer is counted");
 }

@@ -1,4 +1,4 @@
-//! The design `riommu`: which entry is taken, when one is free again, and what is refused.
+//! The design `riommu`: which entry a map takes, when an entry is free again, and which requests are refused.
 
 use crate::raw_face::RawFace;
 use portcullis::designs::{Choice, RIommu};
@@ -38,7 +38,7 @@ fn map(domain: &InRings<'_>, number: u64, access: Access) -> Result<Iova, MapErr
 
 fn list(domain: &InRings<'_>, segments: &[(u64, u64)], options: &MapOptions) -> Result<IovaRange, RawMapError> {
     let segments = segments.iter().map(|(phys, len)| Segment { phys: PhysAddr::new(*phys), len: *len });
-    // SAFETY: no memory is behind the IOMMU of a test.
+    // SAFETY: the IOMMU of a test has no memory behind it.
     unsafe { domain.map_list(segments, WRITES, options) }
 }
 
@@ -59,7 +59,7 @@ fn entries_are_taken_in_order_and_are_free_after_the_commit_only() {
     let mapped: Vec<Iova> = (0..4).map(|number| map(&domain, number, WRITES).expect("room")).collect();
     assert_eq!(mapped.iter().map(|iova| ring_and_entry(*iova)).collect::<Vec<_>>(), [(1, 0), (1, 1), (1, 2), (1, 3)]);
     assert_eq!(map(&domain, 4, WRITES), full(1, 4), "the tail meets an entry in use");
-    // Out of order: what is free is not at the tail.
+    // Out of order: the free entry is not at the tail.
     domain.unmap_raw(mapped[2], PAGE_SIZE).expect("mapped");
     assert_eq!(map(&domain, 4, WRITES), full(1, 4));
     let mut batch = domain.raw_batch();
@@ -124,7 +124,7 @@ fn a_stream_has_a_ring_for_each_direction_and_a_cpu_where_none_is_known() {
         run_on(cpu);
         for access in [READS, WRITES, Access::DeviceReadsAndWrites] {
             rings.push(of_stream(None, access));
-            assert_eq!(rings.last(), Some(&of_stream(None, access)), "the same once more");
+            assert_eq!(rings.last(), Some(&of_stream(None, access)), "the same ring again");
         }
     }
     for stream in [0, 1, 1023] {
@@ -133,7 +133,7 @@ fn a_stream_has_a_ring_for_each_direction_and_a_cpu_where_none_is_known() {
         }
     }
     run_on(0);
-    assert_eq!(of_stream(Some(1024), READS), of_stream(Some(0), READS), "beyond 1,024 streams share, by number");
+    assert_eq!(of_stream(Some(1024), READS), of_stream(Some(0), READS), "beyond 1,024, streams share rings by number");
     let made = rings.len();
     rings.sort_unstable();
     rings.dedup();
@@ -142,7 +142,7 @@ fn a_stream_has_a_ring_for_each_direction_and_a_cpu_where_none_is_known() {
     assert_eq!(domain.table_pages(), 16 + made);
 }
 
-/// Descriptor rings and the like: other entries come and go without meeting them, and the ring is used again.
+/// Descriptor rings and the like: maps and unmaps of other entries do not meet them, and their ring is used again.
 #[test]
 fn a_persistent_mapping_has_a_ring_of_its_own() {
     let host = FakeHost::default();
@@ -160,7 +160,7 @@ fn a_persistent_mapping_has_a_ring_of_its_own() {
     let pages = domain.table_pages();
     domain.unmap_raw_at(second.start()).expect("mapped");
     let third = list(&domain, &[(0xd000, 4096)], &persistent).expect("room");
-    assert_eq!((ring_of(third), domain.table_pages()), (ring_of(second), pages), "no ring more");
+    assert_eq!((ring_of(third), domain.table_pages()), (ring_of(second), pages), "no further ring");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn lists_have_neighbouring_entries_and_pass_over_what_is_left_of_the_table() {
     domain.unmap_raw_at(first.start()).expect("mapped");
     let again = list(&domain, &three, &MapOptions::default()).expect("room");
     assert_eq!(ring_and_entry(again.start()), (1, 0), "the last two were passed over");
-    // A part of it is none.
+    // A part of a mapping is no mapping.
     let part = Iova::new(again.start().as_u64() + ENTRY_PAGES * PAGE_SIZE);
     let refused = domain.unmap_raw(part, 1);
     assert!(matches!(refused, Err(RawUnmapError::Refused(UnmapError::Partial { mapped, .. })) if mapped == again));
@@ -208,7 +208,7 @@ fn what_an_entry_cannot_say_is_refused() {
         assert_eq!(refused, Err(MapError::PhysicalRange(PhysAddr::new(phys))), "{len} bytes at {phys:#x}");
     }
     assert_eq!(domain.raw_map(page(0), 0, WRITES), Err(MapError::Empty));
-    // Addresses are given by the ring, and not chosen.
+    // The ring determines the addresses; they cannot be chosen.
     let chosen = [
         MapOptions { limit: u64::from(u32::MAX), ..MapOptions::default() },
         MapOptions { alignment: 1 << 31, ..MapOptions::default() },
@@ -220,7 +220,7 @@ fn what_an_entry_cannot_say_is_refused() {
     }
     assert_eq!(domain.usage().live_ranges, 1);
     for iova in [0, 1 << 20, 1 << 48, u64::MAX] {
-        // Of the first ring, nothing but its first entry is mapped.
+        // Only the first entry of the first ring is mapped.
         if iova != longest.as_u64() {
             assert!(matches!(domain.unmap_raw(Iova::new(iova), 1), Err(RawUnmapError::Refused(_))), "{iova:#x}");
         }
@@ -239,7 +239,7 @@ fn a_unit_without_rings_and_a_host_without_neighbouring_pages_are_refused() {
     let refused = Domain::<RIommu, _, _>::new(&iommu, &host, Protection::Strict);
     assert!(matches!(refused, Err(NewDomainError::NoMemory(NoMemory))));
     assert_eq!(host.frames_lent(), 0, "S6");
-    // The table of rings, and no ring.
+    // Memory for the table of rings, and for no ring.
     host.limit_frames(16);
     let domain = Domain::<RIommu, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
     assert_eq!(domain.raw_map(page(0), 8, WRITES), Err(MapError::NoMemory(NoMemory)));
@@ -250,7 +250,8 @@ fn a_unit_without_rings_and_a_host_without_neighbouring_pages_are_refused() {
     assert_eq!(host.frames_lent(), 0, "S10");
 }
 
-/// Where a walker does not snoop it sees what was flushed; and where it caches what is absent, a map invalidates its ring.
+/// A page walker that does not snoop sees flushed entries. If the hardware caches absent entries, a map invalidates its
+/// ring.
 #[test]
 fn walkers_see_entries_when_a_map_returns() {
     for coherent in [true, false] {
@@ -261,7 +262,7 @@ fn walkers_see_entries_when_a_map_returns() {
             let domain = domain(&host, &iommu, 4);
             for round in 0..10 {
                 let expected = Iova::new(1 << 48 | (round % 4) << 30);
-                assert_eq!(iommu.access(DEVICE, expected, Rights::READ), None, "nothing yet, which may be cached");
+                assert_eq!(iommu.access(DEVICE, expected, Rights::READ), None, "absent so far, which may be cached");
                 let iova = map(&domain, round, READS).expect("room");
                 assert_eq!(iova, expected);
                 assert_eq!(iommu.access(DEVICE, iova, Rights::READ), Some(page(round)));
@@ -274,7 +275,7 @@ fn walkers_see_entries_when_a_map_returns() {
     }
 }
 
-/// S7 and S13: rings for persistent mappings, until there are no more.
+/// S7 and S13: rings for persistent mappings, until none is left.
 #[test]
 fn rings_have_a_bound() {
     let host = FakeHost::default();
@@ -292,7 +293,7 @@ fn rings_have_a_bound() {
     };
     assert_eq!(refused, MapError::NoRing { most: RINGS_MAX }.into());
     let expected = (1..=RINGS_MAX as u16).filter(|number| *number != 3);
-    assert!(numbers.iter().copied().eq(expected), "all but the one that is reserved (S9)");
+    assert!(numbers.iter().copied().eq(expected), "all but the reserved one (S9)");
     assert_eq!(domain.table_pages(), 16 + numbers.len());
     let iova = RingAddress { ring: 7, entry: 0, offset: 0 }.iova();
     domain.unmap_raw_at(iova).expect("mapped");

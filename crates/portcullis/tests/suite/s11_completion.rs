@@ -1,5 +1,5 @@
-//! S11: where an invalidation fails or is never answered, no buffer comes back, no address is used again, and the domain
-//! says so from then on.
+//! S11: if an invalidation fails or is never answered, no buffer is handed back, no address is used again, and the
+//! domain reports it from then on.
 
 use crate::raw_face::{RawFace, open};
 use portcullis::design::{Design, DomainSetup, Mapper, Options};
@@ -20,7 +20,7 @@ type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
 const DEVICE: SourceId = SourceId(0x0010);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 
-/// Ways for the queue to fail, and what a commit says then.
+/// Ways in which the queue fails, with the error that a commit then returns.
 const FAILURES: [(Behaviour, QueueError); 2] =
     [(Behaviour::Failing, QueueError::Descriptor), (Behaviour::Silent, QueueError::Timeout(INVALIDATION_TIMEOUT_US))];
 
@@ -53,7 +53,7 @@ fn a_strict_unmap_fails() {
         assert_eq!(map(&domain), Err(MapError::Poisoned));
         assert_eq!(domain.unmap_raw(lost, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(lost))));
         assert_eq!(domain.usage().live_ranges, 2, "the lost address is quarantined");
-        domain.unmap_raw(kept, PAGE_SIZE).expect("other mappings can be taken away once the hardware answers");
+        domain.unmap_raw(kept, PAGE_SIZE).expect("other mappings can be unmapped once the hardware answers");
         assert_eq!(domain.usage().live_ranges, 1);
         drop(domain);
         assert_eq!((host.frames_lent(), use_page(&iommu, lost)), (0, None));
@@ -75,7 +75,7 @@ fn a_batch_fails_as_a_whole() {
         assert_eq!(batch.commit(), Err(CommitError(error)));
         assert_eq!(map(&domain), Err(MapError::Poisoned));
 
-        // A batch that is dropped has nobody to tell, but the domain remembers.
+        // A batch that is dropped has no caller to tell, but the domain is poisoned.
         iommu.behave(Behaviour::Prompt);
         let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
         let iova = map(&domain).unwrap();
@@ -99,7 +99,7 @@ fn a_deferred_flush_fails() {
         assert_eq!(use_page(&iommu, *last), Some(BUFFER));
         iommu.behave(behaviour);
         for &iova in queued {
-            domain.unmap_raw(iova, PAGE_SIZE).expect("queueing takes no hardware");
+            domain.unmap_raw(iova, PAGE_SIZE).expect("an unmap that is queued does not need the hardware");
         }
         // The unmap that finds the queue full needs the flush.
         assert_eq!(domain.unmap_raw(*last, PAGE_SIZE), Err(RawUnmapError::Commit(CommitError(error))));
@@ -116,12 +116,17 @@ fn a_deferred_flush_fails() {
         host.advance_us(QUEUE_TIMEOUT_US);
         domain.tick().expect("the hardware answers again");
         let usage = domain.usage();
-        assert_eq!((usage.queued_unmaps, usage.live_ranges), (0, 1), "all but the one whose commit failed are back");
+        assert_eq!(
+            (usage.queued_unmaps, usage.live_ranges),
+            (0, 1),
+            "all addresses but that of the failed commit are free"
+        );
         assert_eq!(map(&domain), Err(MapError::Poisoned), "and the domain stays poisoned");
     }
 }
 
-/// The declared window ends with the first flush that fails: from then on no buffer goes back before its invalidation.
+/// The stale window ends with the first flush that fails: from then on, no buffer is handed back before its
+/// invalidation.
 #[test]
 fn a_poisoned_domain_defers_nothing() {
     for (behaviour, error) in FAILURES {
@@ -138,17 +143,17 @@ fn a_poisoned_domain_defers_nothing() {
         host.advance_us(QUEUE_TIMEOUT_US);
         assert_eq!(domain.tick(), Err(CommitError(error)));
         assert_eq!(domain.unmap_raw(other, PAGE_SIZE), Err(RawUnmapError::Commit(CommitError(error))));
-        assert_eq!(use_page(&iommu, other), Some(BUFFER), "the device has it still, and so it was not given back");
+        assert_eq!(use_page(&iommu, other), Some(BUFFER), "the device still has it, so it was not handed back");
 
         iommu.behave(Behaviour::Prompt);
         domain.unmap_raw(last, PAGE_SIZE).expect("the hardware answers again");
-        assert_eq!(use_page(&iommu, last), None, "given back only after the flush");
+        assert_eq!(use_page(&iommu, last), None, "handed back only after the flush");
         assert_eq!(domain.usage().queued_unmaps, 0);
     }
 }
 
-/// A map that could not invalidate what its address led to before: the device is left with that and gets nothing new, and the
-/// address is used no more.
+/// A map that could not invalidate the old translation of its address: the device keeps the old translation and gets no
+/// new one, and the address is never used again.
 #[test]
 fn an_invalidation_at_a_map_fails() {
     for (behaviour, error) in FAILURES {
@@ -162,23 +167,23 @@ fn an_invalidation_at_a_map_fails() {
         iommu.behave(behaviour);
         let other = PhysAddr::new(0x9000);
         assert_eq!(domain.raw_map_lost(other, PAGE_SIZE, Access::DeviceWrites), SyncError(error));
-        assert_eq!(use_page(&iommu, gone), Some(BUFFER), "the declared window, for nothing was invalidated");
+        assert_eq!(use_page(&iommu, gone), Some(BUFFER), "the declared stale window: nothing was invalidated");
         assert_eq!(domain.usage().live_ranges, 2, "the address is quarantined");
         assert_eq!(domain.unmap_raw(gone, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(gone))));
 
         iommu.behave(Behaviour::Prompt);
         assert_eq!(iommu.submit(&[Invalidation::Global]).and_then(|ticket| iommu.is_done(ticket)), Ok(true));
-        assert_eq!(use_page(&iommu, gone), None, "what was to be mapped is not in the table");
+        assert_eq!(use_page(&iommu, gone), None, "the failed map left no entry in the table");
         assert_eq!(map(&domain), Err(MapError::Poisoned));
         assert_eq!(use_page(&iommu, kept), Some(BUFFER));
-        // No map will ever close the window of what is unmapped from now on.
+        // No map will end the stale window of later unmaps, so the unmap invalidates.
         domain.unmap_raw(kept, PAGE_SIZE).expect("the hardware answers again");
         assert_eq!((use_page(&iommu, kept), domain.usage().live_ranges), (None, 1));
     }
 }
 
-/// An unmap that leaves its translation, and a domain that is poisoned before the commit: then the commit takes it away, for no
-/// map ever will.
+/// An unmap leaves its translation, and the domain is poisoned before the commit. The commit then clears the
+/// translation, because no map ever will.
 #[test]
 fn a_commit_in_a_domain_poisoned_meanwhile_takes_the_translation_away() {
     let host = FakeHost::default();
@@ -196,9 +201,9 @@ fn a_commit_in_a_domain_poisoned_meanwhile_takes_the_translation_away() {
     assert_eq!(use_page(&iommu, gone), None);
 }
 
-/// What one domain has unmapped cannot be committed at another.
+/// The unmaps of one domain cannot be committed at another.
 #[test]
-#[should_panic(expected = "committed where its unmaps were made")]
+#[should_panic(expected = "must be committed by the mapper of its unmaps")]
 fn a_revocation_belongs_to_its_domain() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
@@ -226,7 +231,7 @@ fn a_revocation_belongs_to_its_domain() {
     let _ = other.commit(&mut revocation);
 }
 
-/// Nor at one that protects nothing, whose own unmaps leave nothing to be committed.
+/// They cannot be committed at a domain without protection either, whose own unmaps leave nothing to commit.
 #[test]
 fn a_domain_without_protection_commits_no_other_domains_unmaps() {
     fn commit_of_another<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>() {
@@ -245,7 +250,7 @@ fn a_domain_without_protection_commits_no_other_domains_unmaps() {
         domain.unmap_raw_into(IovaRange::covering(iova, PAGE_SIZE).unwrap(), &mut revocation).unwrap();
         let committed = catch_unwind(AssertUnwindSafe(|| other.commit_raw(&mut revocation)));
         assert!(committed.is_err(), "{}: {committed:?}", other.info().id);
-        // What was unmapped is still to be committed, where that belongs.
+        // The unmap is still to be committed, at its own domain.
         assert_eq!(revocation.unmaps(), 1);
         domain.commit_raw(&mut revocation).unwrap();
         assert_eq!(use_page(&iommu, iova), None);
@@ -269,7 +274,7 @@ fn an_iommu_that_does_not_let_go_keeps_the_tables() {
     assert_eq!(use_page(&iommu, other), Some(BUFFER));
 }
 
-/// A flush that failed counts for nothing: the next that succeeds serves what was queued before it, on every CPU.
+/// A failed flush frees nothing: the next one that succeeds serves all unmaps queued before it, on every CPU.
 #[test]
 fn queues_per_core_recover() {
     let host = FakeHost::default();
@@ -291,6 +296,6 @@ fn queues_per_core_recover() {
     host.advance_us(QUEUE_TIMEOUT_US);
     domain.tick().unwrap();
     assert_eq!(domain.usage().queued_unmaps, 0);
-    // The one that found no room is lost for good.
+    // The address that found no room in the queue is lost for good.
     assert_eq!(domain.usage().live_ranges, 1);
 }

@@ -1,5 +1,5 @@
-//! S11, S4: what an invalidation that failed leaves behind. Under every design: no table page goes back to the host, no address
-//! is used again, the device reaches nothing new, and what else is mapped stays as it was.
+//! S11, S4: the state after a failed invalidation, under every design: no table page goes back to the host, no address
+//! is used again, the device reaches nothing new, and other mappings are unchanged.
 
 use crate::raw_face::RawFace;
 use portcullis::chunk::CHUNKED_PAGES_MAX;
@@ -18,9 +18,9 @@ use portcullis::{
 type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
 
 const DEVICE: SourceId = SourceId(0x28);
-/// Where the buffers of a test begin: on a boundary of 2 MiB.
+/// Physical page where the buffers of a test begin, on a boundary of 2 MiB.
 const BUFFERS_PFN: u64 = 0x1000;
-/// Time enough for every deferred flush, in microseconds.
+/// Longer than any deferred flush takes, in microseconds.
 const LONG_US: u64 = 20_000;
 
 /// How the unmap is made.
@@ -30,7 +30,7 @@ enum Way {
     Batch,
 }
 
-/// What an IOMMU can do, and what it is called here.
+/// Capabilities of an IOMMU, and their name in messages.
 type Hardware = (&'static str, fn(Capabilities) -> Capabilities);
 
 const ABLE: Hardware = ("able", |all| all);
@@ -43,7 +43,7 @@ struct Case {
     protection: Protection,
     behaviour: Behaviour,
     way: Way,
-    /// Of each of the mappings.
+    /// Pages of each of the mappings.
     pages: u64,
     hardware: Hardware,
 }
@@ -55,7 +55,7 @@ fn cases(design: DesignId, hardware: &'static [Hardware]) -> Vec<Case> {
     for &protection in protections {
         for behaviour in [Behaviour::Failing, Behaviour::Silent] {
             for way in [Way::Single, Way::Batch] {
-                // To wait for an answer takes long, whatever is waited for.
+                // A wait for an answer takes long, for any size.
                 let sizes: &[u64] = if behaviour == Behaviour::Silent { &[1] } else { &[1, 4, 64, 512] };
                 for &pages in sizes {
                     cases.extend(hardware.iter().map(|&hardware| Case { protection, behaviour, way, pages, hardware }));
@@ -66,7 +66,7 @@ fn cases(design: DesignId, hardware: &'static [Hardware]) -> Vec<Case> {
     cases
 }
 
-/// Calls `visitor` with fresh fakes for each of the cases.
+/// Calls `visit` with fresh fakes for each of the cases.
 fn for_each<V>(hardware: &'static [Hardware], mut visit: impl FnMut(DesignId, &Case, &FakeHost, &FakeIommu<'_>) -> V) {
     for &design in DesignId::ALL {
         for case in cases(design, hardware) {
@@ -78,7 +78,7 @@ fn for_each<V>(hardware: &'static [Hardware], mut visit: impl FnMut(DesignId, &C
     }
 }
 
-/// A domain with three mappings, of which the device has used every page.
+/// A domain with three mappings. The device has used every page of them.
 struct Mapped<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>> {
     iommu: &'h FakeIommu<'h>,
     domain: OnFakes<'h, D>,
@@ -122,7 +122,7 @@ impl<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>> Mapped<'h, D> {
         }
     }
 
-    /// Drops all that the hardware has cached, so that the device sees the table as it lies in memory.
+    /// Drops everything that the hardware has cached, so that the device sees the table in memory.
     fn forget(&self) {
         self.iommu.behave(Behaviour::Prompt);
         let ticket = self.iommu.submit(&[Invalidation::Global]).expect("the hardware answers");
@@ -141,7 +141,7 @@ impl<'h> FailedUnmap<'_> {
         let (frames, live) = (host.frames_lent(), mapped.domain.usage().live_ranges);
         iommu.behave(case.behaviour);
         let unmapped = mapped.unmap(case.way, *gone);
-        // Where the buffer goes back before any invalidation, the flush is due later, or never.
+        // If the buffer is handed back before any invalidation, the flush is due later, or never.
         let mut failed = matches!(unmapped, Err(RawUnmapError::Commit(_)));
         assert!(failed || unmapped.is_ok(), "{what}: {unmapped:?}");
         while let Some(due_us) = mapped.domain.due_us().filter(|_| !failed) {
@@ -150,10 +150,10 @@ impl<'h> FailedUnmap<'_> {
         }
         let at_map = mapped.domain.usage().window_us_max.is_none();
         assert!(failed || at_map, "{what}: nothing has failed");
-        // S4, S11: no table page and no address is back.
+        // S4, S11: no table page and no address has been freed.
         assert_eq!(host.frames_lent(), frames, "{what}: S4");
         assert!(at_map || mapped.domain.usage().live_ranges == live, "{what}: S3, S11: {:?}", mapped.domain.usage());
-        // S2: nothing new is reached; what was cleared is gone as soon as the hardware forgets.
+        // S2: nothing new is reached; cleared entries are gone as soon as the hardware drops its caches.
         if !at_map {
             mapped.forget();
             assert!((gone.first_pfn()..gone.end_pfn()).all(|pfn| mapped.reach(pfn).is_none()), "{what}: S2");
@@ -163,7 +163,7 @@ impl<'h> FailedUnmap<'_> {
         assert!(others.iter().all(|range| mapped.is_reached(*range)), "{what}: S1");
         iommu.behave(Behaviour::Prompt);
         drop(mapped);
-        // What left the table with the failed unmap is lost for good.
+        // Table pages that left the table with the failed unmap are lost for good.
         assert!(host.frames_lent() <= frames, "{what}");
     }
 }
@@ -196,11 +196,12 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnMap<'_, 'h> {
         let mapped = Mapped::<D>::new(host, iommu, case);
         let live = mapped.domain.usage().live_ranges;
         iommu.behave(case.behaviour);
-        // No other map has used this memory, so it can only be reached through the map that fails.
+        // No other map has used this memory, so only the failed map could lead to it.
         let phys = PhysAddr::from_pfn(BUFFERS_PFN + 0x4000);
         let _: SyncError = mapped.domain.raw_map_lost(phys, case.pages * PAGE_SIZE, Access::DeviceWrites);
         mapped.forget();
-        // Wherever a design may have put it: where the others are, around them, and where its memory is.
+        // Anywhere that a design may have mapped it: at the other mappings, around them, and at its own physical
+        // address.
         let pages = phys.pfn()..phys.pfn() + case.pages;
         let around =
             mapped.ranges.iter().flat_map(|range| range.first_pfn().saturating_sub(2048)..range.end_pfn() + 2048);
@@ -209,14 +210,14 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnMap<'_, 'h> {
             let reached = mapped.reach(pfn).map(PhysAddr::pfn);
             assert!(!reached.is_some_and(|reached| pages.contains(&reached)), "{what}: S11: {pfn:#x} leads there");
         }
-        // The range of the failed map is quarantined, those of the others are as they were.
+        // The range of the failed map is quarantined; the others are unchanged.
         assert_eq!(mapped.domain.usage().live_ranges, live + 1, "{what}: S3, S11");
         assert!(mapped.ranges.iter().all(|range| mapped.is_reached(*range)), "{what}: S1");
     }
 }
 
-/// Hardware that caches what is absent has to be told of every map. Where it cannot be, the map is taken back, and its range is
-/// never used again.
+/// Hardware that caches absent entries needs an invalidation for every map. If that fails, the map is undone, and its
+/// range is never used again.
 #[test]
 fn a_failed_map_is_taken_back() {
     for_each(&[CACHES_ABSENT], |design, case, host, iommu| design.visit(OnMap(case, host, iommu)));
@@ -250,18 +251,18 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for OnPlacedMap<'_, 'h> {
     }
 }
 
-/// The same where the request has said at which address.
+/// A failed map at a fixed address is undone too.
 #[test]
 fn a_failed_placed_map_is_taken_back() {
     let mut placing = 0;
     for_each(&[CACHES_ABSENT], |design, case, host, iommu| {
         placing += usize::from(design.visit(OnPlacedMap(case, host, iommu)));
     });
-    assert!(placing > 0, "some design places mappings");
+    assert!(placing > 0, "no design places mappings");
 }
 
-/// A chunk whose pages are all unmapped, but for one whose unmap failed, is not handed out again; nor is the one that failed
-/// counted among the free.
+/// If all pages of a chunk are unmapped but one unmap has failed, the chunk is not handed out again, and the pages of
+/// the failed unmap are not counted as free.
 #[test]
 fn pages_of_a_chunk_stay_quarantined() {
     for behaviour in [Behaviour::Failing, Behaviour::Silent] {
@@ -282,7 +283,7 @@ fn pages_of_a_chunk_stay_quarantined() {
     }
 }
 
-/// Mappings of a table each, all unmapped: more than are kept in reserve.
+/// A domain whose mappings had a table each and are all unmapped: more spent tables than the reserve.
 fn spent_tables<'h>(host: &'h FakeHost, iommu: &'h FakeIommu<'h>) -> OnFakes<'h, Portcullis> {
     let domain = OnFakes::<Portcullis>::new(iommu, host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
@@ -311,9 +312,9 @@ fn tables_whose_invalidation_failed_stay() {
             host.advance_us(TABLE_IDLE_US + 1);
             failed += usize::from(domain.tick().is_err());
         }
-        assert!(failed > 0, "no table left");
+        assert!(failed > 0, "no tick has tried to give back a table");
         assert_eq!(host.frames_lent(), lent, "S4");
-        // Nor when the hardware answers again: it was never told to forget those that have left.
+        // Not even when the hardware answers again: the invalidation of the removed tables never succeeded.
         iommu.behave(Behaviour::Prompt);
         for _ in 0..6 {
             host.advance_us(TABLE_IDLE_US + 1);
@@ -334,9 +335,9 @@ fn a_domain_that_goes_while_tables_leave_loses_none() {
         host.advance_us(TABLE_IDLE_US + 1);
         domain.tick().expect("the hardware answers");
         ticks += 1;
-        assert!(ticks < 10, "no table left");
+        assert!(ticks < 10, "no table was unlinked");
     }
-    assert_eq!(host.frames_lent(), lent, "they are on their way");
+    assert_eq!(host.frames_lent(), lent, "unlinked tables have not gone back yet");
     drop(domain);
     assert_eq!(host.frames_lent(), 0, "S10");
 }

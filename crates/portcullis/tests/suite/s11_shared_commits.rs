@@ -1,4 +1,5 @@
-//! Strict commits that ride with others: a ride that fails is tried again alone, and only what fails alone is lost (S11).
+//! Strict commits that share a submission, a *ride*: a commit whose ride fails is submitted again alone, and only a
+//! commit that also fails alone loses its buffers (S11).
 
 use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
@@ -17,7 +18,7 @@ use std::sync::Mutex;
 const DEVICE: SourceId = SourceId(0x0010);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 
-/// The stock design, sharing.
+/// The stock design, with shared commits.
 struct Riding;
 
 impl DesignInfo for Riding {
@@ -36,7 +37,7 @@ impl DesignInfo for Riding {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: a mapper assembled from sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
@@ -53,7 +54,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
     }
 }
 
-/// What becomes of a ride.
+/// The outcome of a ride.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fate {
     Lands,
@@ -62,11 +63,11 @@ enum Fate {
     NeverLands,
 }
 
-/// The fake, with rides that fail for another rider's sake.
+/// The fake, with rides that fail because of another commit on them.
 struct Rides<'h> {
     fake: &'h FakeIommu<'h>,
     fate: Mutex<Fate>,
-    /// Submissions, and which of them rode.
+    /// For each submission, whether it was a ride.
     rode: Mutex<Vec<bool>>,
 }
 
@@ -80,9 +81,9 @@ impl<'h> Rides<'h> {
     }
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no memory is behind it.
 unsafe impl Iommu for Rides<'_> {
-    /// The answer to those who ask, where it is not the fake's.
+    /// A ticket of the fake, or a fixed answer.
     type Ticket = Result<Ticket, Result<bool, QueueError>>;
 
     forward_domains!(fake);
@@ -136,7 +137,7 @@ fn a_commit_rides() {
     assert_eq!(rides.take_rode(), [true]);
 }
 
-/// Another rider's error costs a second submission, and nothing else.
+/// An error of another commit costs a second submission, and nothing else.
 #[test]
 fn a_failed_ride_is_tried_again_alone() {
     for fate in [Fate::IsRefusedAtOnce, Fate::Fails] {
@@ -166,7 +167,7 @@ fn what_fails_alone_too_is_lost() {
     fake.behave(Behaviour::Prompt);
 }
 
-/// A ride that is never answered takes the time that the commit has.
+/// A ride that is never answered uses up the time limit of the commit.
 #[test]
 fn a_ride_that_never_lands_is_not_tried_again() {
     let host = FakeHost::default();

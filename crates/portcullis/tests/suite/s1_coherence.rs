@@ -1,4 +1,5 @@
-//! Coherence comes with the unit: one host serves a unit whose walker snoops and one whose walker does not.
+//! Coherence is a property of the unit: one host serves a unit whose page walker snoops and one whose page walker does
+//! not.
 
 use crate::raw_face::{RawFace, open};
 use portcullis::design::{Addressing, Design};
@@ -10,7 +11,7 @@ use portcullis::{Access, Capabilities, DomainConfig, Iommu, PAGE_SIZE, PhysAddr,
 
 const DEVICES: [SourceId; 2] = [SourceId(8), SourceId(16)];
 
-/// A domain of each unit, used in turn.
+/// One domain on each unit, used in turn.
 struct Both<'h> {
     host: &'h FakeHost,
     units: [&'h FakeIommu<'h>; 2],

@@ -1,4 +1,4 @@
-//! S4: what waits in a flush queue waits with its table pages.
+//! S4: the table pages of a queued unmap wait in the flush queue with it.
 
 use crate::raw_face::RawFace;
 use portcullis::designs::{Choice, Portcullis, Stock};
@@ -14,8 +14,8 @@ use proptest::prelude::*;
 
 const DEVICE: SourceId = SourceId(0x28);
 
-/// An unmap takes table pages with it and waits, first or behind others; then the queue becomes full. The table pages go back
-/// with its flush, and not before.
+/// An unmap that removes table pages waits in the queue, first or behind others. Then the queue becomes full. The flush
+/// frees the table pages, and nothing does before it.
 #[test]
 fn table_pages_go_with_their_flush_and_not_before() {
     for queue in ["stock:queue=per-core", "stock:queue=global", "stock"] {
@@ -36,7 +36,7 @@ fn table_pages_go_with_their_flush_and_not_before() {
             let large = map(0x1000, 512);
             let small: Vec<Iova> = (0..900).map(|number| map(0x9000 + number, 1)).collect();
             let (first, small) = small.split_first().expect("many");
-            // A flush that is over, so that the numbers of flushes have begun.
+            // A flush that is over, so that flushes have numbers above zero.
             unmap(*first, 1);
             host.advance_us(20_000);
             domain.tick().expect("the hardware answers");
@@ -48,7 +48,7 @@ fn table_pages_go_with_their_flush_and_not_before() {
             iommu.take_commands();
             let went = behind.iter().position(|iova| {
                 unmap(*iova, 1);
-                // The fake panics as well, where the hardware may still walk what goes.
+                // The fake also panics if the hardware may still walk a freed page.
                 let flushed = !iommu.take_commands().is_empty();
                 assert!(flushed || host.frames_lent() == lent, "S4: {queue}: freed before any flush");
                 host.frames_lent() < lent
@@ -59,7 +59,8 @@ fn table_pages_go_with_their_flush_and_not_before() {
 }
 
 proptest! {
-    /// S7: however the unmaps of a CPU come, in order, ring after ring or anywhere, no more wait than may, and those that were the last wait.
+    /// S7: for unmaps of a CPU in any order, by ring or at random, no more wait than the limit, and the latest ones
+    /// wait.
     #[test]
     fn no_more_wait_on_a_cpu_than_may(unmaps in vec((0..4usize, any::<bool>()), 1..500)) {
         run_on(0);
@@ -80,18 +81,18 @@ proptest! {
             domain.unmap_raw(iova, PAGE_SIZE).expect("mapped");
             flushes += usize::from(!iommu.take_commands().is_empty());
             let waiting = domain.usage().queued_unmaps;
-            prop_assert!((1..=most).contains(&waiting), "{} wait", waiting);
-            prop_assert!(flushes > 0 || waiting == number + 1, "{} of {} wait", waiting, number + 1);
+            prop_assert!((1..=most).contains(&waiting), "{} unmaps wait", waiting);
+            prop_assert!(flushes > 0 || waiting == number + 1, "{} of {} unmaps wait", waiting, number + 1);
             prop_assert!(domain.due_us().is_some());
         }
-        // Half of a queue at least goes with each flush.
+        // Each flush serves at least half of a queue.
         prop_assert!(flushes <= unmaps.len() / (most / 2));
         host.advance_us(500);
         domain.tick().expect("the hardware answers");
         prop_assert_eq!((domain.usage().queued_unmaps, domain.due_us()), (0, None));
     }
 
-    /// S7: what was joined is counted as so many unmaps, also where a placed mapping is in the batch.
+    /// S7: unmaps that were joined are counted one by one, also if the batch contains a placed mapping.
     #[test]
     fn a_batch_with_a_placed_mapping_counts_its_unmaps(pages in 1..63u64) {
         run_on(0);

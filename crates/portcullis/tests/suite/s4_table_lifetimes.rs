@@ -1,4 +1,4 @@
-//! What the hardware may still walk is there until the hardware has let go of it: table pages outlive the command that
+//! Pages that the hardware may still walk stay until it has finished with them: table pages outlive the command that
 //! invalidates them (S4), and the tables of a domain outlive the domain (S10).
 
 use crate::raw_face::RawFace;
@@ -12,7 +12,7 @@ use portcullis::{
 };
 use std::sync::Mutex;
 
-/// The fake, noting how many table pages are lent whenever it is asked to forget something.
+/// The fake, recording how many table pages are lent at each submission and each poll.
 struct Watching<'h> {
     host: &'h FakeHost,
     fake: FakeIommu<'h>,
@@ -35,7 +35,7 @@ impl<'h> Watching<'h> {
     }
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no memory is behind it.
 unsafe impl Iommu for Watching<'_> {
     type Ticket = Ticket;
 
@@ -67,7 +67,7 @@ unsafe impl Iommu for Watching<'_> {
         self.fake.submit(commands)
     }
 
-    /// Done when it is asked for the second time.
+    /// Done when it is polled for the second time.
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
         self.note();
         Ok(self.fake.is_done(ticket)? && self.lent.lock().expect("not poisoned").len() > 2)
@@ -86,7 +86,7 @@ fn a_strict_unmap_frees_tables_last() {
     let domain = Domain::new(&iommu, &host, Protection::Strict).unwrap();
     let iova = map_a_whole_table(&domain);
     domain.unmap_raw(iova, 512 * PAGE_SIZE).unwrap();
-    // At the submission, and both times that its completion is asked for.
+    // At the submission, and at both polls.
     assert_eq!((iommu.take_notes(), host.frames_lent()), (vec![4, 4, 4], 3));
 }
 

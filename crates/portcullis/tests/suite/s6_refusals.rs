@@ -1,4 +1,4 @@
-//! Every refusal, provoked once. A refused operation changes nothing and leaks nothing (S6).
+//! Provokes every refusal once. A refused operation changes nothing and leaks nothing (S6).
 
 use crate::raw_face::{RawFace, open};
 use portcullis::design::Design;
@@ -23,7 +23,7 @@ const fn range(first_pfn: u64, pages: u64) -> IovaRange {
     IovaRange::new(first_pfn, pages).expect("written down as one")
 }
 
-/// Asserts that a map of `segments` is refused as `expected` and changes nothing.
+/// Asserts that a map of `segments` is refused with `expected` and changes nothing.
 fn assert_map_refused<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     segments: &[Segment],
@@ -89,7 +89,7 @@ fn addresses_that_are_physical_have_gaps() {
         assert_map_refused(&passed, &[segment(0x1000, 8), segment(0x4000, 8)], MapError::NotContiguous);
         // The identity map ends where memory does.
         assert_map_refused(&mapped, &[segment(64 << 20, 1)], MapError::PhysicalRange(PhysAddr::new(64 << 20)));
-        // A narrow device has nothing of memory that it cannot drive: not even at another address.
+        // A device with few address bits reaches no memory beyond them, not even through another address.
         mapped.attach(DEVICE).unwrap();
         let high = iommu.access(DEVICE, Iova::new(1 << 40), Rights::READ);
         assert_eq!(high.is_some(), bits == 48);
@@ -107,14 +107,14 @@ fn a_narrow_space_runs_out_and_recovers() {
     let domain = Domain::<Stock, _, _>::with_config(&iommu, &host, &config).unwrap();
     let map = || domain.raw_map(PhysAddr::new(0x5000), PAGE_SIZE, WRITES);
     let exhausted = |pages| MapError::Exhausted { pages, limit_bits: 16 };
-    // Sixteen pages but for page 0 and page 8.
+    // Sixteen pages except page 0 and page 8.
     let mapped: Vec<Iova> = (0..14).map(|_| map().expect("there is room")).collect();
     assert_eq!(map(), Err(exhausted(1)));
     assert_map_refused(&domain, &[segment(0x5000, PAGE_SIZE)], exhausted(1));
     for &iova in &mapped {
         domain.unmap_raw(iova, PAGE_SIZE).unwrap();
     }
-    // Eight pages in a row would have to lie on page 0 or page 8.
+    // Eight aligned pages would contain page 0 or page 8.
     assert_map_refused(&domain, &[segment(0x5000, 5 * PAGE_SIZE)], exhausted(5));
     domain.raw_map(PhysAddr::new(0x5000), 4 * PAGE_SIZE, WRITES).expect("four pages in a row are free");
 }
@@ -127,7 +127,7 @@ fn a_table_does_not_write_over_a_translation() {
         let walker = Walker::new(&host, capabilities.coherent);
         let table = SecondLevelTable::new(walker, 4, &capabilities, TableRule::FreedWhenCovered).unwrap();
         let map = |first_pfn, pages| {
-            // SAFETY: what it maps stays mapped; where something lies already, it refuses.
+            // SAFETY: its mappings stay mapped; it refuses to map over an existing one.
             unsafe {
                 table.map(walker, range(first_pfn, pages), &[segment(0, pages * PAGE_SIZE)], Rights::WRITE, false)
             }
@@ -140,7 +140,7 @@ fn a_table_does_not_write_over_a_translation() {
         assert_eq!(map(0x1200, 1024), overlap(0x1205));
         assert_eq!(map(0x1008, 1), overlap(0x1008));
         assert_eq!(map(0x0ff0, 600), overlap(0x1000));
-        // Nothing was written before the overlap was seen.
+        // Nothing was written before the overlap was found.
         // SAFETY: nothing is unmapped meanwhile.
         assert_eq!(unsafe { table.lookup(walker, Iova::from_pfn(0x1200)) }, None);
         // SAFETY: nothing is unmapped meanwhile.
@@ -169,7 +169,7 @@ fn unmaps_of_anything_but_a_mapping() {
         (page(-1), 5 * PAGE_SIZE, not_mapped(-1)),
         (page(-1), PAGE_SIZE, not_mapped(-1)),
         (page(4), PAGE_SIZE, not_mapped(4)),
-        // Reserved ranges are in the same tree, and nobody's mappings.
+        // Reserved ranges are in the same tree, but are no mappings.
         (Iova::new(0), PAGE_SIZE, UnmapError::NotMapped(Iova::new(0))),
         (Iova::new(0xfee0_0000), 1 << 20, UnmapError::NotMapped(Iova::new(0xfee0_0000))),
     ];
@@ -180,7 +180,7 @@ fn unmaps_of_anything_but_a_mapping() {
     }
     assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(PhysAddr::new(0x7010)));
     assert_eq!(iommu.take_commands(), [], "a refused unmap invalidates nothing");
-    // Inside a batch the mapping is claimed by its first unmap.
+    // In a batch, the first unmap of a mapping claims it.
     let mut batch = domain.raw_batch();
     batch.unmap(mapped).unwrap();
     assert_eq!(batch.unmap(mapped), Err(UnmapError::NotMapped(page(0))));
@@ -221,14 +221,14 @@ fn a_map_that_could_not_be_invalidated_is_taken_back() {
     assert_eq!(map(), Err(MapError::Poisoned));
     // The allocator goes down from the first.
     let next = Iova::from_pfn(first.pfn() - 1);
-    assert_eq!(iommu.access(DEVICE, next, Rights::WRITE), None, "refused, so the device must not reach it");
+    assert_eq!(iommu.access(DEVICE, next, Rights::WRITE), None, "the map was refused, so the device must not reach it");
     assert_eq!(domain.unmap_raw(next, PAGE_SIZE), Err(RawUnmapError::Refused(UnmapError::NotMapped(next))));
     assert_eq!(iommu.access(DEVICE, first, Rights::WRITE), Some(PhysAddr::new(0x3000)));
 }
 
 #[test]
 fn a_host_without_memory() {
-    // From none to enough, so that every allocation of a table page is the one that fails once.
+    // From none to enough, so that each allocation of a table page fails once.
     let mut refusals = 0;
     for frames in 0.. {
         let host = FakeHost::default();
@@ -250,7 +250,7 @@ fn a_host_without_memory() {
             assert_eq!(error, MapError::NoMemory(NoMemory));
             refusals += 1;
             assert_eq!(domain.usage().live_ranges, 0);
-            // The space below 4 GiB, each page that the map might have written.
+            // All pages below 4 GiB that the map might have written.
             for pfn in (1 << 20) - 2048..1 << 20 {
                 assert_eq!(iommu.access(DEVICE, Iova::from_pfn(pfn), Rights::WRITE), None);
             }

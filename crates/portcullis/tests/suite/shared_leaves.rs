@@ -1,5 +1,5 @@
-//! Leaves that mappings share: counted page by page, there as long as the count is, and whole again where a count is refused
-//! half-way.
+//! Leaves that mappings share: mappings are counted page by page, a leaf stays as long as its count, and a refused
+//! count is undone.
 
 use crate::interrupted::{Interrupted, Moment};
 use portcullis::iommu::Translation;
@@ -21,7 +21,7 @@ const RIGHTS: [Rights; 3] = [Rights::READ, Rights::WRITE, Rights::READ_WRITE];
 /// Pages that a leaf table translates.
 const TABLE: u64 = 512;
 
-/// The run of `pages` pages from `phys_pfn` on, in a region that begins at `(1 + index) << shift`.
+/// The run of `pages` pages from `phys_pfn` on, in the region that begins at `(1 + index) << shift`.
 fn run(shift: u32, index: usize, phys_pfn: u64, pages: u64) -> SharedRun {
     let range = IovaRange::new(((1 + index as u64) << shift) + phys_pfn, pages).expect("never empty");
     SharedRun { range, phys_pfn, rights: RIGHTS[index] }
@@ -31,7 +31,7 @@ fn page(iova_pfn: u64) -> IovaRange {
     IovaRange::new(iova_pfn, 1).expect("one page")
 }
 
-/// A table behind a fake IOMMU.
+/// A table, used by a fake IOMMU.
 struct Bench<'h> {
     host: &'h FakeHost,
     iommu: FakeIommu<'h>,
@@ -60,7 +60,7 @@ impl<'h> Bench<'h> {
     }
 
     fn share(&self, run: &SharedRun) -> Result<Share, MapError> {
-        // SAFETY: runs are made by `run`, so that an address says what it leads to; other mappings lie below all of them.
+        // SAFETY: `run` makes the runs, so each address determines its memory; other mappings lie below all of them.
         unsafe { self.table.share(self.walker(), run) }
     }
 
@@ -69,19 +69,19 @@ impl<'h> Bench<'h> {
         unsafe { self.table.unshare(self.walker(), run) }
     }
 
-    /// Maps `run` until no more mappings of it can be counted, and returns how many those were.
+    /// Maps `run` until its count is full. Returns the number of mappings added.
     fn fill(&self, run: &SharedRun) -> u64 {
         (0..).find(|_| self.share(run) == Ok(Share::Full)).expect("at most as many as are counted")
     }
 
-    /// Where a device is led, after everything has been invalidated.
+    /// The physical page that a device reaches, after everything has been invalidated.
     fn walk(&self, iova_pfn: u64, rights: Rights) -> Option<u64> {
         let flush = self.iommu.submit(&[Invalidation::Global]).unwrap();
         assert_eq!(self.iommu.is_done(flush), Ok(true));
         self.reach(iova_pfn, rights)
     }
 
-    /// Where a device is led, perhaps by what it has used before.
+    /// The physical page that a device reaches, perhaps by a cached translation.
     fn reach(&self, iova_pfn: u64, rights: Rights) -> Option<u64> {
         self.iommu.access(DEVICE, Iova::from_pfn(iova_pfn), rights).map(PhysAddr::pfn)
     }
@@ -91,20 +91,20 @@ impl<'h> Bench<'h> {
 enum Operation {
     Share(SharedRun),
     Unshare(SharedRun),
-    /// Unmaps a mapping that is live.
+    /// Unmaps a live mapping.
     UnshareLive(usize),
-    /// Maps the first page of the run as often as can be counted.
+    /// Maps the first page of the run until its count is full.
     Fill(SharedRun),
-    /// Maps or unmaps, by its marks, a mapping of its own just below the first region.
+    /// Maps or unmaps, by its marks, an unshared mapping just below the first region.
     Own,
 }
 
-/// What is mapped, as plainly as possible: how often each page is, and where it leads.
+/// The mappings, kept as plainly as possible: each page's count and memory.
 #[derive(Default)]
 struct Reference {
     pages: BTreeMap<u64, (u64, SharedRun)>,
     live: Vec<SharedRun>,
-    /// Pages where something begins or ends, or did.
+    /// Pages where a run begins or ends, or did earlier.
     edges: BTreeSet<u64>,
 }
 
@@ -130,7 +130,8 @@ impl Reference {
                 cleared = true;
             }
         }
-        // An unmap of what nobody mapped like that takes pages of others' mappings; those are then no longer whole.
+        // An unmap of a range that was not mapped as such takes pages of other mappings, which are then no longer
+        // whole.
         match self.live.iter().position(|live| live == run) {
             Some(at) => drop(self.live.swap_remove(at)),
             None => self.live.retain(|live| !live.range.overlaps(run.range)),
@@ -145,14 +146,14 @@ impl Reference {
 }
 
 fn script() -> impl Strategy<Value = (u32, Vec<Operation>)> {
-    // Regions of a part of a leaf table, of some, and of a table of the level above.
+    // Regions smaller than a leaf table, of several leaf tables, and of a table of the level above.
     prop_oneof![Just(6), Just(11), Just(18)]
         .prop_flat_map(|shift| (Just(shift), prop::collection::vec(operation(shift), 1..40)))
 }
 
 fn operation(shift: u32) -> impl Strategy<Value = Operation> {
     let most = 1u64 << shift;
-    // Few places, so that runs meet; on the boundaries of leaf tables where there are some.
+    // Few places, so that runs overlap, and on the boundaries of leaf tables if a region has any.
     let first = prop_oneof![0..8u64, TABLE - 4..TABLE + 4].prop_map(move |first| first % most);
     let pages = prop_oneof![6 => 1..6u64, 1 => TABLE - 2..2 * TABLE + 2];
     let run = (0..3usize, first, pages)
@@ -228,7 +229,7 @@ fn unshare(bench: &Bench<'_>, reference: &mut Reference, run: &SharedRun) -> Res
 
 fn toggle(bench: &Bench<'_>, (range, mapped): &(IovaRange, Cell<bool>)) -> Result<(), TestCaseError> {
     let segment = Segment { phys: PhysAddr::from_pfn(7), len: range.pages() * PAGE_SIZE };
-    // SAFETY: it lies below the shared pages, and is mapped and unmapped by turns.
+    // SAFETY: it lies below the shared pages, and is alternately mapped and unmapped.
     let done = unsafe {
         if mapped.get() {
             bench.table.claim_and_unmap(bench.walker(), *range).map_err(|error| error.to_string())
@@ -269,7 +270,7 @@ fn memory_that_cannot_be_addressed_and_tables_that_cannot_be_had() {
     assert_eq!(bench.share(&run(20, 1, beyond, 1)), Ok(Share::Counted));
     let refused = bench.share(&run(20, 1, beyond, 2));
     assert_eq!(refused, Err(MapError::PhysicalRange(PhysAddr::from_pfn(beyond))));
-    // Over three leaf tables, two of which can be had: then nothing is mapped at all.
+    // Over three leaf tables, with memory for two: nothing at all is mapped.
     host.limit_frames(2);
     let over = run(20, 0, 3 * TABLE - 1, TABLE + 2);
     assert_eq!(bench.share(&over), Err(MapError::NoMemory(portcullis::NoMemory)));
@@ -277,13 +278,14 @@ fn memory_that_cannot_be_addressed_and_tables_that_cannot_be_had() {
     assert_eq!(bench.unshare(&over), Err(UnmapError::NotMapped(over.range.start())));
 }
 
-/// Between a CPU's count and its flush an interrupt maps the same page. It returns first, and its page is visible by then.
+/// An interrupt between a CPU's count and its flush maps the same page. The interrupt's map returns first, and its page
+/// must be visible by then.
 #[test]
 fn a_leaf_that_its_writer_has_not_flushed_is_visible_to_the_next() {
     let host = FakeHost::default();
     let bench = Bench::new(&host, 3, Capabilities { coherent: false, ..FakeIommu::new(&host).capabilities() });
     let shared = run(18, 1, 5, 1);
-    // So that the tables are there, and the only flush is that of the leaf.
+    // The table pages exist after this, so that the only flush is that of the leaf.
     assert_eq!(bench.share(&run(18, 1, 6, 1)), Ok(Share::Counted));
     let interrupts = Mutex::new(0);
     let handler = |moment| {
@@ -301,7 +303,8 @@ fn a_leaf_that_its_writer_has_not_flushed_is_visible_to_the_next() {
     assert_eq!(bench.walk(shared.range.first_pfn(), Rights::WRITE), None);
 }
 
-/// What a map over two leaf tables finds when the second part's turn comes: the first is counted by then.
+/// A handler that calls `change` at the second step of a map or unmap over two leaf tables. The first part has been
+/// counted by then.
 fn at_the_second(step: impl Fn(Step) -> bool, change: impl Fn()) -> impl Fn(Moment) {
     let seen = Mutex::new(0);
     move |moment| {
@@ -315,7 +318,8 @@ fn at_the_second(step: impl Fn(Step) -> bool, change: impl Fn()) -> impl Fn(Mome
     }
 }
 
-/// The last page becomes full after the look at it, when those before are counted. Whoever shares those keeps them.
+/// The last page becomes full after it was checked, when the pages before it are counted. Other mappings of those pages
+/// keep them.
 #[test]
 fn a_count_that_finds_no_room_is_undone() {
     let host = FakeHost::default();
@@ -326,7 +330,11 @@ fn a_count_that_finds_no_room_is_undone() {
     let handler = at_the_second(
         |step| matches!(step, Step::TableShare { .. }),
         || {
-            assert_eq!(bench.reach(second.range.first_pfn(), Rights::WRITE), Some(TABLE - 1), "counted, so in reach");
+            assert_eq!(
+                bench.reach(second.range.first_pfn(), Rights::WRITE),
+                Some(TABLE - 1),
+                "counted, so within reach"
+            );
             assert_eq!(bench.fill(&last), SHARES_MAX);
         },
     );
@@ -334,16 +342,16 @@ fn a_count_that_finds_no_room_is_undone() {
     let mapped = unsafe { bench.table.share(Walker::new(&Interrupted::new(&host, &handler), true), &whole) };
     let counted = IovaRange::new(whole.range.first_pfn(), 2).unwrap();
     assert_eq!(mapped, Ok(Share::Undone(counted)));
-    // What is named to be invalidated is what may be cached.
+    // The range to invalidate covers everything that may be cached.
     assert_eq!(bench.reach(second.range.first_pfn(), Rights::WRITE), Some(TABLE - 1));
     assert_eq!(bench.walk(second.range.first_pfn(), Rights::WRITE), None);
     assert_eq!(bench.unshare(&second), Err(UnmapError::NotMapped(second.range.start())));
-    assert_eq!(bench.unshare(&first), Ok(Unshare::Cleared), "one mapping, as before");
+    assert_eq!(bench.unshare(&first), Ok(Unshare::Cleared), "one mapping is left, as before");
     assert_eq!(bench.unshare(&last), Ok(Unshare::Kept));
 }
 
-/// Somebody unmaps the last page, which is not his, after the look at it. The unmap that meets it so is refused, and what it has
-/// taken is there again: for the walker too, and also where that has cached the absence.
+/// A wrong unmap takes the last page after it was checked. The proper unmap is then refused and undone: the page walker
+/// sees its pages again, even if it has cached that they were absent.
 #[test]
 fn a_count_of_what_has_gone_is_undone() {
     for coherent in [true, false] {

@@ -1,4 +1,5 @@
-//! A buffer in one page, mapped and unmapped by itself: the shortest way through every design, and the one that is timed.
+//! Maps and unmaps of one buffer within a page: the shortest path through every design, and the one that the benchmarks
+//! time.
 
 use crate::raw_face::RawFace;
 use portcullis::design::Design;
@@ -27,7 +28,7 @@ fn on<R>(
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
     let domain = Domain::new(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
-    // The first map takes the long way, to a table.
+    // The first map takes the long path, because its table is missing.
     domain.raw_map(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceWrites).expect("room");
     run(&host, &iommu, &domain)
 }
@@ -36,7 +37,7 @@ fn map(domain: &OnFakes<'_, Portcullis>, pfn: u64) -> Result<Iova, MapError> {
     domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites)
 }
 
-/// S1: hardware that caches what is absent is told of the map.
+/// S1: a map invalidates if the hardware caches absent entries.
 #[test]
 fn a_map_is_invalidated_where_absent_entries_are_cached() {
     on(
@@ -48,14 +49,14 @@ fn a_map_is_invalidated_where_absent_entries_are_cached() {
                 let iova = map(domain, pfn).expect("room");
                 assert_eq!(iommu.take_commands().len(), 1, "{pfn}");
                 assert_eq!(iommu.access(DEVICE, iova, Rights::WRITE), Some(PhysAddr::from_pfn(pfn)));
-                // The device finds the neighbour absent before that is mapped.
+                // The device finds the next page absent before it is mapped.
                 assert_eq!(iommu.access(DEVICE, Iova::from_pfn(iova.pfn() + 1), Rights::WRITE), None);
             }
         },
     );
 }
 
-/// S11: after a failed invalidation nothing is mapped.
+/// S11: after a failed invalidation, nothing is mapped.
 #[test]
 fn a_poisoned_domain_maps_no_page() {
     on(
@@ -73,7 +74,7 @@ fn a_poisoned_domain_maps_no_page() {
     );
 }
 
-/// S1: memory beyond the physical addresses of the IOMMU is refused, to the page.
+/// S1: memory beyond the physical addresses of the IOMMU is refused, exactly from the first page.
 #[test]
 fn memory_that_the_iommu_cannot_address_is_refused() {
     for bits in [36, 40, 46, 52] {
@@ -92,7 +93,8 @@ fn memory_that_the_iommu_cannot_address_is_refused() {
     }
 }
 
-/// A buffer takes a page more as soon as its last byte lies in it, and is unmapped with the length that it was mapped with.
+/// A buffer needs one more page as soon as its last byte lies in it. It is unmapped with the length that it was mapped
+/// with.
 #[test]
 fn a_buffer_ends_where_its_last_byte_lies() {
     on(
@@ -145,7 +147,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for GivesRights<'h> {
     }
 }
 
-/// S5: neither the first map nor any later one gives a right that was not asked for.
+/// S5: no map, the first or a later one, gives a right that was not requested.
 #[test]
 fn no_map_gives_wider_rights() {
     for &design in DesignId::ALL {
@@ -157,7 +159,8 @@ fn no_map_gives_wider_rights() {
     }
 }
 
-/// S1, S2: where walkers do not snoop, each entry that is written or cleared is made visible before the map or unmap returns.
+/// S1, S2: if the page walker does not snoop, each entry that is written or cleared is made visible before the map or
+/// unmap returns.
 #[test]
 fn walkers_that_do_not_snoop_see_every_map_and_unmap() {
     on(

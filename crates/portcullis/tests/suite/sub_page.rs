@@ -1,4 +1,5 @@
-//! S8: what a device reaches of a page of which a buffer has a part only, in domains that expose it, refuse it, or bounce it.
+//! S8: what a device reaches of a page that a buffer uses only in part, in domains that expose it, refuse it, or bounce
+//! it.
 
 mod lent;
 
@@ -20,7 +21,7 @@ const DEVICE: SourceId = SourceId(7);
 const PAGE: usize = PAGE_SIZE as usize;
 const SECRET: u8 = 0x5e;
 
-/// Pages of this process, read and written a byte at a time, for the device has pointers to them too.
+/// Pages of this process, read and written a byte at a time, because the device has pointers to them too.
 #[derive(Debug)]
 struct Memory {
     at: *mut u8,
@@ -28,9 +29,9 @@ struct Memory {
 }
 
 impl Memory {
-    /// All of it is secret.
+    /// Fills all pages with the secret.
     fn new(pages: usize) -> Self {
-        // SAFETY: there are some.
+        // SAFETY: the number of pages is not zero.
         let at = unsafe { alloc(Self::layout(pages)) };
         assert!(!at.is_null());
         let memory = Self { at, pages };
@@ -44,7 +45,7 @@ impl Memory {
 
     fn get(&self, offset: usize) -> u8 {
         assert!(offset < self.pages * PAGE);
-        // SAFETY: within the allocation, to which there is no reference.
+        // SAFETY: within the allocation, to which no reference exists.
         unsafe { self.at.add(offset).read_volatile() }
     }
 
@@ -69,21 +70,21 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: made by `new`.
+        // SAFETY: it was allocated by `new`.
         unsafe { dealloc(self.at, Self::layout(self.pages)) };
     }
 }
 
-/// A part of some pages, which owns them.
+/// A part of some pages, which it owns.
 #[derive(Debug)]
 struct Buffer {
     memory: Memory,
     segments: [Segment; 1],
 }
 
-// SAFETY: the pages are the buffer's own and do not move.
+// SAFETY: the buffer owns the pages, and they do not move.
 unsafe impl Send for Buffer {}
-// SAFETY: the segment lies in pages that are the buffer's own; they are read and written through pointers.
+// SAFETY: the segment lies in pages that the buffer owns; they are read and written through pointers.
 unsafe impl DmaBuffer for Buffer {
     fn segments(&self) -> &[Segment] {
         &self.segments
@@ -116,7 +117,7 @@ impl Bench {
         domain
     }
 
-    /// One without a device.
+    /// A domain without a device.
     fn empty_domain(&self, design: DesignId, protection: Protection, sub_page: SubPage) -> DynDomain {
         let config = DomainConfig { sub_page, ..DomainConfig::new(protection) };
         DynDomain::open(design, self.iommu, self.host, &config).expect("a domain")
@@ -128,7 +129,7 @@ impl Bench {
     }
 
     fn reads(&self, iova: u64) -> Option<u8> {
-        // SAFETY: what is mapped is memory of this process.
+        // SAFETY: mapped memory is memory of this process.
         self.pointer(iova, Rights::READ).map(|at| unsafe { at.read_volatile() })
     }
 
@@ -137,7 +138,7 @@ impl Bench {
         self.pointer(iova, Rights::WRITE).map(|at| unsafe { at.write_volatile(byte) }).is_some()
     }
 
-    /// Every page of the domain's own has come back, now that it is gone.
+    /// Drops the domain, and checks that every page of it has been returned.
     fn end(self, domain: DynDomain) {
         let name = domain.info().id;
         drop(domain);
@@ -145,7 +146,7 @@ impl Bench {
     }
 }
 
-/// Designs that keep devices from something, with their protections.
+/// Designs that restrict devices, with their protections.
 fn protected() -> impl Iterator<Item = (DesignId, Protection)> {
     let all = DesignId::ALL.iter().copied();
     all.flat_map(|design| design.info().protections.iter().map(move |protection| (design, *protection)))
@@ -251,7 +252,7 @@ fn a_page_that_is_used_again_holds_nothing_of_before() {
     domain.unmap_raw(Iova::new(iova), PAGE_SIZE - 1).unwrap();
     let lent = bench.host.frames_lent();
     let iova = maps(&domain, &memory, 100, 1, Access::DeviceReads).unwrap();
-    assert_eq!(bench.host.frames_lent(), lent, "the same page");
+    assert_eq!(bench.host.frames_lent(), lent, "the same page is used again");
     let seen: Vec<_> = (0..PAGE_SIZE).map(|at| bench.reads(iova - 100 + at)).collect();
     assert!(seen.iter().enumerate().all(|(at, byte)| *byte == Some(if at == 100 { SECRET } else { 0 })));
     domain.unmap_raw(Iova::new(iova), 1).unwrap();
@@ -304,7 +305,7 @@ fn typed_buffers_come_back_with_what_the_device_has_written() {
         assert!(bench.writes(descriptor.mappings()[0].iova().as_u64(), 3), "{name}");
         let back = ring.unmap(descriptor).expect(name).pop().expect("one");
         assert_eq!(back.memory.get(0x800), 3, "{name}");
-        // One that is none of its own is refused, as in any domain.
+        // A mapping of another domain is refused, as in any domain.
         let other = bench.empty_domain(design, Protection::Strict, SubPage::Bounce);
         let mapping = domain.map(back, Access::DeviceWrites).expect(name);
         let refused = other.unmap(mapping).expect_err(name);
@@ -315,7 +316,7 @@ fn typed_buffers_come_back_with_what_the_device_has_written() {
     }
 }
 
-/// Batches and rings own their domain where they are made from an `Arc`.
+/// Batches and rings own their domain if they are made from an `Arc`.
 #[test]
 fn a_batch_may_own_its_domain() {
     use portcullis::domain::{Batch, RawBatch, Ring};
@@ -334,7 +335,7 @@ fn a_batch_may_own_its_domain() {
         (typed.commit().unwrap().len(), ring.unmap(descriptor).unwrap().len())
     });
     assert_eq!(ends.join().unwrap(), (1, 1));
-    assert_eq!(bench.host.frames_lent(), 0, "the last of them has closed it");
+    assert_eq!(bench.host.frames_lent(), 0, "the last of them has closed the domain");
 }
 
 #[test]
@@ -360,7 +361,7 @@ fn only_domains_that_can_are_made() {
     let memory = [Segment { phys: PhysAddr::new(0), len: 64 << 20 }];
     for sub_page in [SubPage::Refuse, SubPage::Bounce] {
         let config = DomainConfig { sub_page, memory: &memory, ..DomainConfig::new(Protection::None) };
-        // SAFETY: there is none.
+        // SAFETY: no memory is behind the IOMMU.
         let refused = unsafe { Domain::<Unprotected, _, _>::unprotected(bench.iommu, bench.host, &config) };
         assert_eq!(refused.err(), Some(NewDomainError::Exposed));
     }
@@ -372,7 +373,7 @@ fn only_domains_that_can_are_made() {
     assert_eq!(host.frames_lent(), 0);
 }
 
-/// S7: the pool has a bound, and a domain that has come to it goes on when pages are back.
+/// S7: the pool has a bound. A domain that has reached it maps again once pages are returned.
 #[test]
 fn bounce_pages_have_a_bound() {
     let (bench, memory) = (Bench::new(), Memory::new(1));
@@ -392,7 +393,7 @@ fn bounce_pages_have_a_bound() {
     bench.end(domain);
 }
 
-/// S6: where the second page cannot be had, or no address, the first goes back.
+/// S6: if the second bounce page or the address cannot be had, the first page is returned.
 #[test]
 fn a_map_that_is_refused_keeps_no_bounce_page() {
     let (bench, memory) = (Bench::new(), Memory::new(3));
@@ -408,14 +409,14 @@ fn a_map_that_is_refused_keeps_no_bounce_page() {
     assert_eq!(domain.usage().bounce_pages, 0);
     let iova = maps(&domain, &memory, 8, 2 * PAGE, Access::DeviceReads).unwrap();
     assert_eq!(domain.usage().bounce_pages, 2);
-    // A mapping that is not this is refused, and stays with its pages.
+    // An unmap of a wrong range is refused, and the mapping keeps its pages.
     assert!(domain.unmap_raw(Iova::new(iova), 1).is_err());
     assert_eq!((domain.usage().bounce_pages, bench.reads(iova)), (2, Some(SECRET)));
     domain.unmap_raw(Iova::new(iova), 2 * PAGE_SIZE).unwrap();
     bench.end(domain);
 }
 
-/// S11: where the hardware does not answer, the pages are lost with the buffer, and nothing is copied.
+/// S11: if the hardware fails, the pages are lost with the buffer, and nothing is copied.
 #[test]
 fn a_failed_commit_copies_nothing_and_loses_the_pages() {
     let (bench, memory) = (Bench::new(), Memory::new(1));
@@ -429,7 +430,7 @@ fn a_failed_commit_copies_nothing_and_loses_the_pages() {
     assert!(matches!(failed, Err(portcullis::RawUnmapError::Commit(_))), "{failed:?}");
     assert!(domain.unmap(mapping).is_err());
     assert_eq!((memory.bytes(), lost_here() - before), (vec![SECRET; PAGE], 1));
-    assert_eq!(domain.usage().bounce_pages, 2, "the device may have them still");
+    assert_eq!(domain.usage().bounce_pages, 2, "the device may still reach them");
     assert_eq!(maps(&domain, &memory, 8, 64, Access::DeviceWrites), Err(MapError::Poisoned));
     assert_eq!(domain.usage().bounce_pages, 2);
     bench.iommu.behave(Behaviour::Prompt);
@@ -445,7 +446,7 @@ fn syncs_copy_while_a_mapping_goes_on() {
         let [iova, other] =
             [iova, other].map(|at| maps(&domain, &memory, at, 64, Access::DeviceReadsAndWrites).unwrap());
         assert!(bench.writes(iova, 1) && bench.writes(other, 2));
-        // SAFETY: this test has the memory.
+        // SAFETY: only this test uses the memory.
         unsafe { domain.sync_for_cpu(Iova::new(iova)) };
         let seen_of_other = if sub_page == SubPage::Expose { 2 } else { SECRET };
         assert_eq!((memory.get(0x10), memory.get(0x410)), (1, seen_of_other));
@@ -484,8 +485,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Against a plain model: each live buffer has bytes of its own, which go back with its unmap; the device sees those, and of the
-    /// rest of its pages nothing but zeros and what it has written there itself.
+    /// Compares with a plain model: each live buffer has its own bytes, which are copied back at its unmap. The device
+    /// sees those bytes and, in the rest of its pages, only zeros and its own writes.
     #[test]
     fn bounced_buffers_behave_as_if_they_were_alone(
         operations in proptest::collection::vec(operation(), 1..60),
@@ -500,7 +501,7 @@ proptest! {
             match operation {
                 Operation::Map { offset, len, access } => {
                     let overlaps = live.iter().any(|other| offset < other.offset + other.len && other.offset < offset + len);
-                    // Whole pages are the device's own as they lie, and whoever shares them with another buffer sees its writes.
+                    // Whole pages are mapped directly, so buffers that share one see each other's writes.
                     if overlaps {
                         continue;
                     }

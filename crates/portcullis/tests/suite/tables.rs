@@ -1,6 +1,6 @@
-//! Second-level tables translate what was mapped and nothing else, as software looks it up and as hardware walks it: with
-//! three levels and four, with every size of leaf, and for a walker that sees only what was flushed. The reference and what it is
-//! held against belong together, and so the file is longer than others.
+//! Second-level tables translate exactly the live mappings, as software looks them up and as hardware walks them: with
+//! three levels and four, with every size of leaf, and for a page walker that sees only flushed entries. The file has
+//! the reference and all that is compared with it, and is longer than others.
 
 use crate::interrupted::{Interrupted, Moment};
 use crate::raw_face::RawFace;
@@ -26,7 +26,7 @@ const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { flush_whole_page: t
 const MIB2: u64 = 1 << 9;
 const GIB: u64 = 1 << 18;
 
-/// What a walker can do.
+/// The capabilities of a page walker.
 #[derive(Clone, Copy, Debug)]
 struct Format {
     levels: u8,
@@ -56,7 +56,7 @@ impl Run {
         Self { range: IovaRange::new(pfn, pages).expect("never empty"), phys_pfn, rights }
     }
 
-    /// The run as two segments, the second of which starts at page `cut`, or as one.
+    /// The run as two segments, the second of which begins at page `cut`, or as one.
     fn segments(&self, cut: u64) -> Vec<Segment> {
         let segment = |first, pages| Segment { phys: PhysAddr::from_pfn(first), len: pages * PAGE_SIZE };
         match cut % self.range.pages() {
@@ -76,7 +76,7 @@ enum Operation {
     Unmap(usize),
 }
 
-/// A table with a reference beside it.
+/// A table, with a reference.
 struct Bench<'h> {
     host: &'h FakeHost,
     iommu: FakeIommu<'h>,
@@ -84,7 +84,7 @@ struct Bench<'h> {
     rule: TableRule,
     large_leaves: bool,
     live: Vec<Run>,
-    /// Pages where something begins or ends, or did.
+    /// Pages where a run begins or ends, or did earlier.
     edges: BTreeSet<u64>,
 }
 
@@ -133,12 +133,12 @@ impl<'h> Bench<'h> {
         let Run { range, .. } = self.live.swap_remove(which % self.live.len());
         let first = range.first_pfn();
         if self.rule != TableRule::Kept {
-            // SAFETY: the run is mapped, and nobody else unmaps it.
+            // SAFETY: the run is mapped, and no other caller unmaps it.
             unsafe { self.table.unmap(self.walker(), range, &mut FreedTables::new()) };
         } else if self.is_marked(range) {
             self.claim(range)?;
         } else {
-            // Without marks: nothing claims it, nor any part of it.
+            // Without marks, no claim of it or of a part of it succeeds.
             for part in [range, IovaRange::new(first, 1).expect("a page")] {
                 prop_assert_eq!(self.claim_and_unmap(part), Err(UnmapError::NotMapped(range.start())));
             }
@@ -149,13 +149,13 @@ impl<'h> Bench<'h> {
         Ok(())
     }
 
-    /// Whether the mapping is to be claimed by its marks.
+    /// Whether the mapping is claimed by its marks.
     fn is_marked(&self, range: IovaRange) -> bool {
         self.rule == TableRule::Kept && !(range.first_pfn() + range.pages()).is_multiple_of(5)
     }
 
     fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
-        // SAFETY: in this table mappings with marks are claimed in no other way.
+        // SAFETY: in this table, mappings with marks are claimed in no other way.
         unsafe { self.table.claim_and_unmap(self.walker(), range) }
     }
 
@@ -179,8 +179,8 @@ impl<'h> Bench<'h> {
         assert_eq!(self.iommu.is_done(flush), Ok(true));
     }
 
-    /// Where table pages are counted: every count is that of the present entries, no page but the root is empty, and there are
-    /// as many as the mappings need.
+    /// If table pages are counted: every count is the number of present entries, no page but the root is empty, and
+    /// there are exactly as many pages as the mappings need.
     fn compare_counts(&self) -> Result<(), TestCaseError> {
         if !matches!(self.rule, TableRule::FreedWhenEmpty { .. }) {
             return Ok(());
@@ -216,7 +216,7 @@ impl<'h> Bench<'h> {
         Ok(())
     }
 
-    /// Compares every edge, as software sees it and as a device does after all has been invalidated.
+    /// Compares every edge, as software sees it and as a device does after everything has been invalidated.
     fn compare(&self) -> Result<(), TestCaseError> {
         self.invalidate_everything();
         for &pfn in &self.edges {
@@ -250,13 +250,13 @@ fn format() -> impl Strategy<Value = Format> {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    // Few places, so that runs meet: near the boundaries of a GiB, on one of 2 MiB or off it.
+    // Few places, so that runs overlap: near the boundaries of a GiB, on a boundary of 2 MiB or off it.
     let tables = prop_oneof![0..4u64, 510..512u64];
     let offset = prop_oneof![3 => Just(0), 1 => 1..MIB2];
     let first = (1..4u64, tables, offset).prop_map(|(gib, table, page)| gib * GIB + table * MIB2 + page);
     let pages = prop_oneof![4 => 1..10u64, 3 => Just(MIB2), 3 => 1..4 * MIB2, 1 => Just(GIB), 1 => GIB..GIB + 2 * MIB2];
     let rights = prop_oneof![Just(Rights::READ), Just(Rights::WRITE), Just(Rights::READ_WRITE)];
-    // Most often as far off a boundary as the IOVA is, so that large leaves fit.
+    // Usually with the offset of the IOVA from a boundary, so that large leaves fit.
     let phys = prop::option::weighted(0.3, 0..1u64 << 30);
     let map = (first, pages, phys, rights, any::<u64>()).prop_map(|(first, pages, phys, rights, cut)| {
         let run = Run::new(first, pages, phys.unwrap_or(first % GIB + 7 * GIB), rights);
@@ -286,7 +286,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, rng_seed: RngSeed::Fixed(0), ..ProptestConfig::default() })]
 
-    /// Where a map writes over what is there, each page leads where the latest map of it said, until it is cleared.
+    /// If a map writes over existing entries, each page leads to the memory of its latest map, until it is cleared.
     #[test]
     fn the_latest_map_of_a_page_counts(
         (levels, coherent) in (3..=4u8, any::<bool>()),
@@ -298,18 +298,18 @@ proptest! {
         let bench = Bench::new(&host, format);
         let mut expected = BTreeMap::new();
         for (first, pages, phys, clears, cut) in script {
-            // On a boundary of 2 MiB often enough, where a large leaf would fit.
+            // Often on a boundary of 2 MiB, where a large leaf would fit.
             let off = |page: u64| if page > 300 { page } else { page / 100 * MIB2 };
             let rights = [Rights::READ, Rights::WRITE, Rights::READ_WRITE][cut as usize % 3];
             let run = Run::new(GIB - MIB2 + off(first), if pages > 1024 { MIB2 } else { pages }, off(phys), rights);
             let range = run.range.first_pfn()..run.range.end_pfn();
-            // SAFETY: one after the other, each as long as its run, in this table's host.
+            // SAFETY: one after the other, each with segments of its run's length, in this table's host.
             let mapped = unsafe { bench.table.map(bench.walker(), run.range, &run.segments(cut), rights, false) };
             prop_assert_eq!(mapped, Ok(()));
             expected.extend(range.clone().map(|pfn| (pfn, run.translate(pfn))));
             if clears {
                 let mut freed = FreedTables::new();
-                // SAFETY: nobody else has the table.
+                // SAFETY: no other caller uses the table.
                 prop_assert!(!unsafe { bench.table.unmap(bench.walker(), run.range, &mut freed) }, "the table keeps its pages");
                 expected.extend(range.map(|pfn| (pfn, None)));
             }
@@ -328,7 +328,7 @@ proptest! {
     }
 }
 
-/// Table pages after `run` was mapped into an empty table of four levels.
+/// The number of table pages after `run` was mapped into an empty table of four levels.
 fn table_pages(run: Run, leaf_2m: bool, leaf_1g: bool) -> usize {
     let host = FakeHost::default();
     let mut bench = Bench::new(&host, Format { levels: 4, leaf_2m, leaf_1g, coherent: true, rule: FREED });
@@ -341,7 +341,7 @@ fn table_pages(run: Run, leaf_2m: bool, leaf_1g: bool) -> usize {
 #[test]
 fn the_largest_leaf_that_fits_is_used() {
     let run = |pfn, pages, phys_pfn| Run::new(pfn, pages, phys_pfn, Rights::READ);
-    // What it takes with no large leaf, with those of 2 MiB, and with both.
+    // The number of table pages without large leaves, with those of 2 MiB, and with both.
     let cases = [
         (run(GIB, 1, 7), [4, 4, 4]),
         (run(GIB, MIB2, 0), [4, 3, 3]),
@@ -360,7 +360,7 @@ fn the_largest_leaf_that_fits_is_used() {
     }
 }
 
-/// A directory entry that its installer has not flushed yet serves another mapping all the same, once that one is made.
+/// A directory entry that its CPU has not flushed yet serves another mapping, and is visible once that map returns.
 #[test]
 fn a_map_in_an_interrupt_of_a_map_is_visible() {
     let host = FakeHost::default();
@@ -382,12 +382,12 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
         }
         map(
             &|range, segments| {
-                // SAFETY: the page is this mapping's alone, in this table's host.
+                // SAFETY: only this mapping has the page, in this table's host.
                 unsafe { table.map(Walker::new(&host, false), range, segments, Rights::READ, false) }.unwrap()
             },
             0x1235,
         );
-        assert_eq!(reaches(0x1235), Some(0x505), "a map that has returned is seen by the walker");
+        assert_eq!(reaches(0x1235), Some(0x505), "the page walker does not see a map that has returned");
     };
     let interrupted = Interrupted::new(&host, &handler);
     map(
@@ -410,11 +410,11 @@ fn a_large_leaf_gives_way_to_a_table_that_is_there() {
     bench.map(one, 0).unwrap();
     assert_eq!(bench.table.pages(), 3);
     bench.unmap(0).unwrap();
-    assert_eq!(bench.table.pages(), 3, "the table stays, empty");
+    assert_eq!(bench.table.pages(), 3, "the empty leaf table stays");
     bench.map(whole, 0).unwrap();
     bench.compare().unwrap();
-    assert_eq!(bench.table.pages(), 3, "and takes the run page by page");
-    // That unmap covers all that the table translates.
+    assert_eq!(bench.table.pages(), 3, "the leaf table takes the run page by page");
+    // The unmap covers everything that the table translates.
     bench.unmap(0).unwrap();
     bench.compare().unwrap();
     assert_eq!(bench.table.pages(), 2);
@@ -435,7 +435,7 @@ fn an_unmap_frees_every_table_that_it_covers() {
     };
     let unmap = |run: Run| {
         let mut freed = FreedTables::new();
-        // SAFETY: the run is mapped, and nobody else unmaps it.
+        // SAFETY: the run is mapped, and no other caller unmaps it.
         let any = unsafe { table.unmap(Walker::new(&host, true), run.range, &mut freed) };
         assert_eq!(any, freed.pages() > 0);
         freed.pages()
@@ -456,10 +456,12 @@ fn an_unmap_frees_every_table_that_it_covers() {
     assert_eq!(found, Some((PhysAddr::new(0), Rights::WRITE)));
 }
 
-/// A map that finds no memory, or something in its way at the very end, leaves no trace: no entry, no count, no table page.
+/// A map that finds no memory, or an existing mapping at the very end, leaves no trace: no entry, no count, no table
+/// page.
 #[test]
 fn a_refused_map_leaves_a_counted_table_as_it_was() {
-    // Five leaf tables below a GiB and their directory, and four pages in the leaf table that is there above it.
+    // Five leaf tables below a boundary of a GiB and their directory, and four pages in the existing leaf table above
+    // it.
     let (there, new) =
         (Run::new(2 * GIB + 7, 1, 3, Rights::READ), Run::new(2 * GIB - 5 * MIB2, 5 * MIB2 + 4, 1, Rights::READ));
     let in_the_way = Run::new(2 * GIB + 3, 1, 9, Rights::READ);
@@ -471,7 +473,7 @@ fn a_refused_map_leaves_a_counted_table_as_it_was() {
         bench.edges.extend(new.range.first_pfn()..new.range.end_pfn());
         let (pages, lent) = (bench.table.pages(), host.frames_lent());
         host.limit_frames(frames);
-        // SAFETY: the run is mapped once, if at all, in this table's host.
+        // SAFETY: the run is mapped at most once, in this table's host.
         let mapped = unsafe { bench.table.map(bench.walker(), new.range, &new.segments(0), new.rights, false) };
         assert_eq!(mapped, expected, "{frames} pages of memory");
         if mapped.is_ok() {
@@ -497,7 +499,7 @@ fn a_counted_table_page_goes_with_its_last_entry() {
         let mut bench = Bench::new(&host, format);
         let unmap = |bench: &mut Bench<'_>, run: Run| {
             let mut freed = FreedTables::new();
-            // SAFETY: the run is mapped, and nobody else unmaps it.
+            // SAFETY: the run is mapped, and no other caller unmaps it.
             let any = unsafe { bench.table.unmap(bench.walker(), run.range, &mut freed) };
             bench.live.retain(|live| *live != run);
             bench.compare().unwrap();
@@ -505,7 +507,8 @@ fn a_counted_table_page_goes_with_its_last_entry() {
             assert_eq!(any, freed.pages() > 0);
             freed.pages()
         };
-        // A leaf table full to the last entry, a page in the next one, a large leaf behind them, and something far away.
+        // A leaf table that is full to the last entry, a page in the next one, a large leaf behind them, and a page far
+        // away.
         let full: Vec<Run> = (0..MIB2).map(|page| Run::new(GIB + page, 1, 77, Rights::WRITE)).collect();
         let next = Run::new(GIB + MIB2, 1, 78, Rights::WRITE);
         let large = Run::new(GIB + 2 * MIB2, MIB2, MIB2, Rights::WRITE);
@@ -514,11 +517,11 @@ fn a_counted_table_page_goes_with_its_last_entry() {
         bench.compare_counts().unwrap();
         assert_eq!(bench.table.pages(), 1 + 2 + 2 + 3);
         for run in &full[1..] {
-            assert_eq!(unmap(&mut bench, *run), 0, "page {} is mapped yet", GIB);
+            assert_eq!(unmap(&mut bench, *run), 0, "page {} is still mapped", GIB);
         }
         assert_eq!(unmap(&mut bench, full[0]), 1, "the leaf table");
         assert_eq!(unmap(&mut bench, large), 0, "its directory still has the other leaf table");
-        assert_eq!(unmap(&mut bench, next), 3, "that one, and both directories");
+        assert_eq!(unmap(&mut bench, next), 3, "the second leaf table, and both directories");
         assert_eq!(unmap(&mut bench, far), 3);
         assert_eq!(bench.table.pages(), 1, "the root stays");
     }
@@ -532,14 +535,14 @@ fn where_absent_entries_are_cached_a_map_invalidates() {
         let iommu = FakeIommu::with_capabilities(&host, Capabilities { caches_absent, address_mask_max, ..base });
         let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
         domain.attach(DEVICE).unwrap();
-        // The device looks where the mapping will be, and finds nothing.
+        // The device accesses the future mapping's addresses, and finds them absent.
         let first = Iova::from_pfn((1 << 20) - 4);
         assert_eq!(iommu.access(DEVICE, first, Rights::WRITE), None);
         let iova = domain.raw_map(PhysAddr::new(0x8000), 3 * PAGE_SIZE, Access::DeviceWrites).unwrap();
         assert_eq!(iova, first);
         let expected = match (caches_absent, address_mask_max) {
             (false, _) => vec![],
-            // Directory entries may be cached as absent too, so all levels.
+            // Directory entries may be cached as absent too, so the command covers all levels.
             (true, Some(18)) => vec![Invalidation::Pages { domain: domain.id(), first, mask: 2, leaf_only: false }],
             (true, _) => vec![Invalidation::Domain(domain.id())],
         };
@@ -548,7 +551,7 @@ fn where_absent_entries_are_cached_a_map_invalidates() {
     }
 }
 
-/// Bits as VT-d has them (9.8): read, write, page size, and the address from bit 12 on.
+/// The bits that VT-d (9.8) defines: read, write, page size, and the address from bit 12 on.
 #[test]
 fn an_entry_is_what_hardware_reads() {
     let leaf = |phys, rights, is_large| EntryValue::leaf(PhysAddr::new(phys), rights, is_large).bits();

@@ -1,4 +1,4 @@
-//! Waits for hardware: nothing is held meanwhile, and all of them end when the host says.
+//! Waits for hardware: no lock and no walk is held meanwhile, and all of them end when the host's time limit is over.
 
 use crate::raw_face::{RawFace, open};
 use portcullis::design::Design;
@@ -16,7 +16,8 @@ use std::panic::catch_unwind;
 const TICK_US: u64 = 200_000;
 const DEVICE: SourceId = SourceId(0x28);
 
-/// All that waits, in a domain whose hardware answers when time passes and not before. The host panics where a walk or a lock is held.
+/// Makes all kinds of waits, in a domain whose hardware answers only when time passes. The host panics if a walk or a
+/// lock is held.
 struct Waits<'h> {
     host: &'h FakeHost,
     iommu: &'h FakeIommu<'h>,
@@ -38,7 +39,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for Waits<'h> {
             let map = |number: u64| {
                 domain.raw_map(PhysAddr::from_pfn(0x1_0000 + number * 512), len, Access::DeviceWrites).expect("room")
             };
-            // More than any queue holds.
+            // More unmaps than any queue holds.
             for number in 0..300 {
                 domain.unmap_raw(map(number), len).expect("the hardware answers");
             }
@@ -64,12 +65,12 @@ fn nothing_is_held_while_hardware_is_waited_for() {
             let before_us = host.now_us();
             design.visit(Waits { host: &host, iommu: &iommu, protection: *protection });
             let waits = design.info().physical_addresses() || host.now_us() - before_us > 5 * TICK_US;
-            assert!(waits, "{} {protection}: no time passed but between ticks", design.info().id);
+            assert!(waits, "{} {protection}: no time passed except between ticks", design.info().id);
         }
     }
 }
 
-/// The host notices.
+/// The fake host detects such waits.
 #[test]
 fn a_wait_in_a_walk_or_with_a_lock_is_found() {
     let host = FakeHost::default();
@@ -85,7 +86,8 @@ fn a_wait_in_a_walk_or_with_a_lock_is_found() {
     host.pause(Wait::Invalidation);
 }
 
-/// A host that cannot spin for a second says so, and what times out is lost as ever (S11).
+/// A host that must not spin for a second sets a shorter limit. A commit that times out loses its buffers as usual
+/// (S11).
 #[test]
 fn a_wait_ends_when_the_host_says() {
     for asked_us in [0, 50, 5_000, INVALIDATION_TIMEOUT_US] {

@@ -1,5 +1,5 @@
-//! One lock around allocator and table, for ranges that the buddies serve, and none for larger ones (XNU; ATC'15, §3.4).
-//! Never is it held while the hardware is waited for.
+//! One lock around allocator and table, for ranges that the buddy allocator serves, and none for larger ones (XNU;
+//! ATC'15, §3.4). It is never held during a wait for the hardware.
 
 use crate::raw_face::RawFace;
 use portcullis::designs::MacOs;
@@ -11,7 +11,7 @@ use portcullis::table::{Entry, Frame};
 use portcullis::{Access, Domain, DomainConfig, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::cell::RefCell;
 
-/// What was done, and inside which locks.
+/// An event. It is recorded with the locks that were held.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Event {
     Taken,
@@ -40,7 +40,7 @@ impl<T: Send> Lock<T> for Noting<T> {
     }
 }
 
-/// The fake host, noting.
+/// The fake host, with a record of events.
 struct Host(FakeHost);
 
 // SAFETY: forwards to the fake, which keeps the promises.
@@ -96,14 +96,14 @@ unsafe impl Platform for Host {
     }
 }
 
-/// What `run` did.
+/// The events during `run`.
 fn events(run: impl FnOnce()) -> Vec<(Vec<LockClass>, Event)> {
     EVENTS.take();
     run();
     EVENTS.take()
 }
 
-/// Whether each of these steps was taken inside the lock of the domain; all of them must have been or none.
+/// Whether these steps were taken inside the lock of the domain. Either all of them must have been, or none.
 fn inside(events: &[(Vec<LockClass>, Event)], of_interest: impl Fn(Step) -> bool) -> bool {
     let steps = events.iter().filter(|(_, event)| matches!(event, Event::Step(step) if of_interest(*step)));
     let inside: Vec<bool> = steps.map(|(held, _)| held.contains(&LockClass::Domain)).collect();
@@ -128,14 +128,14 @@ fn short_ranges_are_mapped_and_unmapped_under_one_lock() {
         let allocates = |step| matches!(step, Step::ListPop | Step::TreeInsert);
         let writes = |step| matches!(step, Step::TableWalk { .. } | Step::TableWrite { .. });
         assert_eq!((inside(&map, allocates), inside(&map, writes)), (short, short), "{pages} pages");
-        assert_eq!(taken(&map), usize::from(short), "once, and not let go in between");
+        assert_eq!(taken(&map), usize::from(short), "taken once, and not released in between");
 
         let unmap = events(|| domain.unmap_raw(iova.expect("room"), pages * PAGE_SIZE).unwrap());
         let claims = |step| matches!(step, Step::TableClaim | Step::TreeFind);
         let clears = |step| matches!(step, Step::TableClear { .. });
         assert_eq!((inside(&unmap, claims), inside(&unmap, clears)), (short, short), "{pages} pages");
         assert_eq!(taken(&unmap), usize::from(short));
-        assert!(!inside(&unmap, |step| step == Step::FlushQueuePush), "the hardware is told outside");
+        assert!(!inside(&unmap, |step| step == Step::FlushQueuePush), "the submission is made outside the lock");
     }
 }
 

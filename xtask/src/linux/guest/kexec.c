@@ -1,6 +1,6 @@
 /*
- * kexec load KERNEL INITRAMFS COMMAND-LINE: keeps a kernel ready. kexec go: starts it, behind the drivers' own ends.
- * kexec load-crash ...: keeps one ready for when the running kernel crashes.
+ * kexec load KERNEL INITRAMFS COMMAND-LINE: loads a kernel. kexec go: shuts the drivers down and starts that kernel.
+ * kexec load-crash ...: loads a kernel that is started when the running kernel crashes.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

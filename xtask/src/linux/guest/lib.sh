@@ -1,17 +1,17 @@
-# What jobs use: `. /lib.sh`.
+# Functions for jobs, which begin with `. /lib.sh`.
 
 PARAMETER=/sys/module/portcullis/parameters/protect
 SEEN=/sys/kernel/debug/portcullis
 TESTS=/sys/kernel/debug/portcullis_test
 
-# fail TEXT: the job is over, and has failed.
+# fail TEXT: ends the job as failed.
 fail() {
 	echo "FAILED $*"
 	dmesg | grep portcullis | tail -20
 	exit 1
 }
 
-# load NAME [PARAMETERS]: inserts a module with these parameters, and before it what it needs and is not there yet.
+# load NAME [PARAMETERS]: inserts a module with these parameters, after the modules that it needs and that are missing.
 load() {
 	name=$(echo "$1" | tr - _)
 	shift
@@ -27,7 +27,7 @@ load() {
 	done
 }
 
-# said TEXT: whether the module has said so since `hush`.
+# said TEXT: whether the module has logged TEXT since `hush`.
 said() { dmesg | grep -q "portcullis: .*$1"; }
 hush() { dmesg -c >/dev/null; }
 
@@ -43,7 +43,7 @@ driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")"; }
 unbind() { echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"; }
 bind() { echo "$1" >"/sys/bus/pci/drivers/$2/bind"; }
 
-# protect DEVICE[=POLICY]: unbinds the driver of a device, and binds it again with the device protected.
+# protect DEVICE[=POLICY]: unbinds a device's driver, and binds it again with the device protected.
 protect() {
 	device=${1%%=*}
 	driver=$(driver_of "$device")
@@ -55,14 +55,16 @@ protect() {
 # The file has no size that `test -s` could see.
 none_protected() { [ -z "$(cat $SEEN/devices)" ]; }
 
-# count DEVICE NAME: a number of a device.
+# count DEVICE NAME: the value NAME in the device's line.
 count() { sed -n "s/^$1 .* $2 \([0-9]*\).*/\1/p" $SEEN/devices; }
-# of_units NAME: a number of the units, summed up.
+# of_units NAME: the sum of the value NAME over all units.
 of_units() { sed -n "s/.* $1 \([0-9]*\).*/\1/p" $SEEN/units | awk '{ sum += $1 } END { print sum + 0 }'; }
-# has_faults COUNT: whether so many were recorded. They are looked for ten times a second, and hardware may note one for several.
+# has_faults COUNT: whether at least COUNT faults were recorded. The module polls for faults ten times a second, and
+# hardware may record one fault for several refused requests.
 has_faults() { [ "$(of_units faults)" -ge "$1" ]; }
 
-# until_true COMMAND...: waits for it, ten seconds at most. What the shell puts in for $(...) it puts in once.
+# until_true COMMAND...: waits until COMMAND succeeds, for at most ten seconds. The shell expands $(...) in its arguments
+# only once.
 until_true() {
 	for turn in $(seq 100); do
 		"$@" >/dev/null 2>&1 && return
@@ -74,12 +76,13 @@ until_true() {
 # name_of CARD: the network interface of a network card.
 name_of() { ls "/sys/bus/pci/devices/$1/net"; }
 is_linked() { [ "$(cat "/sys/class/net/$1/carrier")" = 1 ]; }
-# starts CARD NETWORK: a network card gets its address in 10.0.NETWORK.0/24, where QEMU's router is. It takes seconds to have a link.
+# starts CARD NETWORK: gives a network card its address in 10.0.NETWORK.0/24, where QEMU's router is. The link comes up
+# seconds later.
 starts() { until_true name_of "$1" && ifconfig "$(name_of "$1")" "10.0.$2.15" netmask 255.255.255.0 up; }
 comes_up() { starts "$1" "$2" && until_true is_linked "$(name_of "$1")"; }
-# reaches CARD NETWORK: whether packets get to that router and back.
+# reaches CARD NETWORK: whether packets reach that router and come back.
 reaches() { comes_up "$1" "$2" && until_true ping -c 1 -W 1 "10.0.$2.2"; }
-# is_cut_off CARD NETWORK: whether they do not.
+# is_cut_off CARD NETWORK: whether packets do not reach it.
 is_cut_off() {
 	comes_up "$1" "$2" || return
 	if ping -c 2 -W 1 "10.0.$2.2" >/dev/null; then return 1; fi
@@ -88,31 +91,33 @@ is_cut_off() {
 # The first network card.
 card() { basename "$(readlink -f /sys/class/net/eth0/device)"; }
 card_up() { until_true [ -e /sys/class/net/eth0 ] && reaches "$(card)" 2; }
-# fetched: the checksum of what the host sends.
+# fetched: the checksum of the file that the host sends.
 fetched() { nc 10.0.2.100 80 </dev/null | md5sum | cut -d' ' -f1; }
 
 # The first disk.
 disk() { basename "$(readlink -f /sys/class/nvme/nvme0/device)"; }
 disk_up() { until_true [ -b /dev/nvme0n1 ]; }
-# sum_of FROM COUNT: the checksum of so many MiB of the disk, read past all caches.
+# sum_of FROM COUNT: the checksum of COUNT MiB of the disk from MiB FROM on, read without caches.
 sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }
 
-# registers DEVICE: where those of an attacker are. Its driver may have gone, and the kernel may not know of it any more.
+# registers DEVICE: the address of an attacker's registers. They can be used without its driver, and
+# after the kernel has removed the device.
 registers() { sed -n '1s/ .*//p' "/sys/bus/pci/devices/$1/resource"; }
-# reads REGISTERS ADDRESS: that attacker reads 16 bytes there, if it has bus mastering. It takes 100 ms, and as long to hear of a fault.
+# reads REGISTERS ADDRESS: makes that attacker read 16 bytes at ADDRESS, if it has bus mastering. The read takes 100 ms,
+# and a fault is known up to 100 ms later.
 reads() {
 	devmem $(($1 + 0x80)) 64 "$2"
 	devmem $(($1 + 0x88)) 64 0x40000
 	devmem $(($1 + 0x90)) 64 16
 	devmem $(($1 + 0x98)) 64 1
 }
-# is_refused REGISTERS ADDRESS: whether such a read is refused, by one fault.
+# is_refused REGISTERS ADDRESS: whether such a read is refused with one fault.
 is_refused() {
 	faults=$(of_units faults)
 	reads "$1" "$2"
 	until_true has_faults $((faults + 1)) && [ "$(of_units faults)" = $((faults + 1)) ]
 }
-# is_served REGISTERS ADDRESS: whether there is no fault.
+# is_served REGISTERS ADDRESS: whether such a read causes no fault.
 is_served() {
 	faults=$(of_units faults)
 	reads "$1" "$2"

@@ -4,7 +4,7 @@ load portcullis || fail "the module is not loaded"
 load portcullis_test || fail "the tests are not loaded"
 edu=$(pci_of 1234:11e8)
 
-# attacked WORD WHILE AFTER: three attacks end so.
+# attacked WORD WHILE AFTER: whether three attacks end with these results.
 attacked() {
 	hush
 	echo "$1 3" >$TESTS/attack || fail "the attacker does not work"
@@ -15,10 +15,10 @@ attacked buffer landed landed || fail "no write lands, so nothing is shown"
 protect "$edu" || fail "the attacker is not protected"
 attacked buffer landed refused || fail "S2 strict: the device has written to a buffer after its unmap"
 until_true has_faults 1 || fail "S2 strict: the writes were refused, and no fault was recorded"
-# By the address of the memory itself, as a driver would that knows nothing of an IOMMU.
+# Attack by the physical address, as a driver that ignores the IOMMU would do.
 attacked memory refused refused || fail "S1 reach: the device has written to memory that was never mapped for it"
 
-# What is refused, with the reason.
+# refuses REASON LIST: whether this list is refused with this reason.
 refuses() {
 	hush
 	if echo "$2" >$PARAMETER; then fail "protect=$2 is taken"; fi
@@ -34,7 +34,8 @@ refuses "is bound to portcullis_edu. Unbind it first" "$edu"
 [ -z "$(cat $PARAMETER)" ] || fail "a list that was refused has changed something"
 attacked buffer landed landed || fail "the attacker is protected after it was let through"
 
-# A driver that fails when it has asked for memory: that goes while the device is still protected, and then nothing is left.
+# A driver fails after it has allocated memory. The memory is freed while the device is still protected, and nothing is
+# left.
 rmmod portcullis_test && echo "$edu" >$PARAMETER || fail "the attacker's driver does not go"
 hush
 load portcullis_test fail_probe=1 || fail "the tests are not loaded"

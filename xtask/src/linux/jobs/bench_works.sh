@@ -1,5 +1,6 @@
-# What works take, one after another. A number is worth something only where what was meant was so, before and after. In front of this:
-# MODE is none, linux or ours; EXPECT is what serves the devices: the type of their groups, or DESIGN/PROTECTION.
+# Measures the works one after another. A number is valid only if the configuration was as intended, before and after.
+# Variables are set in front of this script: MODE is none, linux or ours; EXPECT is what implements the DMA API for the
+# devices: the type of their IOMMU groups, or DESIGN/PROTECTION.
 . /lib.sh
 DATAGRAMS=10000
 READS=10000
@@ -7,7 +8,7 @@ SENDER=0000:00:04.0
 RECEIVER=0000:00:05.0
 DISK=0000:00:06.0
 
-# serves DEVICE: what serves it.
+# serves DEVICE: what implements the DMA API for it, as in EXPECT.
 serves() {
 	group=/sys/bus/pci/devices/$1/iommu_group
 	if [ -e "$group" ]; then
@@ -25,9 +26,9 @@ is_as_meant() {
 	done
 }
 maps() { if [ $MODE = ours ]; then count "$1" maps; else echo 0; fi; }
-# have_mapped COUNT DEVICE BEFORE: whether a device of ours has mapped so often since it had mapped BEFORE.
+# have_mapped COUNT DEVICE BEFORE: with MODE=ours, checks that the device has mapped COUNT times or more since BEFORE.
 have_mapped() { [ $MODE != ours ] || [ $(($(maps "$2") - $3)) -ge "$1" ] || fail "$2 has mapped less than $1 times"; }
-# work NAME FILE ARGUMENTS: has the tests do it; the log's last line is what came of it.
+# work NAME FILE ARGUMENTS: runs a work of the test module. The last line of the log has the result.
 work() {
 	echo "$3" >$TESTS/$2 || fail "$1 does not work"
 	echo "work $1 $(dmesg | grep portcullis_test: | tail -n 1)"
@@ -39,11 +40,11 @@ if [ $MODE = ours ]; then
 fi
 load portcullis_test && load e1000e && load nvme && disk_up || fail "a driver is not loaded"
 is_as_meant
-# What the walkers of tables can do.
+# The capabilities of the table walkers.
 sed -n 's/.* ecap \([^ ]*\).*/ecap \1/p' $SEEN/units 2>/dev/null
 sed 's/^/ecap 0x/' /sys/class/iommu/*/intel-iommu/ecap 2>/dev/null
 
-# The cards are still: nothing else maps.
+# The cards are idle, so nothing else maps.
 for pair in "2k 2048 16384 32" "64k 65536 16384 1"; do
 	set -- $pair
 	echo "$SENDER $2 1024 $4" >$TESTS/pairs || fail "pairs do not work"
@@ -52,7 +53,7 @@ for pair in "2k 2048 16384 32" "64k 65536 16384 1"; do
 	have_mapped "$3" $SENDER "$before"
 done
 
-# One card sends to the other, which has another address and drops what comes.
+# One card sends to the other, which has another address and drops what it receives.
 from=$(name_of $SENDER) to=$(name_of $RECEIVER)
 for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 >"$file"; done
 ifconfig "$from" 10.0.2.15 netmask 255.255.255.0 up && ifconfig "$to" 10.9.9.9 netmask 255.255.255.0 up || fail "a card is not up"

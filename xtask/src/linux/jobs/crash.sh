@@ -1,5 +1,5 @@
-# The kernel crashes while protected devices are at work. The crash kernel takes the unit over with their tables, so what they still do stays
-# where it was meant to; then their drivers have them work again.
+# The kernel crashes while protected devices are at work. The crash kernel takes the unit over with their tables, so that
+# the DMA that is still going on stays within its buffers. Then the drivers make the devices work again.
 . /lib.sh
 second=$(sed -n 's/.* second=\([0-9a-f]*\).*/\1/p' /proc/cmdline)
 if [ -n "$second" ]; then

@@ -1,12 +1,14 @@
-# Firmware names a device that is not on PCI: it passes through. Firmware reserves memory for a device: it is not protected, for it may need
-# that memory; or it is, and the memory is mapped for it. No other buffer is ever placed there, nor where devices have their own memory.
+# Firmware names a device that is not on PCI: the device passes through. Firmware reserves memory for a device: either the
+# device is not protected, because it may need that memory, or it is protected and the memory is mapped for it. No buffer
+# is ever placed there, nor where devices have their own memory.
 . /lib.sh
 cmp /kernel/firmware/acpi/dmar.aml /sys/firmware/acpi/tables/DMAR || fail "the kernel has not taken our table of firmware's"
 
-# QEMU has no such device, so two attackers are taken away from the kernel, which leaves them at work. The table names one of them.
+# QEMU has no device that is not on PCI. So two attackers are removed from the kernel, but still work. The table names one
+# of them.
 hidden() {
 	registers "$1"
-	# It decodes its memory, and has bus mastering.
+	# Turn on its memory decoding and its bus mastering.
 	printf '\006' | dd of="/sys/bus/pci/devices/$1/config" bs=1 seek=4 conv=notrunc 2>/dev/null
 	echo 1 >"/sys/bus/pci/devices/$1/remove"
 }

@@ -1,19 +1,20 @@
-# A network card comes while all devices are protected, and is; it goes while it is at work, and leaves nothing behind.
+# A network card is plugged in while all devices are protected, and is protected too. It is unplugged while it is at work,
+# and leaves nothing behind.
 . /lib.sh
 load e1000e && load portcullis protect=all || fail "a module is not loaded"
-# QEMU's monitor. The line must give back nothing of what that says.
+# QEMU's monitor. The serial line must not echo what the monitor prints.
 exec 3<>/dev/ttyS1
 stty raw -echo <&3
 comes() {
 	for try in $(seq 20); do
-		# QEMU refuses while the card before it still has power, and where it has come.
+		# QEMU refuses this while the former card still has power, and if the card is already there.
 		echo "device_add e1000e,netdev=net,bus=hot,id=card" >&3
 		sleep 1
 		[ ! -e /sys/class/net/eth0 ] || return 0
 	done
 	return 1
 }
-# It takes five seconds, as on servers: an operator may press the button again to cancel.
+# Unplugging takes five seconds, as on servers, because an operator may press the button again to cancel.
 has_gone() { [ ! -e "/sys/bus/pci/devices/$card" ]; }
 
 for round in 1 2; do

@@ -1,4 +1,4 @@
-# Devices that share an id: none of them is protected, and none is let through while another is shut out.
+# Devices that share an id: none of them is protected, and none passes through while another is shut out.
 . /lib.sh
 load portcullis && load portcullis_test || fail "a module is not loaded"
 set -- $(pci_of 1234:11e8)
@@ -8,33 +8,33 @@ memory=0x1000000
 cut_off() { is_refused "$(registers "$1")" $memory; }
 through() { is_served "$(registers "$1")" $memory; }
 all_through() { through "$alone" && through "$aliased" && through "$left" && through "$right"; }
-# again DEVICE LIST: its driver is bound again, with these devices named.
+# again DEVICE LIST: binds the device's driver again, with the devices in LIST named.
 again() { unbind "$1" && echo "$2" >$PARAMETER && bind "$1" portcullis_edu; }
 all_through || fail "a device is shut out with the module loaded"
 
-# Both are named.
+# Both devices are named.
 again "$left" "$left" && hush && again "$right" "$left,$right" || fail "a driver is not bound again"
 said "$right is not protected: behind the bridge .* to conventional PCI all devices have one id; put it into" || fail "the reason is not said"
 cut_off "$left" && cut_off "$right" || fail "S1 reach: a device that is shut out gets through"
-# One goes, the other stays shut out; and the other way round.
+# The driver of one is unbound, and the other stays shut out. Then the other way round.
 hush
 unbind "$left" && cut_off "$right" || fail "S1 reach: the end of one driver lets a device through that is shut out"
 said "$left stays cut off: it shares an id with $right" || fail "nothing says why $left is cut off"
 bind "$left" portcullis_edu && unbind "$right" && cut_off "$left" || fail "S1 reach: the end of the other driver lets a device through that is shut out"
-# A neighbour that is not named goes, comes, and is taken out of the machine and put in again.
+# A neighbor that is not named is unbound, bound again, removed from the machine, and found again.
 echo "$left" >$PARAMETER && bind "$right" portcullis_edu && cut_off "$left" && cut_off "$right" || fail "S1 reach: a driver's start lets a device through that is shut out"
 again "$right" "$left" && cut_off "$left" || fail "S1 reach: a neighbour's driver lets a device through that is shut out"
 echo 1 >"/sys/bus/pci/devices/$right/remove"
 echo 1 >/sys/bus/pci/rescan
 until_true [ -e "/sys/bus/pci/devices/$right/driver" ] && cut_off "$left" && cut_off "$right" || fail "S1 reach: a neighbour that comes lets a device through that is shut out"
-# The bridge's own driver.
+# The driver of the bridge is unbound.
 bridge=$(basename "$(dirname "$(readlink -f "/sys/bus/pci/devices/$left")")")
 if [ -e "/sys/bus/pci/devices/$bridge/driver" ]; then
 	unbind "$bridge" && cut_off "$left" || fail "S1 reach: the bridge's driver lets a device through that is shut out"
 fi
 again "$left" "" && all_through || fail "a device is not let through again"
 
-# Ids of neighbours that the kernel knows of.
+# The kernel knows that a device uses the id of its neighbor.
 echo "$alone 0x$(printf %02x $((0x${aliased:8:2} << 3)))" >$TESTS/alias || fail "no alias is set"
 hush
 again "$aliased" "$aliased" && said "$aliased is not protected: $alone uses its id too" || fail "$aliased is protected, and $alone uses its id"

@@ -1,4 +1,4 @@
-# From a kernel with protected devices at work into another, which finds the unit turned off, and protects the devices again.
+# A kernel with protected devices at work starts another kernel, which finds the unit off and protects the devices again.
 . /lib.sh
 load e1000e && load nvme && load portcullis && card_up && disk_up || fail "a device does not work"
 protect "$(card)" && protect "$(disk)" && card_up && disk_up || fail "a device is not protected"

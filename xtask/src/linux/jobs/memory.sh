@@ -1,4 +1,5 @@
-# No memory is left while a driver maps with interrupts off: what cannot be mapped is refused, the rest works, and nothing is lost.
+# Memory runs out while a driver maps with interrupts off. Maps that need memory are refused, the others work, and nothing
+# is lost.
 . /lib.sh
 load portcullis && load portcullis_test || fail "a module is not loaded"
 edu=$(pci_of 1234:11e8)

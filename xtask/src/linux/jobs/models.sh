@@ -1,7 +1,7 @@
-# Ten models of devices, each with a driver of its own, each protected: five network cards reach their networks, and what is written to
-# five disks is what is read.
+# Ten models of devices are protected, each with a different driver. Five network cards reach their networks, and five
+# disks return the data that was written to them.
 . /lib.sh
-# Its driver is part of the kernel, and has them already.
+# The driver of these two is part of the kernel, and is bound already.
 for device in 0000:00:15.0 0000:00:16.0; do unbind $device; done
 load portcullis protect=all || fail "the module is not loaded"
 for device in 0000:00:15.0 0000:00:16.0; do bind $device virtio-pci; done
@@ -9,13 +9,13 @@ for module in e1000e e1000 vmxnet3 8139cp virtio_net virtio_blk nvme xhci_pci us
 	load $module || fail "$module is not loaded"
 done
 address() { echo "0000:00:$1"; }
-# is_protected SLOT DRIVER
+# is_protected SLOT DRIVER: checks that the device in SLOT has this driver and is protected.
 is_protected() {
 	until_true [ -e "/sys/bus/pci/devices/$(address "$1")/driver" ]
 	[ "$(driver_of "$(address "$1")")" = "$2" ] || fail "$1 is not bound to $2"
 	grep -q "^$(address "$1") design portcullis protection strict " $SEEN/devices || fail "$2 at $1 is not protected"
 }
-# The first function of a slot: virtio's network card is below another device.
+# The network interface of a device. Under virtio, it is below another device.
 name_of() { ls "/sys/bus/pci/devices/$1/net" 2>/dev/null || ls /sys/bus/pci/devices/"$1"/virtio*/net; }
 # disk_of SLOT: its disk, once there is one.
 disk_of() {

@@ -1,19 +1,20 @@
-# What cannot be protected is refused, with the reason: a device that was named is shut out, and one that was not passes through.
+# Devices that cannot be protected are refused, and the log has the reason. A named device is shut out; others pass
+# through.
 . /lib.sh
 load e1000e && load e1000 && load nvme && load portcullis || fail "a module is not loaded"
 direct=$(pci_of 8086:10d3 | grep "^0000:00:")
 switched=$(pci_of 8086:10d3 | grep -v "^0000:00:")
 bridged=$(pci_of 8086:100e)
-# All at once: each takes seconds.
+# Starts all at once, because each takes seconds.
 start_all() { starts "$direct" 2 && starts "$bridged" 3 && starts "$switched" 4; }
 all_work() { start_all && reaches "$direct" 2 && reaches "$bridged" 3 && reaches "$switched" 4 && disk_up; }
 all_work || fail "a device does not work with the module loaded"
 
-# again LIST: unbinds the drivers of what cannot be protected, and binds them again with these devices named.
+# again LIST: unbinds the drivers of the devices that cannot be protected, and binds them again with LIST named.
 again() {
 	unbind "$bridged" && unbind "$switched" && echo "$1" >$PARAMETER && bind "$bridged" e1000 && bind "$switched" e1000e || fail "a driver does not come again"
 }
-# refused CARD REASON: what has come of it.
+# refused CARD REASON: checks that the card was refused for this reason and is shut out.
 refused() {
 	grep -q "^$1 " $SEEN/devices && fail "$1 is protected"
 	said "$1 is not protected: $2" || fail "$1 is refused, and the reason is not: $2"
@@ -34,7 +35,7 @@ all_work || fail "a card does not work when it is let through again"
 echo 1 >/sys/module/portcullis/parameters/unisolated
 protect "$switched" && reaches "$switched" 4 || fail "unisolated=1 does not protect what is behind a switch"
 
-# All that can be, from the first driver on.
+# With protect=all, every device that can be protected is, from the first driver on.
 rmmod e1000e && rmmod e1000 && rmmod nvme && rmmod portcullis && load portcullis protect=all || fail "the module is not loaded again"
 hush
 load e1000e && load e1000 && load nvme && load portcullis_test || fail "a driver is not loaded"

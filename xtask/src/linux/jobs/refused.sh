@@ -1,4 +1,4 @@
-# The module is refused, with a message that says what to do, and has changed nothing.
+# The module does not load, logs what to do about it, and has changed nothing.
 . /lib.sh
 if load portcullis 2>/dev/null; then fail "the module is loaded"; fi
 dmesg | grep "portcullis: " | grep -q "$REASON" || fail "it is refused, and the reason is not: $REASON"

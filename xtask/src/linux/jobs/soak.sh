@@ -1,4 +1,5 @@
-# Ten minutes: two disks and two network cards at once on four CPUs, one of each protected and the other beside it passed through.
+# Two disks and two network cards work at once on four CPUs for ten minutes. One of each is protected, and the other
+# passes through.
 . /lib.sh
 load e1000e && load nvme && load portcullis && card_up && disk_up && until_true [ -b /dev/nvme1n1 ] || fail "a device does not work"
 ifconfig eth1 10.0.5.15 netmask 255.255.255.0 up
@@ -9,7 +10,7 @@ dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null
 right=$(md5sum </tmp/data | cut -d' ' -f1)
 sent=$(fetched)
 
-# works DISK TURN: writes, and reads what it has written, past all caches.
+# works DISK TURN: writes to the disk and reads the data back, without caches.
 works() {
 	at=$((4 * ($2 % 8)))
 	dd if=/tmp/data of="/dev/$1" bs=16k seek=$((64 * at)) oflag=direct 2>/dev/null

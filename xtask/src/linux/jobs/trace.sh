@@ -1,4 +1,4 @@
-# A trace of all that two devices map, from before their drivers come until after they have gone.
+# Traces all maps of two devices, from before their drivers are loaded until after they are unbound.
 . /lib.sh
 load portcullis protect=all || fail "the module is not loaded"
 tracing=/sys/kernel/tracing
@@ -11,7 +11,7 @@ maps=$(($(count "$(card)" maps) + $(count "$(disk)" maps)))
 unbind "$(disk)" && unbind "$(card)" || fail "a driver does not go"
 echo 0 >$tracing/tracing_on
 [ "$(grep -c ": portcullis_map: " $tracing/trace)" -ge "$maps" ] || fail "of $maps maps not all are in the trace"
-# Nothing of the kernel's in between.
+# Keep messages of the kernel out of the trace.
 dmesg -n 1
 echo TRACE-BEGIN
 cat $tracing/trace

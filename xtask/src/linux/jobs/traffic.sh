@@ -1,5 +1,5 @@
-# The units come up under a disk and a network card that are in use; then both are protected, while one device beside them is not; drivers
-# come and go; every byte is right.
+# The units are brought up while a disk and a network card are in use. Then both are protected, beside a device that is
+# not. Drivers are unbound and bound again. Every byte must be right.
 . /lib.sh
 load e1000e && load nvme && card_up && disk_up || fail "a device does not work"
 dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
@@ -8,7 +8,7 @@ right=$(md5sum </tmp/data | cut -d' ' -f1)
 sent=$(fetched)
 [ "$(sum_of 0 8)" = "$right" ] && [ "$sent" != "$(md5sum </dev/null | cut -d' ' -f1)" ] || fail "a device does not work"
 
-# Live traffic.
+# Load the module under live traffic.
 (for turn in 1 2 3; do [ "$(sum_of 0 8)" = "$right" ] || echo WRONG; done >/tmp/disk) &
 ping -c 20 -i 0.1 10.0.2.2 >/tmp/card &
 usleep 300000

@@ -1,4 +1,4 @@
-//! The machines of the tests, and what each does.
+//! The tests: the machine of each, and its job.
 
 use super::scenario::{PLAIN, Scenario, With};
 
@@ -7,7 +7,7 @@ const DEFERRED: &[(&str, &str)] = &[("POLICY", "portcullis/deferred")];
 const MAGAZINE: &[(&str, &str)] = &[("POLICY", "magazine/strict")];
 
 pub(super) const ATTACK: Scenario = Scenario { name: "attack", job: include_str!("../jobs/attack.sh"), ..PLAIN };
-/// The same by a module with a flaw.
+/// The attack against a module with a planted flaw.
 pub(super) const FINDER: Scenario = Scenario { name: "attack-flaw", ..ATTACK };
 const TRAFFIC: Scenario =
     Scenario { name: "traffic", job: include_str!("../jobs/traffic.sh"), cpus: 4, has_traffic: true, ..PLAIN };
@@ -60,7 +60,8 @@ const FIRMWARE: Scenario = Scenario {
     with: With::Firmware,
     ..PLAIN
 };
-/// Beside the attacker one that the job gives an id of the other, and two behind a bridge to conventional PCI.
+/// Besides the attacker: another one, which the job makes share an id with the first, and two behind a bridge to
+/// conventional PCI.
 const IDS: Scenario = Scenario {
     name: "ids",
     job: include_str!("../jobs/ids.sh"),
@@ -80,7 +81,7 @@ const IDS: Scenario = Scenario {
 };
 const LATE: Scenario = Scenario { name: "late", job: include_str!("../jobs/late.sh"), ..PLAIN };
 
-/// Those of every run.
+/// The tests of every run.
 pub(super) const SCENARIOS: [Scenario; 11] = [
     ATTACK,
     Scenario { variables: STRICT, ..TRAFFIC },
@@ -105,7 +106,7 @@ pub(super) const SCENARIOS: [Scenario; 11] = [
     Scenario { name: "refused-without", variables: &[("REASON", "no DMAR table")], iommu: None, ..REFUSED },
 ];
 
-/// A port at which cards come and go. The kernel drives it itself, as on servers, and not through firmware.
+/// A hot-plug port for cards. The kernel drives it natively, as on servers, and not through firmware.
 const HOT_PORT: &[&str] = &[
     "-global",
     "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off",
@@ -123,7 +124,7 @@ const HOTPLUG: Scenario = Scenario {
     ..PLAIN
 };
 
-/// Five network cards and five disks; `models.sh` knows of them.
+/// Five network cards and five disks. `models.sh` has their addresses.
 const CARDS_AND_DISKS: &[&str] = &[
     "-netdev",
     "user,id=net1,net=10.0.11.0/24",
@@ -157,7 +158,7 @@ const CARDS_AND_DISKS: &[&str] = &[
     "megasas,id=raid,addr=0x19",
     "-device",
     "scsi-hd,drive=disk4,bus=raid.0",
-    // At 00:1f.2, where the machine has it.
+    // The machine has this controller at 00:1f.2.
     "-device",
     "ide-hd,drive=disk5,bus=ide.0",
 ];
@@ -190,12 +191,12 @@ const CRASH: Scenario = Scenario {
     job: include_str!("../jobs/crash.sh"),
     append: "intel_iommu=off crashkernel=192M",
     memory_mib: 1024,
-    // That it was made to, and by whom.
+    // The job makes the kernel crash, and the kernel reports that with a call trace.
     allowed: &["Kernel panic - not syncing: sysrq triggered crash", "Call Trace:"],
     ..KEXEC
 };
 
-/// Those that `--full` adds.
+/// The tests that `--full` adds.
 pub(super) const FURTHER: [Scenario; 10] = [
     Scenario { name: "traffic-deferred", variables: DEFERRED, ..TRAFFIC },
     Scenario { name: "memory-magazine", variables: MAGAZINE, ..MEMORY },
@@ -219,11 +220,11 @@ pub(super) const FURTHER: [Scenario; 10] = [
     },
 ];
 
-/// One of those that `--full` adds, whose output is read.
+/// Another test that `--full` adds. Its output is read.
 pub(super) const TRACE: Scenario =
     Scenario { name: "trace", job: include_str!("../jobs/trace.sh"), has_traffic: true, ..PLAIN };
 
-/// For ten minutes, and so only when it is named.
+/// A test that runs for ten minutes, and therefore only if it is named.
 pub(super) const SOAK: Scenario = Scenario {
     name: "soak",
     job: include_str!("../jobs/soak.sh"),
@@ -241,14 +242,14 @@ pub(super) const SOAK: Scenario = Scenario {
     ..TRAFFIC
 };
 
-/// Those of `--full` on an older kernel, with the same Rust half.
+/// The tests that `--full` runs on an older kernel, with the same Rust half.
 pub(super) const OLDER: [Scenario; 3] = [
     Scenario { name: "older-attack", ..ATTACK },
     Scenario { name: "older-traffic", variables: STRICT, ..TRAFFIC },
     Scenario { name: "older-late", ..LATE },
 ];
 
-/// The names of all of them.
+/// The names of all tests.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let alone = [FINDER, TRACE, SOAK];
     alone.into_iter().chain(SCENARIOS).chain(FURTHER).chain(OLDER).map(|scenario| scenario.name)

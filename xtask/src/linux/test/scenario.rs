@@ -1,4 +1,4 @@
-//! A machine and what it is to do.
+//! A machine and its job.
 
 use crate::failure::Failure;
 use crate::linux::dmar;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process;
 use std::time::Duration;
 
-/// A machine and what it is to do.
+/// A machine and its job.
 #[derive(Clone, Copy)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
@@ -24,36 +24,36 @@ pub(super) struct Scenario {
     pub(super) memory_mib: u32,
     /// Options of the machine's IOMMU; `None` for a machine without one.
     pub(super) iommu: Option<&'static str>,
-    /// Whether it has a disk and a network card, and not only the attacker.
+    /// Whether the machine has a disk and a network card besides the attacker.
     pub(super) has_traffic: bool,
-    /// More of QEMU's arguments, and how many disks more they name: `disk1` and so on.
+    /// More arguments for QEMU, and the number of further disks that they name: `disk1` and so on.
     pub(super) devices: &'static [&'static str],
     pub(super) disks: u32,
-    /// More of the kernel's modules.
+    /// Further modules of the kernel.
     pub(super) modules: &'static [&'static str],
     pub(super) with: With,
-    /// Lines with one of these may be complaints of the kernel.
+    /// Complaints of the kernel are allowed in lines that contain one of these texts.
     pub(super) allowed: &'static [&'static str],
-    /// How long it may take, in seconds.
+    /// The time limit, in seconds.
     pub(super) limit_s: u64,
 }
 
-/// What few machines have.
+/// Features that only a few machines have.
 #[derive(Clone, Copy)]
 pub(super) enum With {
     Nothing,
-    /// QEMU's monitor at the second serial port: the guest changes its own machine.
+    /// QEMU's monitor is at the second serial port, so that the guest can change its own machine.
     Monitor,
-    /// A table of firmware's that reserves memory for the attacker and for the device 0000:00:10.0, and names a device that is not on PCI: its
-    /// requests come from 0000:00:11.0.
+    /// A DMAR table that reserves memory for the attacker and for the device 0000:00:10.0, and names a device that is
+    /// not on PCI. The requests of that device come from 0000:00:11.0.
     Firmware,
-    /// The same, but for that they come from behind a bridge that is not there.
+    /// The same table, but the requests come from behind a bridge that does not exist.
     LostMaster,
-    /// A kernel, and the program that starts it.
+    /// A second kernel, and the program that starts it.
     Kexec,
 }
 
-/// What most have in common.
+/// The settings that most scenarios share.
 pub(super) const PLAIN: Scenario = Scenario {
     name: "",
     job: "",
@@ -102,7 +102,7 @@ impl Scenario {
         guest.run(store)
     }
 
-    /// What QEMU is told of the machine's devices.
+    /// QEMU's arguments for the devices of the machine.
     fn devices(&self, scratch: &Scratch) -> Result<Vec<String>, Failure> {
         let mut all = ATTACKER.map(str::to_owned).to_vec();
         let mut add = |arguments: &[&str]| all.extend(arguments.iter().map(|&argument| argument.to_owned()));
@@ -115,7 +115,7 @@ impl Scenario {
         }
         add(self.devices);
         if let With::Monitor = self.with {
-            // QEMU connects to itself, by a name that is no file.
+            // QEMU connects to itself through an abstract socket, which needs no file.
             let socket = format!("path=portcullis-{}-{},abstract=on", process::id(), self.name);
             add(&["-chardev", &format!("socket,id=monitor,{socket},server=on,wait=off"), "-mon", "chardev=monitor"]);
             add(&["-chardev", &format!("socket,id=wire,{socket}"), "-serial", "chardev:wire"]);
@@ -123,7 +123,7 @@ impl Scenario {
         Ok(all)
     }
 
-    /// What the guest has as files besides the modules.
+    /// The files of the guest besides the modules.
     fn files(&self, scratch: &Scratch, kernel: &Kernel) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
         match self.with {
             With::Nothing | With::Monitor => Ok(Vec::new()),

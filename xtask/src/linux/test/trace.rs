@@ -1,4 +1,4 @@
-//! The module's own trace, read by the program that compares designs.
+//! Checks that `portcullis compare` can read the module's trace.
 
 use super::list::TRACE;
 use crate::failure::Failure;
@@ -11,11 +11,11 @@ use serde::Deserialize;
 use std::fs;
 use std::process::Command;
 
-/// What `trace.sh` prints in front of the trace, and behind it.
+/// The lines that `trace.sh` prints before and after the trace.
 const BEGIN: &str = "TRACE-BEGIN";
 const END: &str = "TRACE-END";
 
-/// What the program says of a trace.
+/// The counts that the program prints for a trace.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 struct Counted {
     maps: u64,
@@ -36,7 +36,8 @@ impl Counted {
     }
 }
 
-/// A guest traces devices from before their drivers come until after they have gone. The program sees every map, and an unmap for each.
+/// A guest traces devices from before their drivers are loaded until after they are unbound. The program must see
+/// every map, and an unmap for each.
 pub(super) fn compared(
     workspace: &Workspace,
     store: &Store,
@@ -61,7 +62,7 @@ pub(super) fn compared(
     Err(Failure::Contents { path, reason })
 }
 
-/// The lines between the two that the job prints for that.
+/// The lines between the two marks.
 fn between(lines: &[String]) -> &[String] {
     let at = |mark: &str| lines.iter().position(|line| line == mark);
     match (at(BEGIN), at(END)) {

@@ -12,7 +12,7 @@ use portcullis_vtd::spec::faults::FaultReason;
 
 pub(super) const CHECKS: &[Check] = &[
     Check::driven("attach-lets-a-device-in", lets_in),
-    Check::driven("attach-lets-nobody-else-in", nobody_else),
+    Check::driven("attach-lets-no-other-in", nobody_else),
     Check::driven("attach-after-a-fault", after_a_fault),
     Check::driven("attach-under-caching-mode", after_a_fault).on(Hardware::CachingMode),
     Check::driven("attach-to-three-levels", lets_in).on(Hardware::Narrow),

@@ -11,7 +11,7 @@ use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Rule};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;
-/// Turns of a spin in which a unit is done with a few invalidations.
+/// Turns of a spin within which a unit completes a few invalidations.
 const HARDWARE_TURNS: u32 = 1000;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -70,13 +70,13 @@ fn strict<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
             let expected = write_refused(A, at.as_u64(), FaultReason::NoWrite);
             agree!(driven.write(A, at, phys)?, expected, "{}: round {round} at {at}, unmapped", Rule::Strict);
         }
-        agree!(driven.write(A, kept, page(100))?, Seen::Landed, "{}: what stayed mapped", Rule::Reach);
+        agree!(driven.write(A, kept, page(100))?, Seen::Landed, "{}: a page that stayed mapped", Rule::Reach);
     }
     Ok(())
 }
 
-/// Batches of mappings: when the window that the design names has passed, and with it a tick that was due, the device reaches none of them. Where
-/// it names no window, the device reaches what is mapped, and no more is said.
+/// Checks batches of mappings: after the window that the design declares, and a tick if one is due, the device reaches
+/// none of them. If the design declares no window, only the accesses to live mappings are checked.
 fn deferred_window<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<D>(Protection::Deferred)?;
@@ -95,7 +95,7 @@ fn deferred_window<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
         }
         if let Some(window_us) = space.domain.usage().window_us_max {
             driven.pass_us(window_us + 1);
-            // What the hardware has been told takes it a while, on its own clock.
+            // The hardware takes some time for submitted commands, on its own clock.
             (0..HARDWARE_TURNS).for_each(|_| driven.rig().pause());
             if space.domain.due_us().is_some() {
                 space.domain.tick()?;
@@ -105,12 +105,12 @@ fn deferred_window<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
                 agree!(driven.write(A, iova, phys)?, expected, "{}: round {round} at {iova}, unmapped", Rule::Strict);
             }
         }
-        agree!(driven.write(A, kept, page(1000))?, Seen::Landed, "{}: what stayed mapped", Rule::Reach);
+        agree!(driven.write(A, kept, page(1000))?, Seen::Landed, "{}: a page that stayed mapped", Rule::Reach);
     }
     Ok(())
 }
 
-/// What a device may do it can, and what it may not is refused.
+/// A device gets the access that a mapping grants, and no other.
 fn rights<D: Design<Wired, WiredUnit>, const DEFERRED: bool>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<D>(if DEFERRED { Protection::Deferred } else { Protection::Strict })?;
@@ -119,18 +119,13 @@ fn rights<D: Design<Wired, WiredUnit>, const DEFERRED: bool>(stage: &Stage) -> C
         (space.map(page(0), PAGE_SIZE, Access::DeviceReads)?, space.map(page(1), PAGE_SIZE, Access::DeviceWrites)?);
     agree!(space.read(A, read, page(0))?, Seen::Landed, "{}: a read", Rule::Reach);
     agree!(driven.write(A, written, page(1))?, Seen::Landed, "{}: a write", Rule::Reach);
-    // QEMU records no refusal by what it has cached.
-    agree!(driven.write(A, read, page(0))?.is_blocked(), true, "{}: a write to what is mapped for reads", Rule::Rights);
-    agree!(
-        space.read(A, written, page(1))?.is_blocked(),
-        true,
-        "{}: a read of what is mapped for writes",
-        Rule::Rights
-    );
+    // QEMU does not record a fault that is due to a cached translation.
+    agree!(driven.write(A, read, page(0))?.is_blocked(), true, "{}: a write to a page mapped for reads", Rule::Rights);
+    agree!(space.read(A, written, page(1))?.is_blocked(), true, "{}: a read of a page mapped for writes", Rule::Rights);
     Ok(())
 }
 
-/// After the unmap the device still reaches the page: the declared window. After the tick it does not.
+/// After the unmap, the device still reaches the page: the declared stale window. After the tick, it does not.
 fn deferred_tick<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     let driven = stage.driven()?;
     let space = driven.open::<D>(Protection::Deferred)?;
@@ -182,9 +177,9 @@ fn counts(stage: &Stage) -> Checked {
     agree!(space.read(A, second, page(0))?, Seen::Landed, "mapped once");
     space.domain.unmap_raw(second, PAGE_SIZE)?;
     let expected = write_refused(A, second.as_u64(), FaultReason::NoWrite);
-    agree!(driven.write(A, second, page(0))?, expected, "no longer");
-    agree!(driven.write(A, written, page(0))?, Seen::Landed, "for writes only");
-    agree!(space.read(A, written, page(0))?.is_blocked(), true, "a read of what is mapped for writes");
+    agree!(driven.write(A, second, page(0))?, expected, "no longer mapped");
+    agree!(driven.write(A, written, page(0))?, Seen::Landed, "mapped for writes only");
+    agree!(space.read(A, written, page(0))?.is_blocked(), true, "a read of a page mapped for writes");
     Ok(())
 }
 
@@ -202,7 +197,7 @@ fn until_used_again(stage: &Stage) -> Checked {
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "a second later");
     agree!(space.map(page(1), PAGE_SIZE, Access::DeviceReads)?, iova, "the address of the next map");
     let expected = write_refused(A, iova.as_u64(), FaultReason::NoWrite);
-    agree!(driven.write(A, iova, page(0))?, expected, "it may only read now");
+    agree!(driven.write(A, iova, page(0))?, expected, "the device may only read now");
     agree!(space.read(A, iova, page(1))?, Seen::Landed, "the new page");
     Ok(())
 }
@@ -213,7 +208,7 @@ fn none(stage: &Stage) -> Checked {
     space.domain.attach(A)?;
     let iova = space.map(page(0), PAGE_SIZE, Access::DeviceReads)?;
     agree!(iova.as_u64(), page(0).as_u64(), "the address");
-    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "a write to what is mapped for reads");
+    agree!(driven.write(A, iova, page(0))?, Seen::Landed, "a write to a page mapped for reads");
     let other = page(77);
     agree!(driven.write(A, Iova::new(other.as_u64()), other)?, Seen::Landed, "a page that was not mapped");
     space.domain.unmap_raw(iova, PAGE_SIZE)?;
@@ -233,6 +228,6 @@ fn identity(stage: &Stage) -> Checked {
     // The tables lie below this memory.
     let below = Iova::new(DATA_BASE - PAGE_SIZE);
     let expected = write_refused(A, below.as_u64(), FaultReason::NoWrite);
-    agree!(driven.write(A, below, PhysAddr::new(DATA_BASE - PAGE_SIZE))?, expected, "memory that was not named");
+    agree!(driven.write(A, below, PhysAddr::new(DATA_BASE - PAGE_SIZE))?, expected, "memory that was not listed");
     Ok(())
 }

@@ -50,8 +50,8 @@ pub(super) fn all() -> Vec<Check> {
     .concat()
 }
 
-/// The checks of one design, which need not be in any list: those of each protection that it offers. Where it has the addresses of memory
-/// themselves, or wants hardware that does not exist, there are none.
+/// The checks of one design, for each protection that it offers. The design need not be in any list. There are no
+/// checks for a design whose addresses are physical, nor for one that needs hardware that does not exist.
 pub fn of_design<D: Design<Wired, WiredUnit>>() -> Vec<Check> {
     designs::of::<D>()
 }

@@ -48,7 +48,7 @@ pub struct Attacked {
 }
 
 impl Attacked {
-    /// Whether too little was cached to show anything about a design that should protect.
+    /// Whether too little was cached for a conclusion about a design that should protect.
     pub fn proves_nothing(&self) -> bool {
         self.probes_cached.is_some_and(|cached| cached < PROBES_CACHED_MIN)
     }
@@ -59,8 +59,8 @@ pub fn attack(job: &Job<'_>) -> Attacked {
     run(job, Broken::Nothing)
 }
 
-/// The same on hardware that refuses every invalidation once `hand_backs` buffers have been handed back. A design that keeps
-/// S11 ends the run there, with an error.
+/// Like [`attack`], on hardware that refuses every invalidation once `hand_backs` buffers have been handed back. A
+/// design that keeps S11 ends the run there, with an error.
 pub fn attack_on_breaking_hardware(job: &Job<'_>, hand_backs: u64) -> Attacked {
     run(job, Broken::After(hand_backs))
 }

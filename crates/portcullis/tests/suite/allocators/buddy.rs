@@ -1,4 +1,5 @@
-//! The buddy allocator of XNU, and the tree above it (ATC'15, §3.4), strict, so that addresses are back at once.
+//! The buddy allocator of XNU, and the red-black tree for larger ranges (ATC'15, §3.4). Protection is strict, so that
+//! addresses are freed at once.
 
 use super::{Bench, on};
 use crate::raw_face::RawFace;
@@ -14,7 +15,7 @@ use portcullis::{
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// Nothing but the allocator.
+/// A design with the allocator and nothing else.
 struct Buddy;
 
 impl DesignInfo for Buddy {
@@ -33,7 +34,7 @@ impl DesignInfo for Buddy {
     };
 }
 
-// SAFETY: an assembled mapper is a sound one, of whatever sound parts.
+// SAFETY: a mapper assembled from sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Buddy {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I>;
 
@@ -47,7 +48,7 @@ fn on_buddy(address_bits: u8, test: impl FnOnce(&Bench<'_, Buddy>)) {
     on("", Protection::Strict, address_bits, test);
 }
 
-/// Maps `pages` pages; returns the first and how many blocks were split.
+/// Maps `pages` pages. Returns the first, and how many blocks were split.
 fn map(bench: &Bench<'_, Buddy>, pages: u64) -> (u64, usize) {
     bench.host.take();
     let first = bench.map_pages(pages).first_pfn();
@@ -56,7 +57,7 @@ fn map(bench: &Bench<'_, Buddy>, pages: u64) -> (u64, usize) {
     (first, steps.searched)
 }
 
-/// Unmaps; returns how many blocks were joined.
+/// Unmaps `pages` pages. Returns how many blocks were joined.
 fn unmap(bench: &Bench<'_, Buddy>, first: u64, pages: u64) -> usize {
     bench.host.take();
     bench.unmap(IovaRange::new(first, pages).expect("mapped"));
@@ -67,10 +68,10 @@ fn unmap(bench: &Bench<'_, Buddy>, first: u64, pages: u64) -> usize {
 
 #[test]
 fn blocks_are_split_and_joined() {
-    // 256 pages. Without page 0: 1, 2 to 3, 4 to 7, … and 128 to 255.
+    // 256 pages. Without page 0, the blocks begin at 1, 2, 4, … and 128.
     on_buddy(20, |bench| {
         assert_eq!(map(bench, 1), (1, 0), "the block of that size");
-        assert_eq!(map(bench, 1), (2, 1), "half of the next larger");
+        assert_eq!(map(bench, 1), (2, 1), "half of the next larger block");
         assert_eq!(map(bench, 1), (3, 0), "the other half");
         assert_eq!(map(bench, 5), (8, 0), "rounded up to eight");
         assert_eq!(map(bench, 5), (16, 1));
@@ -78,21 +79,21 @@ fn blocks_are_split_and_joined() {
         assert_eq!(map(bench, 64), (64, 0));
         assert_eq!(map(bench, 1), (6, 1));
         assert_eq!(unmap(bench, 3, 1), 0, "its buddy is in use");
-        assert_eq!(unmap(bench, 6, 1), 1, "with 7, but 4 is in use");
-        assert_eq!(unmap(bench, 2, 1), 1, "with 3; 0 is reserved");
+        assert_eq!(unmap(bench, 6, 1), 1, "joined with 7, but 4 is in use");
+        assert_eq!(unmap(bench, 2, 1), 1, "joined with 3; 0 is reserved");
         assert_eq!(unmap(bench, 16, 5), 1, "with 24, to 16 of 32");
-        assert_eq!(unmap(bench, 4, 2), 1, "with 6, but 1 to 3 are no whole block");
-        // The one freed last comes first.
+        assert_eq!(unmap(bench, 4, 2), 1, "joined with 6, but 1 to 3 are no whole block");
+        // The block that was freed last comes first.
         assert_eq!(unmap(bench, 1, 1), 0);
         assert_eq!(map(bench, 1), (1, 0));
     });
 }
 
-/// A page from the largest block of all, and back: as many steps as there are sizes in between.
+/// A page is split from the largest block and joined again: as many steps as there are sizes in between.
 #[test]
 fn steps_are_as_many_as_sizes() {
     on_buddy(32, |bench| {
-        // All that is smaller goes, on both sides of page 0 and of the interrupt range.
+        // Takes all smaller blocks, on both sides of page 0 and of the interrupt range.
         for order in 0..17 {
             loop {
                 let (first, splits) = map(bench, 1 << order);
@@ -115,7 +116,7 @@ fn large_ranges_lie_above_4_gib_unless_there_is_no_room() {
         assert!(map(bench, BUDDY_PAGES_MAX).0 < TOP);
         let large = bench.map_pages(BUDDY_PAGES_MAX + 1);
         assert_eq!((large.first_pfn(), large.pages()), (4 * TOP - 2 * BUDDY_PAGES_MAX, BUDDY_PAGES_MAX + 1));
-        // Five are left, between page 0 and the interrupt range; the seventh lies above.
+        // Five blocks are left between page 0 and the interrupt range. Others lie above.
         let firsts: Vec<u64> = (0..6).map(|_| bench.map_pages(BUDDY_PAGES_MAX).first_pfn()).collect();
         assert!(firsts[..5].iter().all(|first| *first < TOP) && firsts[5] >= TOP, "{firsts:x?}");
         assert_eq!(bench.domain.usage().live_ranges, 8);
@@ -124,7 +125,7 @@ fn large_ranges_lie_above_4_gib_unless_there_is_no_room() {
         assert_eq!(bench.domain.usage().live_ranges, 6);
     });
     on_buddy(32, |bench| {
-        // No tree; still there are two aligned gigabytes without page 0 and the interrupt range.
+        // These do not need the tree. Two aligned gigabytes are free, apart from page 0 and the interrupt range.
         let firsts = [(); 2].map(|()| bench.map_pages(2 * BUDDY_PAGES_MAX).first_pfn());
         assert_eq!(firsts, [4 * BUDDY_PAGES_MAX, 2 * BUDDY_PAGES_MAX]);
         let full = MapError::Exhausted { pages: 2 * BUDDY_PAGES_MAX, limit_bits: 32 };
@@ -148,11 +149,11 @@ fn claims_are_for_whole_mappings() {
         let first = mapped.first_pfn();
         let partial =
             |first: u64, pages: u64| UnmapError::Partial { asked: IovaRange::new(first, pages).unwrap(), mapped };
-        // What rounding left over belongs to it.
+        // The pages added by rounding belong to the mapping.
         for (first, pages) in [(first, 1), (first, 4), (first, 6), (first, 8), (first + 1, 4), (first + 7, 700)] {
             assert_eq!(refused(first, pages), partial(first, pages));
         }
-        // Before and behind it, reserved, in the tree, and beyond the width.
+        // Before and behind the mapping; reserved; in the tree; and beyond the width.
         for pfn in [first - 1, first + 8, 0, 0xf_ee80, 1 << 21, 1 << 30] {
             assert_eq!(refused(pfn, 5), not_mapped(pfn));
         }
@@ -164,7 +165,7 @@ fn claims_are_for_whole_mappings() {
     });
 }
 
-/// Ranges in use, as plainly as possible.
+/// The ranges in use, kept as plainly as possible.
 struct Reference {
     live: Vec<IovaRange>,
     reserved: Vec<IovaRange>,
@@ -193,7 +194,7 @@ impl Reference {
 enum Operation {
     Map(u64),
     Unmap(usize),
-    /// Starts and ends so much off a mapping.
+    /// Unmaps a live range whose start and end are off by these numbers of pages.
     UnmapOff(usize, i64, i64),
 }
 
@@ -210,8 +211,8 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     )
 }
 
-/// Every request is served where an aligned block is free, with addresses that are; and when all are back, nothing is left of
-/// the splits.
+/// Every request succeeds if an aligned block is free, with free addresses. When everything is freed, no block is left
+/// split.
 fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Operation]) -> Result<(), TestCaseError> {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
@@ -220,7 +221,7 @@ fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Ope
     let never = [IovaRange::new(0, 1), IovaRange::new(INTERRUPT_RANGE.0, INTERRUPT_RANGE.1)];
     let reserved = reserved.iter().copied().chain(never.into_iter().flatten()).collect();
     let mut reference = Reference { live: Vec::new(), reserved, limit: 1 << (u32::from(address_bits) - PAGE_SHIFT) };
-    // Narrow machines get narrow requests, but for a few.
+    // On narrow machines, most requests are small.
     let narrow = |pages: u64| if pages.is_multiple_of(8) { pages } else { 1 + pages % reference.limit.div_ceil(4) };
     let script: Vec<Operation> = { script.iter() }
         .map(|operation| match operation {
@@ -271,7 +272,7 @@ fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Ope
     for range in reference.live.drain(..) {
         prop_assert_eq!(unmap(range), Ok(()));
     }
-    // The largest blocks that there were in the beginning are there again, all of them.
+    // All of the largest blocks are whole again.
     let size = 1 << (reference.limit / 2).min(BUDDY_PAGES_MAX).ilog2();
     while reference.has_room(size) {
         let iova = domain.raw_map(PhysAddr::new(0), size * PAGE_SIZE, Access::DeviceReads);
@@ -290,7 +291,7 @@ proptest! {
         reserved in prop::collection::vec((0..1u64 << 22, 1..2000u64), 0..4),
         script in operations(),
     ) {
-        // Modulo the width, so that narrow machines have reserved pages too, now and then beyond the end.
+        // Modulo the width, so that narrow machines have reserved pages too, sometimes beyond the end.
         let limit = 1u64 << (u32::from(address_bits) - PAGE_SHIFT);
         let reserved: Vec<IovaRange> = { reserved.into_iter() }
             .filter_map(|(first, pages)| IovaRange::new(first % (limit + 1), 1 + pages % limit.div_ceil(8)))

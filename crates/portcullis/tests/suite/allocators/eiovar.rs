@@ -1,4 +1,4 @@
-//! EiovaR keeps what is freed for the next request of its size (FAST'15, §5 and §6).
+//! EiovaR keeps freed ranges for the next request of their size (FAST'15, §5 and §6).
 
 use super::{Bench, TOP, on};
 use portcullis::Protection::{self, Deferred, Strict};
@@ -14,8 +14,8 @@ fn on_eiovar(options: &str, protection: Protection, test: impl FnOnce(&Bench<'_,
     on(options, protection, 48, test);
 }
 
-/// The interference of two rings, which makes the tree alone search, and the second half of it is measured: how many requests
-/// in a window of W the list served, and how many nodes each search passed.
+/// Lets two rings interfere, which makes the red-black tree search, and measures the second half of the run: how many
+/// requests in a window of W the list served, and how many nodes each search passed.
 fn two_rings(options: &str, protection: Protection) -> (f64, f64) {
     let mut served = (0.0, 0.0);
     on_eiovar(options, protection, |bench| {
@@ -31,14 +31,14 @@ fn two_rings(options: &str, protection: Protection) -> (f64, f64) {
         bench.host.take();
         (0..turns / 2).for_each(|_| turn(bench));
         let steps = bench.host.take();
-        assert_eq!(steps.pops + steps.inserts, turns, "every request is served by one or the other");
+        assert_eq!(steps.pops + steps.inserts, turns, "the list or the tree serves every request");
         served = (steps.pops as f64 * W as f64 / turns as f64, steps.searched as f64 / turns as f64);
     });
     served
 }
 
-/// Figure 7: a list of k < W serves k of the W requests between two flushes, and the searches come back for the others; from
-/// k = W on it serves all of them.
+/// Figure 7: a list of k < W ranges serves k of the W requests between two flushes, and the others still search. From k
+/// = W on, the list serves all of them.
 #[test]
 fn a_list_as_long_as_the_queue_ends_the_searches() {
     for k in [64, 128, W - 1] {
@@ -55,7 +55,7 @@ fn a_list_as_long_as_the_queue_ends_the_searches() {
     assert!(served == 0.0 && searched > 1.0, "without a list: {served} served, {searched} nodes");
 }
 
-/// Figures 3 and 4: under strict protection one freed range is enough.
+/// Figures 3 and 4: under strict protection, one freed range is enough.
 #[test]
 fn one_kept_range_serves_strict_protection() {
     assert_eq!(two_rings("k=1", Strict), (W as f64, 0.0));
@@ -63,7 +63,7 @@ fn one_kept_range_serves_strict_protection() {
     assert!(served == 0.0 && searched > 100.0, "without a list: {served} served, {searched} nodes");
 }
 
-/// Figure 8: below W the list fills and drains once per flush, so that it holds k/2 on average.
+/// Figure 8: with k below W, the list fills and drains once per flush, so it holds k/2 on average.
 #[test]
 fn the_list_is_half_full_on_average() {
     on_eiovar("k=64", Deferred, |bench| {
@@ -78,7 +78,7 @@ fn the_list_is_half_full_on_average() {
             ring.push_back(bench.map_pages(1).first_pfn());
         }
         assert_eq!(most, 64);
-        // While it holds anything, which is for k of W turns, it holds k/2.
+        // The list is not empty for k of W turns, and holds k/2 on average in these.
         let while_any = kept as f64 / turns as f64 * W as f64 / 64.0;
         assert!((while_any - 32.0).abs() < 2.0, "{while_any}");
     });
@@ -90,7 +90,7 @@ fn every_size_has_its_list_and_the_latest_comes_first() {
         let ranges = [1, 2, 3, 4, 1].map(|pages| bench.map_pages(pages));
         ranges.iter().for_each(|range| bench.unmap(*range));
         bench.host.take();
-        // Three pages and four are of one size.
+        // Requests of three and of four pages have the same size.
         let again = [1, 1, 4, 3, 2].map(|pages| bench.map_pages(pages).first_pfn());
         assert_eq!(again, [4, 0, 3, 2, 1].map(|which: usize| ranges[which].first_pfn()));
         let steps = bench.host.take();
@@ -100,7 +100,7 @@ fn every_size_has_its_list_and_the_latest_comes_first() {
     });
 }
 
-/// What is kept for one size is given back before another is refused (S13).
+/// Ranges that are kept for one size are given back before a request of another size is refused (S13).
 #[test]
 fn a_full_space_takes_back_what_is_kept() {
     // Sixteen pages, the first of them reserved.
@@ -124,7 +124,7 @@ fn what_is_freed_beyond_k_goes_back_to_the_tree() {
         pages.iter().for_each(|pfn| bench.unmap_page(*pfn));
         let steps = bench.host.take();
         assert_eq!((steps.pushes, steps.erases, bench.domain.usage().kept_ranges), (2, 3, 2));
-        // The lists take no memory of the host, and hand out what was kept before what is free.
+        // The lists take no memory from the host, and hand out the kept ranges before free ones.
         assert_eq!([(); 3].map(|()| bench.map().0), [TOP - 2, TOP - 1, TOP - 3]);
         assert!(host.frames_lent() > 0);
     });

@@ -1,5 +1,5 @@
-//! FreeBSD's allocator finds the lowest room there is, with a guard page on either side, in logarithmic time (ATC'15, §3.4;
-//! FAST'15, §7).
+//! FreeBSD's allocator finds the lowest gap that is large enough, with a guard page on either side, in logarithmic time
+//! (ATC'15, §3.4; FAST'15, §7).
 
 use super::{Bench, Counting, on};
 use crate::raw_face::RawFace;
@@ -30,12 +30,12 @@ fn range(first_pfn: u64, pages: u64) -> IovaRange {
     IovaRange::new(first_pfn, pages).expect("a range")
 }
 
-/// The most nodes on a way down a balanced tree of `nodes` nodes.
+/// The largest number of nodes on a path down a balanced tree of `nodes` nodes.
 fn height_max(nodes: usize) -> usize {
     (1.4405 * ((nodes + 2) as f64).log2()) as usize
 }
 
-/// What is in use, kept as plainly as possible: first page and one past the last.
+/// The ranges in use, kept as plainly as possible: first page and one past the last.
 struct Plain {
     used: BTreeMap<u64, u64>,
     limit: u64,
@@ -52,7 +52,7 @@ impl Plain {
         Self { used, limit }
     }
 
-    /// The lowest place for `pages` pages with a free one on each side.
+    /// The lowest place for `pages` pages with a free page on each side.
     fn lowest(&self, pages: u64) -> Option<u64> {
         let mut end_before = 0;
         for (&first, &end) in self.used.iter().chain([(&self.limit, &self.limit)]) {
@@ -69,7 +69,7 @@ impl Plain {
 enum Operation {
     Map(u64),
     Unmap(usize),
-    /// Unmaps so many of the latest mappings.
+    /// Unmaps this many of the latest mappings.
     UnmapLatest(usize),
 }
 
@@ -143,11 +143,11 @@ fn follow(bench: &Bench<'_, FreeBsd>, plain: &mut Plain, script: &[Operation]) -
 fn a_guard_page_lies_on_either_side_and_sizes_are_not_rounded() {
     with_reserved(48, &[range(20, 5)], |bench| {
         let firsts: Vec<u64> = [3, 13, 2, 1].map(|pages| bench.map_pages(pages).first_pfn()).to_vec();
-        // Page 1 guards page 0, 19 and 25 what is reserved. Neighbours share a guard.
+        // Page 1 guards page 0; pages 19 and 25 guard the reserved range. Neighbours share a guard.
         assert_eq!(firsts, [2, 6, 26, 29]);
         bench.unmap(range(6, 13));
         let firsts: Vec<u64> = [14, 5, 6, 1].map(|pages| bench.map_pages(pages).first_pfn()).to_vec();
-        assert_eq!(firsts, [31, 6, 12, 46], "what one left, with fewer guards");
+        assert_eq!(firsts, [31, 6, 12, 46], "the gap that one left, with fewer guards");
     });
 }
 
@@ -179,8 +179,8 @@ fn addresses_below_4_gib_go_first() {
     });
 }
 
-/// FAST'15, §7, has eleven nodes on average under Netperf, and does not say how much was mapped. A ring of 3,000 buffers, as
-/// the drivers in that paper have, takes as many.
+/// FAST'15, §7, measured eleven nodes on average under Netperf, and does not say how much was mapped. With a ring of
+/// 3,000 buffers, as the drivers in that paper have, the number is about the same.
 #[test]
 fn a_search_visits_about_as_many_nodes_as_published() {
     on_freebsd(48, |bench| {
@@ -188,7 +188,7 @@ fn a_search_visits_about_as_many_nodes_as_published() {
         let (mut visited, mut longest) = (0, 0);
         const MAPS: usize = 6000;
         for number in 0..MAPS {
-            // Out of order now and then, as transmit completions are.
+            // Sometimes out of order, as transmit completions are.
             let oldest = ring.remove(if number % 16 == 0 { 40 } else { 0 }).expect("a ring");
             bench.unmap_page(oldest);
             let (pfn, nodes) = bench.map();

@@ -1,4 +1,5 @@
-//! Addresses of real allocations (ATC'15, §4.2), on the fake host itself: it forwards small allocations as a kernel would.
+//! Addresses from real allocations (ATC'15, §4.2), on the fake host itself, which passes on small allocations as a
+//! kernel would.
 
 use super::Counting;
 use crate::raw_face::RawFace;
@@ -35,25 +36,25 @@ fn a_page_number_is_the_address_of_a_piece() {
     on_kmalloc(&DomainConfig::new(Protection::Strict), |host, domain| {
         let taken = host.allocate_bytes(8, PhysAddr::new(1 << 20)).expect("room");
         let ranges: Vec<IovaRange> = [1, 8, 9, 1, 700].map(|pages| map(domain, pages).expect("room")).into();
-        assert_eq!(host.bytes_lent(), 1 + ranges.len(), "one for each, and somebody else's, which is the lowest");
+        assert_eq!(host.bytes_lent(), 1 + ranges.len(), "one for each, and one of another user, which is the lowest");
         for (number, range) in ranges.iter().enumerate() {
             let size = range.pages().next_power_of_two().max(8);
             assert!(range.first_pfn().is_multiple_of(size), "{range}");
             assert!(!ranges[..number].iter().any(|other| other.overlaps(*range)), "{range}");
-            assert!(!range.contains(taken.as_u64()), "somebody else's piece is nobody's page");
+            assert!(!range.contains(taken.as_u64()), "no mapping has the page of another user's piece");
         }
-        // What is freed, anybody may get.
+        // Any other user may get a piece that was freed.
         unmap(domain, ranges[1]).expect("mapped");
         let next = host.allocate_bytes(8, PhysAddr::new(1 << 20)).expect("room");
         assert_eq!(next.as_u64(), ranges[1].first_pfn());
         for at in [taken, next] {
-            // SAFETY: allocated above, and given back once.
+            // SAFETY: it was allocated above, and is freed once.
             unsafe { host.free_bytes(at, 8) };
         }
     });
 }
 
-/// A host need not have such memory.
+/// A host may lend no such memory.
 #[test]
 fn a_host_without_an_allocator_maps_nothing() {
     let host = FakeHost::default();
@@ -67,7 +68,7 @@ fn a_host_without_an_allocator_maps_nothing() {
     assert_eq!(domain.usage().live_ranges, 0);
 }
 
-/// No record of a mapping is kept but its marks in the table, over several tables too.
+/// The marks in the table are the only record of a mapping, also if it lies in several tables.
 #[test]
 fn a_mapping_is_unmapped_whole_and_once() {
     for leaves in [4096, 1 << 21] {
@@ -96,14 +97,14 @@ fn a_mapping_is_unmapped_whole_and_once() {
     }
 }
 
-/// A piece whose address stands for a reserved page is kept until the domain goes (S9).
+/// A piece whose address stands for a reserved page is kept until the domain is dropped (S9).
 #[test]
 fn reserved_pages_are_withheld() {
     let reserved = [IovaRange::new(8, 20).expect("a range")];
     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
     on_kmalloc(&config, |host, domain| {
         let range = map(domain, 1).expect("room");
-        assert_eq!(range.first_pfn(), 32, "the lowest that stands for no reserved page");
+        assert_eq!(range.first_pfn(), 32, "the lowest piece that stands for no reserved page");
         assert_eq!(host.bytes_lent(), 5, "those at 0, 8, 16 and 24 are withheld");
         unmap(domain, range).expect("mapped");
         assert_eq!(host.bytes_lent(), 4);
@@ -119,12 +120,12 @@ fn what_is_live_or_queued_when_the_domain_goes_is_given_back() {
     });
 }
 
-/// The zone is bounded: where its pieces stand for more than the device can drive, there are none (S13).
+/// The zone is bounded: pieces that stand for pages beyond the device's width are not used (S13).
 #[test]
 fn a_zone_that_is_used_up_refuses() {
     let config = DomainConfig { address_bits: 18, ..DomainConfig::new(Protection::Strict) };
     on_kmalloc(&config, |_, domain| {
-        // 64 pages, 8 to a piece at least, and page 0 is reserved.
+        // 64 pages, at least 8 for each piece, and page 0 is reserved.
         let ranges: Vec<IovaRange> = (0..7).map(|_| map(domain, 1).expect("room")).collect();
         assert_eq!(map(domain, 1), Err(MapError::Exhausted { pages: 1, limit_bits: 18 }));
         unmap(domain, ranges[3]).expect("mapped");

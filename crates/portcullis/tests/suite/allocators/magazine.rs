@@ -7,7 +7,7 @@ use portcullis::platform::fake::{CPUS, run_on};
 use portcullis::{Invalidation, IovaRange, Protection, RawUnmapError, UnmapError};
 
 const M: usize = MAGAZINE_CAPACITY;
-/// How long a depot keeps a magazine too many, in microseconds.
+/// How long a depot keeps a surplus magazine, in microseconds.
 const TRIM_US: u64 = 100_000;
 
 fn on_magazine(test: impl FnOnce(&Bench<'_, Magazine>)) {
@@ -37,7 +37,7 @@ fn what_a_cpu_frees_it_gets_again_without_the_tree() {
     });
 }
 
-/// After an exchange, 127 allocations and 127 frees need no other, whatever their order.
+/// After an exchange, 127 allocations and 127 frees need no other, in any order.
 #[test]
 fn after_an_exchange_a_whole_magazine_is_there_and_a_whole_one_is_free() {
     for frees_first in [true, false] {
@@ -61,7 +61,7 @@ fn after_an_exchange_a_whole_magazine_is_there_and_a_whole_one_is_free() {
     }
 }
 
-/// One CPU only allocates, another only frees: neither goes to the tree but for one in 127 (ATC'15, §4.3).
+/// One CPU only allocates and another only frees: only one operation in 127 uses the tree (ATC'15, §4.3).
 #[test]
 fn a_producer_and_a_consumer_meet_at_the_depot() {
     on_magazine(|bench| {
@@ -98,7 +98,7 @@ fn a_depot_keeps_32_magazines_and_the_tree_gets_the_rest() {
     });
 }
 
-/// Every 100 ms one magazine goes, until there are no more than CPUs.
+/// Every 100 ms one magazine is given back, until there are no more than CPUs.
 #[test]
 fn a_depot_is_trimmed_to_one_magazine_per_cpu() {
     on_magazine(|bench| {
@@ -118,7 +118,7 @@ fn a_depot_is_trimmed_to_one_magazine_per_cpu() {
             bench.domain.tick().unwrap();
             kept(left);
             assert_eq!(bench.host.take().erases, M);
-            // Not two at a time.
+            // Only one at a time.
             bench.domain.tick().unwrap();
             kept(left);
             bench.host.host().advance_us(TRIM_US);
@@ -151,7 +151,7 @@ fn sizes_share_a_magazine_with_those_that_round_up_alike() {
     });
 }
 
-/// What other CPUs and depots keep is given back before a request is refused (S13).
+/// Ranges that other CPUs and depots keep are given back before a request is refused (S13).
 #[test]
 fn a_full_space_takes_back_what_every_cpu_keeps() {
     on::<Magazine>("", Protection::Strict, 22, |bench| {
@@ -204,12 +204,12 @@ fn deferred_flushes_the_domain_once_per_256_unmaps_of_a_cpu() {
     on::<Magazine>("", Protection::Deferred, 48, |bench| {
         let flush = vec![Invalidation::Domain(bench.domain.id())];
         for unmaps in 1..=2100 {
-            // Turn about on two CPUs, whose queues fill side by side.
+            // The unmaps alternate between two CPUs, whose queues fill at the same rate.
             run_on(unmaps % 2);
             let range = bench.map_pages(1);
             bench.unmap(range);
             let commands = bench.iommu.take_commands();
-            // The flush comes with the unmap that finds its queue full, and serves the other CPU's queue as well.
+            // The unmap that finds its queue full flushes, and serves the other CPU's queue as well.
             let full = unmaps > 512 && unmaps % 512 == 1;
             assert_eq!(commands, if full { flush.clone() } else { vec![] }, "unmap {unmaps}");
         }

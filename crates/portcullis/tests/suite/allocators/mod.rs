@@ -20,7 +20,7 @@ use portcullis::{Access, Capabilities, Domain, DomainConfig, Iommu, IovaRange, P
 /// One past the last page below 4 GiB, where the search begins.
 const TOP: u64 = 1 << 20;
 
-/// A domain on a host that counts.
+/// A domain on a host that counts the steps of its allocator.
 struct Bench<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> {
     host: &'h Counting<'h>,
     iommu: &'h FakeIommu<'h>,
@@ -49,7 +49,8 @@ impl<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> Bench<'h, D> {
     }
 }
 
-/// Runs `test` on a domain of design `D` with these options, protection and address width, on hardware without large leaves.
+/// Runs `test` on a domain of design `D` with these options, protection and address width, on hardware without large
+/// leaves.
 fn on<D>(options: &str, protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_, D>))
 where
     D: for<'h> Design<&'h Counting<'h>, &'h FakeIommu<'h>>,

@@ -1,4 +1,4 @@
-//! The stock design is Linux before 4.7, its pathology included (EiovaR, FAST'15, §4 and §5).
+//! The stock design behaves like Linux before 4.7, with the same pathology (EiovaR, FAST'15, §4 and §5).
 
 use super::{Bench, Counting, TOP, on};
 use crate::raw_face::RawFace;
@@ -13,8 +13,8 @@ fn on_stock(protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'
     on("", protection, address_bits, test);
 }
 
-/// Table 1 of the paper: what each allocation returns, with and without a transmit in between. Where the cached node stands
-/// shows in how many nodes the search passes.
+/// Table 1 of the paper: the address of each allocation, with and without a transmit in between. The number of nodes
+/// that the search passes shows where the cached node is.
 #[test]
 fn table_1_one_interleaved_free_makes_the_search_linear() {
     for with_tx in [false, true] {
@@ -29,18 +29,18 @@ fn table_1_one_interleaved_free_makes_the_search_linear() {
                 let (pfn, searched) = bench.map();
                 (pfn - base, searched)
             };
-            // The cached node goes to 152.
+            // The cached node moves to 152.
             free(152);
             assert_eq!(allocate(), (152, 0));
 
             free(151); // (1)
             if with_tx {
-                free(300); // (3): the cached node goes to 301 (4)
+                free(300); // (3): the cached node moves to 301 (4)
                 assert_eq!(allocate(), (300, 0)); // (5)
                 free(150);
-                // (6) to (7): 299 down to 152 is passed.
+                // (6) to (7): the search passes 299 down to 152.
                 assert_eq!(allocate(), (151, 148));
-                // And again whenever 300 is freed: that is the long-lasting part.
+                // Whenever 300 is freed, this happens again: the effect lasts.
                 free(300);
                 assert_eq!(allocate(), (300, 0));
                 assert_eq!(allocate(), (150, 149));
@@ -53,7 +53,7 @@ fn table_1_one_interleaved_free_makes_the_search_linear() {
     }
 }
 
-/// What lies from 4 GiB on is no place for the cached node: a search that it led nowhere would be made once more, in vain.
+/// A range above 4 GiB never becomes the cached node: a search that it misled would be repeated without success.
 #[test]
 fn the_cached_node_stays_below_4_gib() {
     run_on(0);
@@ -69,12 +69,12 @@ fn the_cached_node_stays_below_4_gib() {
     counting.take();
     let refused = bench.domain.raw_map(PhysAddr::new(0), TOP * PAGE_SIZE, Access::DeviceWrites);
     assert_eq!(refused, Err(MapError::Exhausted { pages: TOP, limit_bits: 33 }));
-    assert_eq!(counting.take().searched, 2, "the page at TOP - 2, below 4 GiB and then in all");
+    assert_eq!(counting.take().searched, 2, "the page at TOP - 2, first below 4 GiB and then in the whole space");
     assert_eq!(bench.map(), (TOP - 1, 0));
 }
 
-/// Mean search per allocation while `rings` of these sizes are served in turn: each frees its oldest `burst` pages, then each
-/// maps as many.
+/// The mean search per allocation while rings of these sizes are served in turn: each frees its oldest `burst` pages
+/// and then maps the same number.
 fn mean_search(sizes: &[usize], burst: usize, protection: Protection) -> f64 {
     let mut mean = 0.0;
     on_stock(protection, 48, |bench| {
@@ -107,11 +107,11 @@ fn one_ring_is_served_in_constant_time() {
 
 #[test]
 fn two_rings_make_each_other_search() {
-    // The more often they take turns, the worse: the search is from one ring to the other.
+    // The more often they alternate, the worse: the search passes the nodes between the rings.
     let [often, seldom] = [1, 16].map(|burst| mean_search(&[1024, 1024], burst, Protection::Strict));
     assert!((100.0..1000.0).contains(&often), "{often}");
     assert!((10.0..100.0).contains(&seldom), "{seldom}");
-    // The flush frees many at once, so most searches of deferred protection end at the next of them.
+    // A flush frees many ranges at once, so most searches under deferred protection end at the next free one.
     let deferred = mean_search(&[1024, 1024], 1, Protection::Deferred);
     assert!(deferred > 1.0 && deferred < often / 10.0, "{deferred}");
 }
@@ -127,11 +127,11 @@ fn sizes_are_rounded_up_and_ranges_aligned_to_them() {
             assert_eq!((range.first_pfn(), range.pages()), (expected, pages));
             below = expected;
         }
-        assert_eq!(bench.map().0, below - 1, "what the rounding left over is nobody's");
+        assert_eq!(bench.map().0, below - 1, "the pages added by rounding belong to the mapping");
     });
 }
 
-/// A gap that was too small for a larger request lies above the cached node, where the search does not begin.
+/// A gap that was too small for a larger request lies above the cached node, and the search begins below it.
 #[test]
 fn a_gap_above_the_cached_node_is_found_in_the_end() {
     // Sixteen pages.
@@ -147,7 +147,7 @@ fn a_gap_above_the_cached_node_is_found_in_the_end() {
 fn the_space_below_4_gib_goes_first() {
     const GIB: u64 = 1 << 18;
     on_stock(Protection::Strict, 39, |bench| {
-        // Page 0 lies in the first, the interrupt range in the last.
+        // Page 0 lies in the first gigabyte, the interrupt range in the last.
         let firsts: Vec<u64> = (0..4).map(|_| bench.map_pages(GIB).first_pfn() / GIB).collect();
         assert_eq!(firsts, [2, 1, 511, 510]);
         assert!(bench.map().0 < TOP, "there is still room for a page");
@@ -164,7 +164,7 @@ fn strict_sends_one_exact_leaf_command_per_unmap() {
                 Invalidation::Pages { domain: bench.domain.id(), first: range.start(), mask, leaf_only: true };
             assert_eq!(bench.iommu.take_commands(), [expected], "{pages} pages");
         }
-        // In a batch they share the submission, not the command.
+        // In a batch they share the submission, but not the command.
         let ranges: Vec<IovaRange> = (0..20).map(|_| bench.map_pages(1)).collect();
         let mut batch = bench.domain.raw_batch();
         for range in &ranges {
@@ -199,7 +199,7 @@ fn a_table_page_goes_only_with_an_unmap_that_covers_it() {
             Invalidation::Pages { domain: bench.domain.id(), first: whole.start(), mask: 9, leaf_only: false };
         assert_eq!(bench.iommu.take_commands(), [all_levels]);
 
-        // As many pages in two mappings: the table stays, empty.
+        // The same number of pages in two mappings: the table stays, empty.
         let halves = [bench.map_pages(256), bench.map_pages(256)];
         halves.iter().for_each(|half| bench.unmap(*half));
         assert_eq!(lent(), tables);
@@ -213,7 +213,7 @@ fn deferred_flushes_once_per_250_unmaps() {
     on_stock(Protection::Deferred, 48, |bench| {
         for unmaps in 1..=1000 {
             bench.unmap_page(bench.map().0);
-            // The flush comes with the unmap that finds the queue full.
+            // The unmap that finds the queue full flushes.
             let flushes = if unmaps > 1 && unmaps % 250 == 1 { vec![Invalidation::Global] } else { vec![] };
             assert_eq!(bench.iommu.take_commands(), flushes, "unmap {unmaps}");
         }
@@ -231,7 +231,7 @@ fn deferred_flushes_what_is_10_ms_old() {
         bench.unmap_page(bench.map().0);
         bench.domain.tick().unwrap();
         assert_eq!((bench.iommu.take_commands(), bench.domain.usage().queued_unmaps), (vec![], 2));
-        // The oldest counts.
+        // The oldest unmap counts.
         assert_eq!(bench.domain.due_us(), Some(133_456));
         host.advance_us(1);
         bench.domain.tick().unwrap();
@@ -240,7 +240,8 @@ fn deferred_flushes_what_is_10_ms_old() {
     });
 }
 
-/// With queues per core, table pages wait for a flush that began after their unmap, however many have ended before.
+/// With queues per CPU, table pages wait for a flush that began after their unmap, even if many others have ended
+/// before.
 #[test]
 fn a_table_page_waits_for_a_flush_after_its_unmap() {
     on("queue=per-core", Protection::Deferred, 48, |bench: &Bench<'_, Stock>| {
@@ -253,12 +254,12 @@ fn a_table_page_waits_for_a_flush_after_its_unmap() {
         fill(0, CPU_QUEUE_CAPACITY);
         fill(1, CPU_QUEUE_CAPACITY + 1);
         let flush = [Invalidation::Domain(bench.domain.id())];
-        assert_eq!(bench.iommu.take_commands(), flush, "it serves what waits on the first CPU too");
+        assert_eq!(bench.iommu.take_commands(), flush, "it serves the queue of the first CPU too");
         run_on(0);
         let before = lent();
         bench.unmap(whole);
-        assert_eq!(bench.domain.usage().queued_unmaps, 2, "that made room in the full queue");
-        assert_eq!((lent(), bench.iommu.take_commands()), (before, vec![]), "S4: no flush since, no page back");
+        assert_eq!(bench.domain.usage().queued_unmaps, 2, "the flush made room in the full queue");
+        assert_eq!((lent(), bench.iommu.take_commands()), (before, vec![]), "S4: a page was freed without a flush");
         bench.host.host().advance_us(QUEUE_TIMEOUT_US);
         bench.domain.tick().unwrap();
         assert_eq!((lent(), bench.iommu.take_commands()), (before - 1, flush.to_vec()));

@@ -1,5 +1,5 @@
-//! Windows against a plain reference: random requests of many streams, freed in any order, on any CPU, in spaces with room and
-//! without.
+//! Compares windows with a plain reference: random requests of many streams, freed in any order, on any CPU, in spaces
+//! with and without room.
 
 use super::{Bench, on};
 use crate::raw_face::RawFace;
@@ -32,10 +32,10 @@ enum Operation {
     },
 }
 
-/// Who shares a window: a ring, or a CPU and an access.
+/// The users of a window: a ring, or a CPU and an access.
 type Key = (Option<u32>, u32, usize);
 
-/// What is handed out, and where each stream goes on.
+/// The ranges in use, and the position of each stream.
 struct Reference {
     window: u64,
     /// One past the last page.
@@ -48,12 +48,12 @@ struct Reference {
 }
 
 impl Reference {
-    /// Pages that a range of `pages` pages keeps from others: the tree rounds up.
+    /// Pages that a range of `pages` pages takes from others: the tree rounds up.
     fn block(&self, pages: u64) -> u64 {
         if pages > self.window { pages.next_power_of_two() } else { pages }
     }
 
-    /// Whether `[first, end)` has a page that is reserved or in use.
+    /// Whether `[first, end)` contains a page that is reserved or in use.
     fn is_taken(&self, first: u64, end: u64) -> bool {
         let before = self.live.range(..end).next_back();
         let before = before.is_some_and(|(start, pages)| start + self.block(*pages) > first);
@@ -65,17 +65,18 @@ impl Reference {
         pfn / self.window * self.window
     }
 
-    /// Pages left in the window in which `next` comes next.
+    /// Pages left in the window whose next page is `next`.
     fn left(&self, next: u64) -> u64 {
         self.start(next) + self.window - next
     }
 
-    /// Whether a stream could go on in its window with so many pages.
+    /// Whether a stream has this many pages left in its window.
     fn fits_somewhere(&self, pages: u64) -> bool {
         self.next.values().any(|next| self.left(*next) >= pages)
     }
 
-    /// The aligned runs of `size` pages that are free; with `at_hand`, those where a stream stands count.
+    /// Whether an aligned run of `size` pages is free. With `at_hand`, runs that are the window of a stream count as
+    /// free.
     fn has_free(&self, size: u64, at_hand: bool) -> bool {
         let stands = |first: u64| self.next.values().any(|next| (first..first + size).contains(next));
         // Wide spaces are never full here.
@@ -86,7 +87,7 @@ impl Reference {
             .any(|first| !self.is_taken(first, first + size) && (at_hand || !stands(first)))
     }
 
-    /// Streams give up the windows of which nothing is out.
+    /// Streams give up the windows of which no page is in use.
     fn give_up_idle(&mut self) {
         let starts: Vec<u64> = self.next.values().map(|next| self.start(*next)).collect();
         let idle: Vec<u64> = starts.into_iter().filter(|start| !self.is_taken(*start, start + self.window)).collect();
@@ -94,7 +95,7 @@ impl Reference {
         self.next.retain(|_, next| !idle.contains(&(*next / window * window)));
     }
 
-    /// Notes what came of a request for `pages` pages.
+    /// Records and checks the result of a request for `pages` pages.
     fn mapped(&mut self, key: Key, pages: u64, result: Result<IovaRange, MapError>) -> Result<(), TestCaseError> {
         let range = match result {
             Ok(range) => range,
@@ -102,7 +103,7 @@ impl Reference {
                 prop_assert_eq!(error, MapError::Exhausted { pages, limit_bits: self.address_bits });
                 let size = pages.next_power_of_two().max(self.window);
                 prop_assert!(!self.has_free(size, true), "{} pages were refused with room", pages);
-                prop_assert!(pages > self.window || !self.fits_somewhere(pages), "{pages} pages are left in a window");
+                prop_assert!(pages > self.window || !self.fits_somewhere(pages), "a window has {pages} pages left");
                 if pages <= self.window || size <= self.limit {
                     self.give_up_idle();
                 }
@@ -116,7 +117,10 @@ impl Reference {
             prop_assert!(first.is_multiple_of(block.pages()));
             let at_hand = |this: &Self| this.next.values().any(|next| block.contains(this.start(*next)));
             if at_hand(self) {
-                prop_assert!(!self.has_free(block.pages(), false), "a window at hand was taken, and there was room");
+                prop_assert!(
+                    !self.has_free(block.pages(), false),
+                    "the window of a stream was taken, but there was room"
+                );
                 self.give_up_idle();
             }
             prop_assert!(!at_hand(self));
@@ -132,7 +136,7 @@ impl Reference {
         let (first, pages) = (range.first_pfn(), range.pages());
         let left = self.next.get(&key).map_or(0, |next| self.left(*next));
         if left >= pages {
-            prop_assert_eq!(Some(&first), self.next.get(&key), "a stream goes on where it was");
+            prop_assert_eq!(Some(&first), self.next.get(&key), "a stream continues in its window");
             self.advance(key, range.end_pfn());
             return Ok(());
         }
@@ -140,28 +144,28 @@ impl Reference {
         let whole = first == start && !self.is_taken(start, start + self.window);
         let other = self.next.iter().find(|(_, next)| self.start(**next) == start).map(|(key, next)| (*key, *next));
         if self.has_free(self.window, false) {
-            prop_assert!(whole && other.is_none(), "{} is no new window, and there is one", range);
+            prop_assert!(whole && other.is_none(), "{} is no new window, but one is free", range);
         } else if let Some((other, _)) = other.filter(|(_, next)| self.left(*next) >= pages && *next == first) {
             self.advance(other, range.end_pfn());
             return Ok(());
         } else {
-            prop_assert!(!self.fits_somewhere(pages), "{} is not where pages are left", range);
+            prop_assert!(!self.fits_somewhere(pages), "{} is not in a window with pages left", range);
             let any_idle = self.has_free(self.window, true);
             self.give_up_idle();
             prop_assert_eq!(whole, any_idle, "{}: an idle window is a new one", range);
             if !any_idle {
-                // No window is there at all.
+                // No window can be had at all.
                 return Ok(());
             }
         }
-        // Of the two windows the one with more left stays.
+        // Of the two windows, the stream keeps the one with more pages left.
         if self.window - pages > self.next.get(&key).map_or(0, |next| self.left(*next)) {
             self.advance(key, range.end_pfn());
         }
         Ok(())
     }
 
-    /// The stream goes on at `next`, if that is still in the window before it.
+    /// The stream continues at `next`, if that is still in the same window.
     fn advance(&mut self, key: Key, next: u64) {
         if next.is_multiple_of(self.window) {
             self.next.remove(&key);
@@ -218,7 +222,7 @@ fn run(bench: &Bench<'_, FastAndSafe>, mut reference: Reference, script: &[Opera
         bench.unmap(IovaRange::new(first, pages).expect("mapped"));
     }
     prop_assert_eq!(usage().live_ranges, 0);
-    // Nothing is lost: the largest range that may ever be free is.
+    // Nothing has leaked: the largest range that the space can hold can be mapped.
     let largest = (1..=reference.limit.min(1 << 12)).rev().map(|pages| pages.next_power_of_two());
     let largest = { largest }.find(|size| reference.has_free(*size, true));
     if let Some(size) = largest {

@@ -1,4 +1,5 @@
-//! Vmem hands out what is free, takes back what was handed out, and does both in constant time (Bonwick and Adams, ATC'01, §4).
+//! Vmem hands out free ranges, takes back those that it handed out, and does both in constant time (Bonwick and Adams,
+//! ATC'01, §4).
 
 use super::{Bench, on};
 use crate::raw_face::RawFace;
@@ -23,7 +24,7 @@ fn range(first_pfn: u64, pages: u64) -> IovaRange {
     IovaRange::new(first_pfn, pages).expect("never empty")
 }
 
-/// A space with a plain reference beside it.
+/// A space, with a plain reference.
 struct Space<'h> {
     domain: Domain<Solaris, &'h FakeHost, &'h FakeIommu<'h>>,
     /// One past the last page.
@@ -36,7 +37,7 @@ struct Space<'h> {
 enum Operation {
     Map(u64),
     Unmap(usize),
-    /// As many pages more or fewer than a live range has, from so many pages behind its beginning.
+    /// Unmaps a range whose first page and length differ from those of a live range by these numbers of pages.
     UnmapWrong {
         which: usize,
         offset: u64,
@@ -66,7 +67,7 @@ impl Space<'_> {
         Ok(())
     }
 
-    /// Whether anything is in use in the slabs of `block`, or reserved in it.
+    /// Whether anything in the slabs of `block` is in use or reserved.
     fn touches(&self, block: IovaRange) -> bool {
         let first = block.first_pfn() / SLAB_PAGES * SLAB_PAGES;
         let slabs = range(first, (block.end_pfn() - first).next_multiple_of(SLAB_PAGES));
@@ -90,7 +91,7 @@ impl Space<'_> {
         self.domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE)
     }
 
-    /// Unmaps what is no mapping: the error says why, and nothing has changed.
+    /// Unmaps a range that is no mapping: the error names the reason, and nothing has changed.
     fn unmap_wrong(&self, asked: IovaRange) -> Result<(), TestCaseError> {
         let begins = self.live.iter().find(|live| live.first_pfn() == asked.first_pfn());
         let expected = match begins {
@@ -104,7 +105,7 @@ impl Space<'_> {
         Ok(())
     }
 
-    /// After everything is back, the longest run of pages that are not reserved is to be had in one piece.
+    /// When everything is freed, the longest run of pages that are not reserved can be mapped in one piece.
     fn unmap_all(&mut self) -> Result<(), TestCaseError> {
         while !self.live.is_empty() {
             self.unmap(7)?;
@@ -171,7 +172,7 @@ proptest! {
     }
 }
 
-/// However many ranges there are, and of whatever sizes, nothing is searched for.
+/// No number and no mix of sizes of ranges leads to a search.
 #[test]
 fn every_request_takes_a_bounded_number_of_steps() {
     on_vmem(48, |bench| {
@@ -194,7 +195,7 @@ fn every_request_takes_a_bounded_number_of_steps() {
                 (most.splits, most.joins) = (most.splits.max(map.splits), most.joins.max(unmap.joins));
             }
         }
-        assert_eq!((most.splits, most.joins), (2, 2), "the worst came to pass");
+        assert_eq!((most.splits, most.joins), (2, 2), "the worst case occurred");
         assert_eq!(bench.domain.usage().live_ranges, live.len());
         live.drain(..).for_each(|range| bench.unmap(range));
         assert_eq!(bench.domain.usage().live_ranges, 0);
@@ -232,12 +233,12 @@ fn a_slab_has_ranges_of_one_size() {
             let first = slab[0];
             assert_eq!(first % SLAB_PAGES, 0);
             assert!(slab.iter().enumerate().all(|(number, pfn)| *pfn == first + number as u64 * pages), "{slab:x?}");
-            assert!(!range(first, SLAB_PAGES).contains(next), "the next is of another slab");
+            assert!(!range(first, SLAB_PAGES).contains(next), "the next page is in another slab");
         }
     });
 }
 
-/// Four slabs of each size stay, and no more.
+/// Four empty slabs of each size are kept, and no more.
 #[test]
 fn slabs_of_which_nothing_is_in_use_are_given_back() {
     on_vmem(48, |bench| {
@@ -247,11 +248,15 @@ fn slabs_of_which_nothing_is_in_use_are_given_back() {
         let usage = bench.domain.usage();
         assert_eq!((usage.live_ranges, usage.kept_ranges, usage.kept_ranges_max), (0, 4 * 64, None));
         let steps = bench.host.take();
-        assert_eq!(steps.pushes as u64, 20 * SLAB_PAGES + 16, "each page to its slab, and 16 slabs to the segments");
+        assert_eq!(
+            steps.pushes as u64,
+            20 * SLAB_PAGES + 16,
+            "each page goes to its slab, and 16 slabs to the segments"
+        );
     });
 }
 
-/// Sixteen slabs' worth of addresses can all be had by single pages, those that no slab fits around among them, and then in
+/// The addresses of sixteen slabs can all be mapped as single pages, including those that fit in no slab, and then in
 /// one piece (S13).
 #[test]
 fn every_page_is_to_be_had() {
@@ -267,7 +272,7 @@ fn every_page_is_to_be_had() {
     });
 }
 
-/// The list on which some may be large enough is searched only where those on which all are have nothing.
+/// The list whose segments may be too small is searched only if the lists whose segments all fit are empty.
 #[test]
 fn instant_fit_comes_before_first_fit() {
     on_vmem(21, |bench| {
@@ -278,7 +283,8 @@ fn instant_fit_comes_before_first_fit() {
         bench.unmap(large);
         bench.unmap(small);
         bench.host.take();
-        // Two free segments on the list of 64 pages and more. The latest comes first, and is passed.
+        // Two free segments are on the list for 64 pages and more. The one that was freed last comes first and is
+        // skipped.
         let first_fit = bench.map_pages(90);
         assert_eq!((first_fit.first_pfn(), bench.host.take().searched), (large.first_pfn(), 1));
         bench.unmap(first_fit);

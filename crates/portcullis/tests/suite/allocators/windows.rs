@@ -1,4 +1,4 @@
-//! Windows of neighbouring pages (Fast & Safe, SOSP'24, §3).
+//! Windows of adjacent pages (Fast & Safe, SOSP'24, §3).
 
 use super::{Bench, TOP, on};
 use crate::raw_face::RawFace;
@@ -56,7 +56,7 @@ fn consecutive_requests_get_consecutive_pages() {
     });
 }
 
-/// Rings, and without a ring CPUs and directions, have windows of their own.
+/// Each ring has its own window. Requests without a ring have one for each CPU and direction.
 #[test]
 fn streams_do_not_share_windows() {
     on_windows(|bench| {
@@ -71,7 +71,7 @@ fn streams_do_not_share_windows() {
                 assert_eq!(map_for(bench, 1, access, ring), Ok(range(expected, 1)), "{cpu} {access:?} {ring:?}");
             }
         }
-        // A ring is the same wherever it is served, whatever the device does there.
+        // A ring has one window on all CPUs and for all accesses.
         let windows = [0, 1, 2, 3].map(|cpu| {
             run_on(cpu);
             map_for(bench, 1, accesses[cpu as usize % 3], Some(0)).unwrap().first_pfn()
@@ -81,20 +81,20 @@ fn streams_do_not_share_windows() {
     });
 }
 
-/// Of the window at hand and a new one, the one with more left stays.
+/// Of the current window and a new one, the stream keeps the one with more pages left.
 #[test]
 fn a_large_request_among_small_ones_does_not_cost_them_their_window() {
     on_windows(|bench| {
         let small = first(bench.map_pages(1));
         assert_eq!(bench.map_pages(W), range(small - W, W), "a window of its own");
-        assert_eq!(bench.map_pages(1), range(small + 1, 1), "where they were");
+        assert_eq!(bench.map_pages(1), range(small + 1, 1), "the small requests continue in their window");
         assert_eq!(bench.map_pages(50), range(small + 2, 50));
         assert_eq!(bench.map_pages(20), range(small - 2 * W, 20), "12 are left");
         assert_eq!(bench.map_pages(1), range(small - 2 * W + 20, 1), "44 are left here");
     });
 }
 
-/// In whatever order its pages come back, and from whatever CPU; and not before the last.
+/// A window is freed with its last page, in any order and from any CPU, and not earlier.
 #[test]
 fn a_window_comes_back_with_its_last_page() {
     for seed in 0..20u64 {
@@ -112,7 +112,7 @@ fn a_window_comes_back_with_its_last_page() {
                 bench.unmap_page(pfn);
             }
             assert_eq!(bench.host.take().pushes, 0);
-            assert_ne!(bench.map_pages(W).first_pfn(), window, "a page is out");
+            assert_ne!(bench.map_pages(W).first_pfn(), window, "a page is in use");
             run_on(0);
             bench.host.take();
             bench.unmap_page(last);
@@ -122,7 +122,7 @@ fn a_window_comes_back_with_its_last_page() {
     }
 }
 
-/// A window that a stream has left, with pages never handed out, comes back when those that were are back.
+/// A window that a stream has left, with pages that were never handed out, is freed when the pages that were are freed.
 #[test]
 fn a_window_left_half_used_comes_back() {
     on_windows(|bench| {
@@ -130,13 +130,13 @@ fn a_window_left_half_used_comes_back() {
         assert_eq!(first(next) + W, first(left));
         bench.unmap(left);
         assert_eq!(bench.map_pages(W).first_pfn(), first(left), "no page of it is out");
-        // While it is at hand it does not, though nothing of it is out.
+        // The current window is not freed, although none of its pages is in use.
         bench.unmap(next);
         let usage = bench.domain.usage();
         assert_eq!((usage.live_ranges, usage.kept_ranges), (1, 1));
         let more = bench.map_pages(20);
         assert_eq!(first(more), first(next) + 30);
-        // Left with nothing out, it comes back at once.
+        // A window that is left with no page in use is freed at once.
         bench.unmap(more);
         bench.host.take();
         bench.map_pages(34);
@@ -151,7 +151,7 @@ fn what_is_kept_is_counted_and_bounded() {
         let mapped: Vec<IovaRange> = (0..5 * W).map(|_| bench.map_pages(1)).collect();
         assert_eq!((bench.domain.usage().live_ranges, bench.domain.usage().kept_ranges), (5 * W as usize, 0));
         let one = bench.map_pages(1);
-        assert_eq!(bench.domain.usage().kept_ranges, 1, "the window at hand");
+        assert_eq!(bench.domain.usage().kept_ranges, 1, "the current window");
         mapped.into_iter().chain([one]).for_each(|range| bench.unmap(range));
         let usage = bench.domain.usage();
         assert_eq!((usage.live_ranges, usage.kept_ranges, usage.kept_ranges_max), (0, 6, Some(most)));
@@ -181,7 +181,8 @@ fn larger_than_a_window_comes_from_the_tree_and_frees_its_table() {
     });
 }
 
-/// The table of claims: what begins at the page and is as long is unmapped, once; everything else is refused by name.
+/// The table of claims: a range that begins at a mapping's first page and has its length is unmapped, once; any other
+/// is refused with a specific error.
 #[test]
 fn only_a_whole_mapping_is_unmapped_and_only_once() {
     on_windows(|bench| {
@@ -218,12 +219,12 @@ fn only_a_whole_mapping_is_unmapped_and_only_once() {
             assert_eq!(refused(bench, range(first_pfn, pages)), expected, "{first_pfn:#x} + {pages}");
             assert_eq!(bench.domain.usage(), before);
         }
-        // Each of them is still whole, and goes once.
+        // Each of them is still whole, and is unmapped once.
         for mapped in [four, three, range(at + 7, 1), large] {
             bench.unmap(mapped);
             assert_eq!(refused(bench, mapped), not_mapped(first(mapped)));
         }
-        // Nor does a page of the window count that a CPU keeps, or the window itself.
+        // A page of the window that a CPU keeps is no mapping, and neither is the window itself.
         let window = bench.map_pages(W);
         bench.unmap(window);
         assert_eq!(refused(bench, window), not_mapped(first(window)));
@@ -231,7 +232,7 @@ fn only_a_whole_mapping_is_unmapped_and_only_once() {
     });
 }
 
-/// What was unmapped stays unmapped while others get pages of the same window, and also when it comes round.
+/// An unmapped range stays unmapped while others get pages of the same window, also when the window is reused.
 #[test]
 fn marks_do_not_outlive_their_mapping() {
     on_windows(|bench| {
@@ -251,7 +252,7 @@ fn marks_do_not_outlive_their_mapping() {
     });
 }
 
-/// A map that the table had no page for leaves nothing that could be unmapped, and its page comes back with the window.
+/// A map for which the table had no page leaves nothing that could be unmapped, and its page is freed with the window.
 #[test]
 fn a_map_that_failed_is_no_mapping() {
     on_windows(|bench| {
@@ -285,8 +286,8 @@ fn windows_are_as_large_as_they_are_asked_to_be() {
     }
 }
 
-/// With the last window gone, requests share what the others have left; then what is idle is given up; then what no window
-/// fits into is used. Only then are they refused (S13).
+/// When no window is free, requests share the pages that other streams have left; then idle windows are given up; then
+/// gaps that are too small for a window are used. Only then is a request refused (S13).
 #[test]
 fn a_full_space_is_used_to_the_last_page() {
     // 256 pages: three windows, and 63 pages beside page 0.
@@ -300,18 +301,18 @@ fn a_full_space_is_used_to_the_last_page() {
         for cpu in 0..3 {
             assert_eq!(on_cpu(cpu, 40), Ok(range(256 - W * (u64::from(cpu) + 1), 40)));
         }
-        assert_eq!(on_cpu(3, 20), Ok(range(192 + 40, 20)), "the first CPU's");
-        assert_eq!(on_cpu(0, 20), Ok(range(128 + 40, 20)), "the second's");
+        assert_eq!(on_cpu(3, 20), Ok(range(192 + 40, 20)), "in the first CPU's window");
+        assert_eq!(on_cpu(0, 20), Ok(range(128 + 40, 20)), "in the second CPU's window");
         let exhausted = |pages| Err(MapError::Exhausted { pages, limit_bits: 20 });
         assert_eq!([on_cpu(0, 64), on_cpu(0, 33), on_cpu(0, 100)], [exhausted(64), exhausted(33), exhausted(100)]);
-        assert_eq!(on_cpu(0, 30), Ok(range(32, 30)), "no window has so many left");
+        assert_eq!(on_cpu(0, 30), Ok(range(32, 30)), "no window has that many pages left");
         // 4 + 4 + 24 in the windows, 31 below.
         let mut singles: Vec<IovaRange> =
             (0..4 + 4 + 24 + 31).map(|number| on_cpu(number % 4, 1).expect("room")).collect();
         assert_eq!((on_cpu(1, 1), bench.domain.usage().live_ranges), (exhausted(1), 6 + 63));
         singles.sort_unstable_by_key(|range| first(*range));
         assert!(singles.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
-        // The claims of what is in no window are as exact.
+        // Claims of ranges in no window are checked as exactly.
         assert_eq!(refused(bench, range(32, 29)), UnmapError::Partial { asked: range(32, 29), mapped: range(32, 30) });
         bench.unmap(range(32, 30));
         assert_eq!(refused(bench, range(32, 30)), UnmapError::NotMapped(range(32, 1).start()));
@@ -322,13 +323,13 @@ fn a_full_space_is_used_to_the_last_page() {
         }
         bench.unmap(range(64, 40));
         assert_eq!(bench.domain.usage().live_ranges, 0);
-        assert_eq!(on_cpu(0, 128), Ok(range(128, 128)), "what is kept is given up for it");
+        assert_eq!(on_cpu(0, 128), Ok(range(128, 128)), "kept windows are given up for it");
         assert_eq!(on_cpu(0, 64), Ok(range(64, 64)));
         assert_eq!(on_cpu(0, 32), Ok(range(32, 32)));
     });
 }
 
-/// Idle windows of other streams are free, for a window and for what is larger.
+/// Idle windows of other streams count as free, for a window and for larger ranges.
 #[test]
 fn a_full_space_gives_up_idle_windows() {
     for pages in [64, 128] {

@@ -1,4 +1,5 @@
-//! What a flush of waiting unmaps takes out of the hardware: the translations around them, and no pointers to tables.
+//! What a flush of waiting unmaps invalidates: a range of translations that covers them, and no pointers to table
+//! pages.
 
 use super::{DEVICE, Small, TABLE, map, tick_after, unmap};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
@@ -6,9 +7,9 @@ use portcullis::platform::fake::{CPUS, FakeHost, run_on};
 use portcullis::table::{ENTRIES, Rights};
 use portcullis::{Capabilities, Invalidation, Iommu, Iova, PAGE_SIZE, Protection};
 
-/// How long an unmap waits at most, in microseconds.
+/// The longest time that an unmap waits, in microseconds.
 const WINDOW_US: u64 = 500;
-/// Unmaps of a CPU that wait at most.
+/// The largest number of waiting unmaps of a CPU.
 const QUEUED_MAX: usize = 128;
 
 /// Runs `test` on a domain whose hardware takes page-selective commands of up to `2^address_mask_max` pages.
@@ -23,20 +24,20 @@ fn deferred(address_mask_max: Option<u8>, test: impl FnOnce(&FakeHost, &FakeIomm
     run_on(0);
 }
 
-/// Single pages that fill so many tables, in their order.
+/// Maps single pages that fill this many tables, and returns them in order.
 fn map_pages(domain: &Small<'_>, tables: usize) -> Vec<Iova> {
     let pages: Vec<Iova> = (0..tables * ENTRIES).map(|page| map(domain, 0x1000 + page as u64, 1)).collect();
     assert!(pages.windows(2).all(|two| two[0].pfn() + 1 == two[1].pfn()));
     pages
 }
 
-/// The command for the `2^mask` pages around `iova`.
+/// The command for the aligned `2^mask` pages around `iova`.
 fn pages_around(domain: &Small<'_>, iova: Iova, mask: u8) -> Invalidation {
     let first = Iova::from_pfn(iova.pfn() >> mask << mask);
     Invalidation::Pages { domain: domain.id(), first, mask, leaf_only: true }
 }
 
-/// Unmaps of two CPUs, then others: one command, for what lies around those that wait.
+/// Unmaps on two CPUs, then others: one command, for the range that covers all waiting ones.
 #[test]
 fn one_command_around_all_that_waits() {
     deferred(Some(18), |host, iommu, domain| {
@@ -51,10 +52,10 @@ fn one_command_around_all_that_waits() {
         run_on(2);
         assert_eq!((domain.usage().queued_unmaps, iommu.take_commands()), (20, vec![]));
         tick_after(host, domain, WINDOW_US);
-        // The two in the middle of four.
+        // The unmapped pages lie in the middle two of four tables.
         assert_eq!(iommu.take_commands(), [pages_around(domain, pages[0], 11)]);
         assert_eq!((domain.usage().queued_unmaps, within_reach()), (0, pages.len() - 20));
-        // What was flushed is no matter to the next.
+        // The next flush does not cover what was flushed before.
         unmap(domain, pages[3 * ENTRIES + 6], 1);
         unmap(domain, pages[3 * ENTRIES + 9], 1);
         tick_after(host, domain, WINDOW_US);
@@ -63,13 +64,13 @@ fn one_command_around_all_that_waits() {
     });
 }
 
-/// The unmap that finds its queue full flushes for all CPUs; what has been flushed is not flushed again.
+/// The unmap that finds its queue full flushes for all CPUs. Unmaps that were flushed are not flushed again.
 #[test]
 fn a_flush_serves_all_cpus() {
     deferred(Some(18), |host, iommu, domain| {
         let pages = map_pages(domain, 1);
         let (mine, others) = pages.split_at(QUEUED_MAX);
-        let (last, others) = others.split_last().expect("a table is more");
+        let (last, others) = others.split_last().expect("a table has more pages");
         for cpu in 1..CPUS {
             run_on(cpu);
             others[cpu as usize * 64..][..64].iter().for_each(|page| unmap(domain, *page, 1));
@@ -86,7 +87,7 @@ fn a_flush_serves_all_cpus() {
     });
 }
 
-/// Where the hardware has no command for so many pages, the domain is flushed.
+/// If the hardware has no command for this many pages, the whole domain is flushed.
 #[test]
 fn hardware_without_such_commands() {
     for (address_mask_max, in_one) in [(Some(10), true), (Some(9), false), (None, false)] {
@@ -100,7 +101,7 @@ fn hardware_without_such_commands() {
     }
 }
 
-/// So it is where what waits lies in both halves of the addresses.
+/// The whole domain is also flushed if the waiting unmaps lie in both halves of the addresses.
 #[test]
 fn what_waits_lies_far_apart() {
     deferred(Some(18), |host, iommu, domain| {
@@ -117,7 +118,7 @@ fn what_waits_lies_far_apart() {
     });
 }
 
-/// Unmaps that flushes have left because they failed are taken out by the first that succeeds.
+/// Unmaps that are left from failed flushes are flushed by the first one that succeeds.
 #[test]
 fn what_failed_flushes_have_left() {
     deferred(Some(18), |host, iommu, domain| {
@@ -128,9 +129,9 @@ fn what_failed_flushes_have_left() {
         iommu.behave(Behaviour::Failing);
         unmap(domain, gone[0], 1);
         host.advance_us(WINDOW_US);
-        domain.tick().expect_err("it refuses");
-        // Nothing waits in a poisoned domain.
-        domain.unmap_raw(gone[1], PAGE_SIZE).expect_err("it refuses");
+        domain.tick().expect_err("the hardware refuses");
+        // In a poisoned domain, no unmap waits.
+        domain.unmap_raw(gone[1], PAGE_SIZE).expect_err("the hardware refuses");
         assert_eq!(domain.usage().queued_unmaps, 2);
         iommu.behave(Behaviour::Prompt);
         iommu.take_commands();

@@ -1,4 +1,4 @@
-//! A map, an unmap or a tick in an interrupt, at every moment of what a driver does.
+//! A map, an unmap or a tick in an interrupt, at every moment of a driver's calls.
 
 use super::TABLE;
 use super::ledger::{DEVICE, Ledger, Live, NARROW_BITS, NARROW_TABLES, Want, count_tables, move_on, settle};
@@ -14,40 +14,42 @@ use std::sync::{Arc, Mutex};
 
 type Small = Domain<Portcullis, &'static Interrupted<'static>, &'static FakeIommu<'static>>;
 
-/// What an interrupt does.
+/// What the handler of an interrupt does.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum What {
     /// Takes a page of the stream that was interrupted.
     MapPage,
-    /// Takes all of its chunk, and some of the next.
+    /// Takes all of its chunk, and some pages of the next.
     MapChunk,
-    /// Takes a table, and gives up what was left of the last.
+    /// Takes a table, and gives up the rest of the last one.
     MapTable,
     Unmap,
-    /// More time passes than tables are kept.
+    /// Advances the clock by more than the time for which tables are kept.
     Tick,
 }
 
-/// In what state the domain is when the driver begins.
+/// The state of the domain when the driver begins.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum State {
     /// The next chunk needs another table.
     Full,
-    /// There are more spent tables than are kept: the first tick finds them, the next takes them out, and the third gives them back.
+    /// There are more spent tables than the reserve: the first tick finds them, the next unlinks them, and the third
+    /// frees them.
     Spent,
 }
 
-/// A domain, and which moment has an interrupt. What refers to each other is leaked, but for what the domain holds.
+/// A domain, and the moment that has an interrupt. Values that refer to each other are leaked, except those that the
+/// domain holds.
 struct Bench {
     host: &'static FakeHost,
     ledger: Ledger<'static>,
     domain: Mutex<Option<Arc<Small>>>,
     what: What,
     at: usize,
-    /// Moments seen so far, while it is armed.
+    /// Number of moments seen so far, while it is armed.
     seen: AtomicUsize,
     armed: AtomicBool,
-    /// For interrupts to unmap.
+    /// Mappings for interrupts to unmap.
     others: Mutex<Vec<Live>>,
 }
 
@@ -55,7 +57,7 @@ impl Bench {
     fn new(protection: Protection, state: State, what: What, at: usize) -> &'static Self {
         let host: &FakeHost = Box::leak(Box::default());
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
-        // Whoever commits has to wait.
+        // Each commit has to wait.
         iommu.behave(Behaviour::Slow);
         let bench: &Self = Box::leak(Box::new(Self {
             host,
@@ -101,7 +103,7 @@ impl Bench {
     }
 
     fn domain(&self) -> Arc<Small> {
-        self.domain.lock().expect("not poisoned").clone().expect("it has not gone yet")
+        self.domain.lock().expect("not poisoned").clone().expect("the domain is still there")
     }
 
     fn map(&self, want: Want) -> Live {
@@ -130,19 +132,19 @@ impl Bench {
             }
             What::Tick => (0..3).for_each(|_| self.tick_after(TABLE_IDLE_US)),
         }
-        // Of what is being unmapped the device may reach something yet.
+        // The device may still reach parts of a mapping that is being unmapped.
         self.ledger.check_live();
     }
 
-    /// What a driver does: small requests across the end of a chunk, of two pages that are left and of three; larger ones, a
-    /// ring's, and unmaps of each kind; and ticks.
+    /// The driver's calls: small requests across the end of a chunk, with two and with three pages left; larger ones;
+    /// one of a ring; unmaps of each kind; and ticks.
     fn drive(&self) {
         let unmap = |gone| self.ledger.unmap(&self.domain(), gone);
         let [first, second, third] = [1, 1, 1].map(|pages| self.map(Want::writes(pages)));
         unmap(first);
         let run = self.map(Want::writes(3));
         let half = self.map(Want::writes(CHUNK_PAGES / 2));
-        // It takes more than is left.
+        // This takes more pages than are left.
         let beyond = self.map(Want::writes(CHUNK_PAGES / 2));
         let large = self.map(Want::writes(200));
         let of_ring = self.map(Want { pages: 3, access: Access::DeviceReads, ring: Some(5) });
@@ -162,11 +164,11 @@ fn interrupted_at(protection: Protection, state: State, what: What, at: usize) -
     bench.armed.store(true, Ordering::Relaxed);
     bench.drive();
     bench.armed.store(false, Ordering::Relaxed);
-    let domain = bench.domain.lock().expect("not poisoned").take().expect("it has not gone yet");
+    let domain = bench.domain.lock().expect("not poisoned").take().expect("the domain is still there");
     settle(&domain, &bench.ledger);
     move_on(&domain, &bench.ledger);
     assert_eq!(count_tables(&domain, &bench.ledger), NARROW_TABLES, "{protection}, {state:?}, {what:?} at {at}");
-    drop(Arc::into_inner(domain).expect("nobody else has it"));
+    drop(Arc::into_inner(domain).expect("no other reference is left"));
     assert_eq!(bench.host.frames_lent(), 0);
     bench.seen.load(Ordering::Relaxed) > at
 }

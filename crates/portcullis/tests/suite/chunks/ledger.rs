@@ -1,4 +1,4 @@
-//! What is mapped, beside what the device reaches: after each step, and in the middle of one.
+//! Compares the mappings with what the device reaches: after each step, and in the middle of one.
 
 use super::TABLE;
 use crate::raw_face::RawFace;
@@ -14,7 +14,8 @@ use portcullis::{
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 
-/// With so many bits there are so few tables of chunks, from page [`UPPER_PFN`] on, that all of them can be counted.
+/// With this many address bits, there are so few tables of chunks (from page [`UPPER_PFN`] on) that all of them can be
+/// counted.
 pub(crate) const NARROW_BITS: u8 = 28;
 pub(crate) const NARROW_TABLES: usize = 64;
 const UPPER_PFN: u64 = 1 << (NARROW_BITS - 1 - 12);
@@ -23,7 +24,7 @@ pub(crate) const DEVICE: SourceId = SourceId(0x28);
 
 type Small<'h, P> = Domain<Portcullis, P, &'h FakeIommu<'h>>;
 
-/// A request: pages, and whose.
+/// A request: its pages, access and ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
     pub(crate) pages: u64,
@@ -46,7 +47,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Its pages; of a long one the first, the last and some in between.
+    /// Its pages. Of a long mapping: the first, the last and some in between.
     fn pages(&self) -> impl Iterator<Item = (Iova, PhysAddr)> + use<> {
         let (first, pfn, pages) = (self.range.first_pfn(), self.pfn, self.range.pages());
         (0..pages)
@@ -60,11 +61,12 @@ struct Book {
     live: Vec<Live>,
     /// Pages that were ever handed out.
     ever: BTreeSet<u64>,
-    /// Pages of memory that buffers were made of.
+    /// Pages of memory that buffers have used so far.
     memory: u64,
 }
 
-/// The mappings of a domain under `iommu`. It is never locked while the domain is at work, for interrupts write in it too.
+/// The mappings of a domain under `iommu`. Its lock is never held during a call to the domain, because interrupts use
+/// it too.
 pub(crate) struct Ledger<'h> {
     host: &'h FakeHost,
     iommu: &'h FakeIommu<'h>,
@@ -80,12 +82,13 @@ impl<'h> Ledger<'h> {
         self.book.lock().expect("not poisoned")
     }
 
-    /// Makes a mapping. Its pages are nobody's, the device has lost them (S3), and reaches just what was asked for (S1).
+    /// Makes a mapping. Its pages must be unused, the device must have lost them (S3), and it must then reach exactly
+    /// the buffer (S1).
     pub(crate) fn map<P: Platform>(&self, domain: &Small<'_, P>, want: Want) -> Result<Live, MapError> {
         let pfn = {
             let mut book = self.book();
             book.memory += want.pages;
-            // In steps of a half, so that pages of different mappings are never neighbours.
+            // A gap as long as the buffer follows each one, so that pages of different mappings are never adjacent.
             0x10_0000 + 2 * (book.memory - want.pages)
         };
         let (phys, len) = (PhysAddr::from_pfn(pfn), want.pages * PAGE_SIZE);
@@ -125,7 +128,7 @@ impl<'h> Ledger<'h> {
         }
     }
 
-    /// Takes a mapping away.
+    /// Unmaps a mapping.
     pub(crate) fn unmap<P: Platform>(&self, domain: &Small<'_, P>, gone: Live) {
         let place = self.book().live.iter().position(|live| *live == gone);
         self.book().live.swap_remove(place.expect("it is mapped"));
@@ -136,12 +139,12 @@ impl<'h> Ledger<'h> {
         self.book().live.clone()
     }
 
-    /// Asserts that the device reaches what is mapped (S1).
+    /// Asserts that the device reaches every live mapping (S1).
     pub(crate) fn check_live(&self) {
         self.live().iter().for_each(|live| self.assert_reached(live));
     }
 
-    /// The same, and of all that ever was mapped nothing else (S2).
+    /// Asserts that the device reaches every live mapping, and no other page that was ever mapped (S2).
     pub(crate) fn check(&self) {
         self.check_live();
         let (live, ever) = (self.live(), self.book().ever.clone());
@@ -154,7 +157,7 @@ impl<'h> Ledger<'h> {
     }
 }
 
-/// Unmaps everything, and ticks until all that goes back has gone back.
+/// Unmaps everything, and ticks until no tick is due.
 pub(crate) fn settle<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
     ledger.check_live();
     ledger.live().into_iter().for_each(|gone| ledger.unmap(domain, gone));
@@ -166,7 +169,7 @@ pub(crate) fn settle<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
     assert_eq!(domain.usage().live_ranges, 0);
 }
 
-/// The small streams that ever come.
+/// All streams of small requests in these tests.
 const SMALL: [(Access, Option<u32>); 6] = [
     (Access::DeviceWrites, None),
     (Access::DeviceReads, None),
@@ -176,15 +179,16 @@ const SMALL: [(Access, Option<u32>); 6] = [
     (Access::DeviceReads, Some(7)),
 ];
 
-/// Has all small streams go on in other tables, and comes to rest. What was lost of the tables where they were then shows.
+/// Moves all streams of small requests to other tables, and ends with no mapping and no tick due. If table space of
+/// their old tables was lost, it is missing from now on.
 pub(crate) fn move_on<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
     let map = |want| ledger.map(domain, want).expect("room");
-    // For them to go on in.
+    // These are the tables to move to.
     for _ in 0..4 {
         map(Want::writes(TABLE));
     }
     settle(domain, ledger);
-    // All chunks of two tables and more, and then two of each of the others.
+    // All chunks of two tables and more for the first stream, then two chunks for each stream.
     for (access, ring) in [SMALL[0]; 34].into_iter().chain(SMALL.into_iter().flat_map(|stream| [stream; 4])) {
         let half = map(Want { pages: CHUNK_PAGES / 2, access, ring });
         ledger.unmap(domain, half);
@@ -192,10 +196,10 @@ pub(crate) fn move_on<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) {
     settle(domain, ledger);
 }
 
-/// Tables with room for something, in a domain of [`NARROW_BITS`] with nothing in it. Maps until there is no more.
+/// The number of tables with room, in an empty domain of [`NARROW_BITS`]. Maps until there is no room.
 pub(crate) fn count_tables<P: Platform>(domain: &Small<'_, P>, ledger: &Ledger<'_>) -> usize {
     let map = |want| ledger.map(domain, want).expect("room").range.first_pfn();
-    // Where each stream goes on.
+    // The tables in which each stream continues.
     let small = SMALL.map(|(access, ring)| Want { pages: 1, access, ring });
     let large = [Access::DeviceReads, Access::DeviceWrites].map(|access| Want { pages: TABLE, access, ring: None });
     let in_use: BTreeSet<u64> = small.into_iter().chain(large).map(|want| map(want) / 512).collect();

@@ -1,4 +1,4 @@
-//! A host that runs out of memory: at each table page, for a moment and for longer.
+//! A host that runs out of memory: at each table page, for one request and for longer.
 
 use super::TABLE;
 use super::ledger::{DEVICE, Ledger, NARROW_BITS, NARROW_TABLES, Want, count_tables, move_on, settle};
@@ -10,21 +10,21 @@ use portcullis::{Access, Domain, DomainConfig, MapError, NoMemory, Protection};
 
 type Bench<'h> = Domain<Portcullis, &'h FakeHost, &'h FakeIommu<'h>>;
 
-/// Tables that are not given back while the domain is there: the root and two below it, the reserve, one for each of the streams
-/// of small requests and for the last of large ones that the device reads, and those of what lies below.
+/// Table pages that are never given back before the domain is dropped: the root and two below it, the reserve, one for
+/// each stream of small requests and one for the last large requests of reads, and those of the lower half.
 const KEPT_MAX: usize = 3 + TABLE_RESERVE + 7 + 3;
 
-/// When there is memory again.
+/// When the host has memory again.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Shortage {
-    /// For the next request.
+    /// At the next request.
     Once,
-    /// Not before all is unmapped.
+    /// Only after everything is unmapped.
     Lasts,
 }
 
-/// Small requests of several streams, middling ones, more large ones than tables are kept in reserve, and some that have their
-/// place below; unmaps in between.
+/// Small requests of several streams, medium ones, more large ones than the reserve has tables, and some in the lower
+/// half; with unmaps in between.
 fn requests() -> impl Iterator<Item = Want> {
     let small = [(1, None), (1, None), (3, Some(5)), (20, None), (1, Some(7)), (32, None)];
     (0..20).flat_map(move |turn| {
@@ -34,7 +34,8 @@ fn requests() -> impl Iterator<Item = Want> {
     })
 }
 
-/// Makes the requests. Those that are refused change nothing, and are made again where memory is `back`. Returns how many were.
+/// Makes the requests. A refused one must change nothing, and is repeated if memory is `back`. Returns the number of
+/// refusals.
 fn make_requests(domain: &Bench<'_>, ledger: &Ledger<'_>, mut back: impl FnMut() -> bool) -> usize {
     let mut refused = 0;
     for (number, want) in requests().enumerate() {
@@ -55,7 +56,7 @@ fn make_requests(domain: &Bench<'_>, ledger: &Ledger<'_>, mut back: impl FnMut()
     refused
 }
 
-/// Makes all requests with so many table pages, and then again with enough of them.
+/// Makes all requests with this many table pages, and then again with enough of them. Returns the number of refusals.
 fn run(frames: usize, address_bits: u8, protection: Protection, shortage: Shortage) -> usize {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);

@@ -1,4 +1,4 @@
-//! Chunks and their tables, in the order of events that it takes: what comes back when, and to whom.
+//! Chunks and their tables, in particular orders of events: which pages come back when, and to which stream.
 
 mod flushes;
 mod interrupts;
@@ -21,10 +21,10 @@ use portcullis::{Access, Domain, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-/// Mappings of so many pages have a table each.
+/// Each mapping of this many pages has its own table.
 const TABLE: u64 = CHUNKED_PAGES_MAX;
-/// Tables that are not given back while the domain is there: the root and two below it, the reserve, and the one in which the
-/// stream is.
+/// Table pages that are never given back before the domain is dropped: the root and two below it, the reserve, and the
+/// one that the stream uses.
 const KEPT: usize = 3 + TABLE_RESERVE + 1;
 
 type Small<'h, I = &'h FakeIommu<'h>> = Domain<Portcullis, &'h FakeHost, I>;
@@ -46,7 +46,8 @@ fn tick_after<I: Iommu>(host: &FakeHost, domain: &Small<'_, I>, us: u64) {
     domain.tick().expect("the hardware answers");
 }
 
-/// A mapping of 200 pages is cleared, and waits: its later pages look spent, in a table where holes are filled.
+/// A mapping of 200 pages is cleared, and its commit waits. Its later pages look spent, and lie in a table whose holes
+/// are being filled.
 #[test]
 fn no_page_of_a_mapping_comes_back_before_its_invalidation() {
     for protection in [Protection::Strict, Protection::Deferred] {
@@ -58,7 +59,7 @@ fn no_page_of_a_mapping_comes_back_before_its_invalidation() {
         let [_beside, gone, _last] = [(0x2000, 311), (0x3000, 400), (0x4000, 400)].map(|(pfn, n)| map(&domain, pfn, n));
         unmap(&domain, gone, 400);
         tick_after(&host, &domain, 1000);
-        // In the table of what is gone, which was behind the first.
+        // This lies in the table of the unmapped one, which was behind the first.
         map(&domain, 0x5000, 400);
         let pages = || (waits.pfn()..waits.pfn() + 200).map(Iova::from_pfn);
         assert!(pages().all(|page| iommu.access(DEVICE, page, Rights::WRITE).is_some()));
@@ -76,7 +77,7 @@ fn no_page_of_a_mapping_comes_back_before_its_invalidation() {
     }
 }
 
-/// Units of a table come back one by one, are handed out as other chunks, and lie behind what is left of the first.
+/// Units of a table come back one by one, are handed out as other chunks, and lie behind the rest of the first chunk.
 #[test]
 fn no_live_page_is_handed_out_again() {
     let host = FakeHost::default();
@@ -97,7 +98,7 @@ fn no_live_page_is_handed_out_again() {
     unmap(&domain, second, 70);
     let chunks: Vec<Vec<Iova>> = (0..12).map(&mut chunk).collect();
     for (number, pages) in chunks.iter().enumerate() {
-        // A quarter of each, never the same.
+        // A quarter of each chunk, at different places.
         pages.iter().skip(16 * (number % 4)).take(16).for_each(|page| unmap(&domain, *page, 1));
     }
     let mut live: HashSet<Iova> = chunks
@@ -127,7 +128,7 @@ fn holes_behind_half_empty_tables_are_filled() {
             (0..CHUNK_PAGES).map(|page| map(&domain, 0x10_0000 + round * CHUNK_PAGES + page, 1)).collect();
         some.iter().for_each(|page| unmap(&domain, *page, 1));
     }
-    // Nine with the pages, one for good measure, and the root with two below it.
+    // Nine with the pages, one to spare, and the root with two below it.
     assert!(domain.table_pages() <= 9 + 1 + 3, "{}", domain.table_pages());
 }
 
@@ -162,7 +163,7 @@ fn tables_go_however_long_they_were_full() {
     assert!(host.frames_lent() <= KEPT);
 }
 
-/// More tables are filled in each period than there are, one after the other. Few would do.
+/// In each period, more tables are filled one after the other than exist. A few would be enough.
 #[test]
 fn what_a_peak_has_needed_goes_while_mapping_goes_on() {
     let host = FakeHost::default();
@@ -182,16 +183,16 @@ fn what_a_peak_has_needed_goes_while_mapping_goes_on() {
     assert!(domain.table_pages() <= KEPT + live.len(), "{}", domain.table_pages());
 }
 
-/// What to do in the middle of a submission.
+/// An action in the middle of a submission.
 type Meanwhile<'h> = Mutex<Option<Box<dyn FnOnce() + Send + 'h>>>;
 
-/// An IOMMU that lets another CPU in while tables leave.
+/// An IOMMU that lets another CPU run while tables are being removed.
 struct Interrupted<'h> {
     fake: FakeIommu<'h>,
     meanwhile: Meanwhile<'h>,
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no memory is behind it.
 unsafe impl Iommu for Interrupted<'_> {
     type Ticket = Ticket;
 
@@ -211,10 +212,10 @@ unsafe impl Iommu for Interrupted<'_> {
     }
 }
 
-/// While tables leave, another CPU adds some, uses them no more, and ticks.
+/// While tables are being removed, another CPU adds some, unmaps everything in them, and ticks.
 #[test]
 fn two_ticks_at_once_lose_no_table() {
-    // What the other CPU does refers to the domain, and the domain to it.
+    // The other CPU's action refers to the domain, and the domain to the action.
     let host: &'static FakeHost = Box::leak(Box::default());
     let iommu = Interrupted { fake: FakeIommu::new(host), meanwhile: Mutex::default() };
     let iommu: &'static Interrupted<'static> = Box::leak(Box::new(iommu));
@@ -227,8 +228,8 @@ fn two_ticks_at_once_lose_no_table() {
         (0..3).for_each(|_| tick_after(host, &other, TABLE_IDLE_US));
     }));
     (0..20).for_each(|_| tick_after(host, &domain, TABLE_IDLE_US));
-    assert!(iommu.meanwhile.lock().expect("not poisoned").is_none(), "tables have left");
+    assert!(iommu.meanwhile.lock().expect("not poisoned").is_none(), "no table was removed");
     assert!(host.frames_lent() <= KEPT, "{}", host.frames_lent());
-    drop(Arc::into_inner(domain).expect("nobody else has it"));
+    drop(Arc::into_inner(domain).expect("no other reference is left"));
     assert_eq!(host.frames_lent(), 0);
 }

@@ -1,4 +1,5 @@
-//! S11: a flush that comes late to a queue, and then fails, gives back nothing that was queued after a later flush had succeeded.
+//! S11: a flush that comes late to a queue and then fails frees nothing that was queued after a later flush had
+//! succeeded.
 
 use crate::interrupted::{Interrupted, Moment};
 use crate::raw_face::RawFace;
@@ -8,14 +9,14 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::sync::Mutex;
 
-/// Unmaps of a CPU that wait at most.
+/// The largest number of waiting unmaps of a CPU.
 const QUEUED_MAX: usize = 128;
 
 type Interrupt = Box<dyn FnOnce() + Send>;
 
-/// Before its lock number `at`, counted from 0, a flush of CPU 0 is kept from running. Meanwhile CPU 1 ticks, unmaps a page, and the hardware
-/// breaks. Then the flush goes on and fails, and CPU 1 fills its queue. Returns how many commands the hardware was sent until then, and whether
-/// anything has come back after the last flush that succeeded.
+/// A flush on CPU 0 is delayed before its lock number `at`, counted from 0. Meanwhile, CPU 1 ticks and unmaps a page,
+/// and the hardware starts to fail. The flush then continues and fails, and CPU 1 fills its queue. Returns how many
+/// commands the hardware had been sent by then, and whether anything was freed after the last flush that succeeded.
 fn late_flush(at: usize) -> (usize, bool) {
     run_on(0);
     let host: &FakeHost = Box::leak(Box::default());
@@ -44,7 +45,7 @@ fn late_flush(at: usize) -> (usize, bool) {
     let here: Vec<Iova> = (0..=QUEUED_MAX).map(map).collect();
     run_on(1);
     let there: Vec<Iova> = (0..2 * QUEUED_MAX).map(|page| map(1000 + page)).collect();
-    // Something waits there, so that a tick has something to do.
+    // An unmap waits there, so that the tick has something to flush.
     unmap(there[0]).expect("mapped");
     let late = there[1];
     run_on(0);
@@ -62,13 +63,13 @@ fn late_flush(at: usize) -> (usize, bool) {
     *interrupt.lock().expect("not poisoned") = Some((at, Box::new(act)));
     let _ = unmap(*full);
     if interrupt.lock().expect("not poisoned").take().is_some() {
-        // It takes fewer locks.
+        // The flush takes fewer locks.
         return (0, false);
     }
     let flushes = iommu.take_commands().len();
     let before = domain.usage().live_ranges;
     run_on(1);
-    // The domain is poisoned: each of these wants a flush, and none succeeds any more.
+    // The domain is poisoned: each of these needs a flush, and none succeeds.
     for iova in &there[2..] {
         let _ = unmap(*iova);
     }

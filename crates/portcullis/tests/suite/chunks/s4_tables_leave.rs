@@ -1,5 +1,5 @@
-//! Tables that leave: not with a mapping in them, not before hardware and software have let go, and not unseen by a walker that
-//! does not snoop.
+//! Tables that are given back: never with a mapping in them, never before the hardware and all software walks have left
+//! them, and never unseen by a page walker that does not snoop.
 
 use super::{DEVICE, KEPT, Small, TABLE, map_tables, tick_after, unmap};
 use crate::interrupted::{Interrupted, Moment};
@@ -17,11 +17,11 @@ use portcullis::{
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-/// Rings beside the slow one: many, so that it is soon known to be slow.
+/// Rings beside the slow one. There are many, so that the slow one is soon rated as slow.
 const RINGS: u32 = 40;
 
-/// S4: a mapping keeps its table, in whichever unit of it that lies. The table is one of a slow stream, whose chunks are one unit
-/// each: of a larger one the first page that is mapped holds back the units behind it too.
+/// S4: a straggler keeps its table, in whichever unit of the table it lies. The table belongs to a slow stream, whose
+/// chunks have one unit: in a larger chunk, the first mapped page holds back the units behind it too.
 #[test]
 fn a_straggler_keeps_its_table() {
     for unit in [0, 1, 6] {
@@ -52,7 +52,7 @@ fn a_straggler_keeps_its_table_in(unit: u64) {
             }
         }
         let slow = map_for(RINGS, 0x1000);
-        // By then it is known to be slow.
+        // By then, the stream is rated as slow.
         if straggler.is_none() && turns > 200 && slow.pfn() % 512 == unit * 16 {
             straggler = Some(slow);
         } else {
@@ -63,9 +63,9 @@ fn a_straggler_keeps_its_table_in(unit: u64) {
             others.pop_front().into_iter().for_each(|iova| unmap(&domain, iova, 1));
         }
         turns += 1;
-        assert!(turns < 2000, "the slow stream never came by there");
+        assert!(turns < 2000, "the slow stream never reached that place");
     }
-    let straggler = straggler.expect("it was waited for");
+    let straggler = straggler.expect("the loop has waited for it");
     let reached = || iommu.access(DEVICE, straggler, Rights::WRITE).map(PhysAddr::pfn);
     assert_eq!(reached(), Some(0x1000));
     // A peak of other mappings, so that there is much to give back.
@@ -74,9 +74,9 @@ fn a_straggler_keeps_its_table_in(unit: u64) {
     peak.into_iter().for_each(|iova| unmap(&domain, iova, TABLE));
     let before = host.frames_lent();
     (0..8).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
-    assert!(host.frames_lent() < before, "tables have left");
+    assert!(host.frames_lent() < before, "no table was given back");
     assert_eq!(reached(), Some(0x1000), "S1, S4: unit {unit}");
-    // Nor does another mapping get its page.
+    // No other mapping gets its page.
     for new in map_tables(&domain, 40) {
         let new = IovaRange::new(new.pfn(), TABLE).expect("a range");
         assert!(!new.contains(straggler.pfn()), "S3: unit {unit}, {new}");
@@ -85,8 +85,8 @@ fn a_straggler_keeps_its_table_in(unit: u64) {
     unmap(&domain, straggler, 1);
 }
 
-/// S4: the entry that led to a table that has left is cleared for a walker that does not snoop as well, before the table goes back
-/// to the host; and one that is linked again is found.
+/// S4: for a page walker that does not snoop, too, the entry that led to a table is cleared before the table goes back
+/// to the host, and an entry that is linked again is visible.
 #[test]
 fn walkers_that_do_not_snoop_see_tables_leave_and_come() {
     let host = FakeHost::default();
@@ -106,16 +106,16 @@ fn walkers_that_do_not_snoop_see_tables_leave_and_come() {
             assert_eq!(host.unflushed(), None);
         });
         assert!(host.frames_lent() <= KEPT, "{}", host.frames_lent());
-        // A walk into a page that was freed is the fake's panic.
+        // A walk into a freed page makes the fake panic.
         mapped.iter().for_each(|iova| assert_eq!(reached(*iova), None));
     }
 }
 
-/// S7: tables go that are unmapped while the last sweep comes to its end, wherever in it: it has looked at them, and nothing else
-/// is ever unmapped.
+/// S7: tables whose mappings are unmapped while the last sweep ends are given back, at whatever point of the sweep. The
+/// sweep has already passed them, and no later unmap follows.
 #[test]
 fn tables_go_that_are_unmapped_during_the_last_sweep() {
-    /// When the unmaps come: at this lock of a tick, counted from 0.
+    /// The unmaps come at this lock of a tick, counted from 0.
     fn frames_left(at: usize) -> Option<usize> {
         let host: &FakeHost = Box::leak(Box::default());
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
@@ -149,7 +149,7 @@ fn tables_go_that_are_unmapped_during_the_last_sweep() {
         let mut ticks = 0;
         while tick().is_some() {
             ticks += 1;
-            assert!(ticks < 100, "it comes to rest");
+            assert!(ticks < 100, "ticks stay due");
         }
         let came = unmaps.lock().unwrap().is_none();
         came.then(|| host.frames_lent())
@@ -158,7 +158,9 @@ fn tables_go_that_are_unmapped_during_the_last_sweep() {
     let mut moments = 0;
     for at in 0.. {
         match frames_left(at) {
-            Some(frames) => assert!(frames <= KEPT, "unmapped at lock {at} of its ticks, {frames} are still there"),
+            Some(frames) => {
+                assert!(frames <= KEPT, "unmapped at lock {at} of the ticks, {frames} table pages are left")
+            }
             None => break,
         }
         moments += 1;
@@ -166,17 +168,18 @@ fn tables_go_that_are_unmapped_during_the_last_sweep() {
     assert!(moments > 10, "{moments} moments in a sweep");
 }
 
-/// Ticks when they are due, until none is.
+/// Ticks when a tick is due, until none is.
 fn tick_until_at_rest(host: &FakeHost, domain: &Small<'_>) {
     let due = || domain.due_us().map(|due_us| due_us.saturating_sub(host.now_us()) + 1);
     for _ in 0..20 {
         let Some(us) = due() else { return };
         tick_after(host, domain, us);
     }
-    panic!("S7: there is always another tick due");
+    panic!("S7: a tick is always due");
 }
 
-/// S7: batched unmaps schedule a sweep as single ones do, and so does the commit of a batch that was held while that sweep came.
+/// S7: batched unmaps schedule a sweep as single ones do. So does the commit of a batch that was held while that sweep
+/// ran.
 #[test]
 fn tables_go_after_batched_unmaps() {
     for is_held in [false, true] {
@@ -185,7 +188,7 @@ fn tables_go_after_batched_unmaps() {
         let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
         let mapped = map_tables(&domain, 40);
         let lent = host.frames_lent();
-        // Nothing is unmapped: the sweeps end.
+        // Nothing was unmapped: the sweeps end.
         tick_until_at_rest(&host, &domain);
         let mut batch = domain.raw_batch();
         for iova in mapped {
@@ -196,12 +199,12 @@ fn tables_go_after_batched_unmaps() {
         }
         batch.commit().expect("the hardware answers");
         tick_until_at_rest(&host, &domain);
-        assert!(host.frames_lent() <= KEPT, "{} of {lent} are still there, held: {is_held}", host.frames_lent());
+        assert!(host.frames_lent() <= KEPT, "{} of {lent} table pages are left, held: {is_held}", host.frames_lent());
     }
 }
 
-/// S7: where the host cannot tell when walks are over, or a domain is poisoned, no table goes before the domain does. Its ticks
-/// come to rest all the same.
+/// S7: if the host cannot tell when walks are over, or if the domain is poisoned, no table is given back before the
+/// domain is dropped. Even so, its ticks come to an end.
 #[test]
 fn ticks_come_to_rest_where_no_table_can_go() {
     let host = FakeHost::default();
@@ -225,11 +228,11 @@ fn ticks_come_to_rest_where_no_table_can_go() {
     iommu.behave(Behaviour::Failing);
     assert!(domain.unmap_raw(*one, TABLE * PAGE_SIZE).is_err());
     tick_until_at_rest(&host, &domain);
-    assert_eq!(host.frames_lent(), lent, "nothing leaves the hardware any more");
+    assert_eq!(host.frames_lent(), lent, "a poisoned domain gives back a table");
 }
 
-/// S4: while an unmap looks at a table, that table is not given back, not even where the unmap is a mistake and what it means is
-/// gone: batched, single, or the commit of a batch.
+/// S4: a table is not given back while an unmap walks it, even if the unmap is a mistake and its mapping is gone: a
+/// single unmap, a batched one, or the commit of a batch.
 #[test]
 fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -237,12 +240,12 @@ fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
         Single,
         Batch,
     }
-    // The last begins with its table.
+    // The last mapping begins with its table.
     for pages in [1, 4, TABLE] {
         for way in [Way::Single, Way::Batch] {
             let host: &FakeHost = Box::leak(Box::default());
             let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
-            // What happens meanwhile, once, just before the entries of the mapping are cleared.
+            // Runs once, just before the entries of the mapping are cleared.
             type Meanwhile = Mutex<Option<Box<dyn FnOnce() + Send>>>;
             let meanwhile: &Meanwhile = Box::leak(Box::default());
             let handler = Box::leak(Box::new(|moment: Moment| {
@@ -274,7 +277,8 @@ fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
                 }
                 *seen.lock().expect("not poisoned") = (before, host.frames_lent());
             }));
-            // The second of two unmaps of one mapping: what becomes of it is not said, but it walks no page that is the host's.
+            // The second of two unmaps of one mapping. Its result is unspecified, but it must not walk a page that was
+            // given back.
             let _ = match way {
                 Way::Single => unmap(gone, pages).is_ok(),
                 Way::Batch => {
@@ -284,9 +288,9 @@ fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
                 }
             };
             let (before, after) = *seen.lock().expect("not poisoned");
-            assert!(before > 0, "{way:?} {pages}: nothing came in between");
-            assert_eq!(after, before, "S4: {way:?} {pages}: tables went back while one was walked");
-            // Once the walk is over they go.
+            assert!(before > 0, "{way:?} {pages}: nothing ran in between");
+            assert_eq!(after, before, "S4: {way:?} {pages}: a table was given back while it was walked");
+            // Once the walk is over, the tables are given back.
             for _ in 0..4 {
                 host.advance_us(TABLE_IDLE_US);
                 domain.tick().expect("the hardware answers");

@@ -1,4 +1,4 @@
-//! Who shares tables with whom: a few CPUs or rings have one each, many have them together.
+//! Which streams share tables: a few CPUs or rings have one each, many share them.
 
 use super::{Small, TABLE, map, map_tables, tick_after, unmap};
 use crate::raw_face::RawFace;
@@ -9,8 +9,8 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Access, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lines of cursors that have a log of tables each, as long as there are no more.
-const FEW: u32 = 8;
+/// Up to this many lines of cursors, each has its own table log.
+const FEW: u32 = 16;
 /// Chunks of a table.
 const TABLE_CHUNKS: u64 = 512 / CHUNK_PAGES;
 
@@ -46,7 +46,7 @@ fn two_cpus_have_a_table_each() {
     assert!(tables.values().any(|cpu| *cpu == 0) && tables.values().any(|cpu| *cpu == 1));
 }
 
-/// What the few had for themselves is used up first, and then all take their chunks from one table after the other.
+/// The tables of the few are used up first. Then all streams take their chunks from one table after the other.
 #[test]
 fn many_rings_share_tables() {
     let host = FakeHost::default();
@@ -54,13 +54,13 @@ fn many_rings_share_tables() {
     let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
     let few: Vec<Iova> = (0..FEW).map(|ring| map_for_ring(&domain, ring)).collect();
     let own: BTreeSet<u64> = few.iter().map(|iova| table(*iova)).collect();
-    assert_eq!(own.len(), FEW as usize, "a table each: {few:?}");
+    assert_eq!(own.len(), FEW as usize, "each has its own table: {few:?}");
 
     let many: Vec<u32> = (0..2 * FEW).collect();
     for ring in &many {
         map_for_ring(&domain, *ring);
     }
-    // So many chunks for each that the tables of the few are used up.
+    // Enough chunks for each that the tables of the few are used up.
     for ring in &many {
         for _ in 0..2 * TABLE_CHUNKS * CHUNK_PAGES {
             map_for_ring(&domain, *ring);
@@ -74,10 +74,10 @@ fn many_rings_share_tables() {
     assert!(chunks.keys().all(|table| !own.contains(table)), "{own:?}, {chunks:?}");
     assert!(chunks.len() as u64 <= u64::from(2 * FEW) / TABLE_CHUNKS + 1, "{chunks:?}");
     let all: BTreeSet<u64> = chunks.into_values().flatten().collect();
-    assert_eq!(all.len(), many.len(), "and a chunk each");
+    assert_eq!(all.len(), many.len(), "each has its own chunk");
 }
 
-/// When there is no table any more, what is left of a CPU's own is everybody's.
+/// When no table is left, every CPU may use the rest of another CPU's table.
 #[test]
 fn no_room_is_kept_for_those_who_do_not_come() {
     let host = FakeHost::default();
@@ -92,17 +92,17 @@ fn no_room_is_kept_for_those_who_do_not_come() {
     assert_eq!(pages as u64, upper_half - CHUNK_PAGES, "all but the chunk of the other CPU");
 }
 
-/// Lines come by their order, whatever their numbers are.
+/// Lines are assigned in order of arrival, whatever the numbers of the rings.
 #[test]
 fn rings_whose_numbers_are_far_apart_have_a_table_each() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
-    let tables: BTreeSet<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * FEW))).collect();
+    let tables: BTreeSet<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * 8))).collect();
     assert_eq!(tables.len(), FEW as usize);
 }
 
-/// What one CPU has spent serves the next, before any table is added and without a tick.
+/// Tables that one CPU has spent serve the next one, before any table is added and without a tick.
 #[test]
 fn spent_tables_of_one_cpu_serve_another() {
     let host = FakeHost::default();
@@ -120,7 +120,7 @@ fn spent_tables_of_one_cpu_serve_another() {
     assert!(counts.iter().zip(0..).all(|(count, cpu)| *count <= counts[0] + cpu), "{counts:?}");
 }
 
-/// So do tables that have a straggler in them, also when more rings have come than have logs of their own.
+/// Tables with a straggler serve others too, also with more rings than there are table logs.
 #[test]
 fn holes_of_some_serve_others() {
     for others in [1, 2 * FEW] {
@@ -135,13 +135,13 @@ fn holes_of_some_serve_others() {
         for number in 0..12 * 512 {
             map_for_ring(&domain, 1 + number % others);
         }
-        // One open table for each log.
+        // One open table for each table log.
         let more = domain.table_pages().saturating_sub(before);
         assert!(more <= FEW as usize + 2, "{others} other rings: {before} table pages, and {more} more");
     }
 }
 
-/// A table that was used up to its last chunk is full, and leaves when all of it is spent.
+/// A table that was used up to its last chunk is full, and is given back when all of it is spent.
 #[test]
 fn tables_used_up_exactly_leave() {
     let host = FakeHost::default();

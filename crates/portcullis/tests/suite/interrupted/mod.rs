@@ -1,5 +1,5 @@
-//! A host on which an interrupt may come before every step that is announced, before every flush, around every lock and every
-//! step of a cursor, and while somebody waits.
+//! A host on which an interrupt may occur before every announced step, before every flush, around every lock, around
+//! every addition to a word of a CPU, and during every wait.
 
 use portcullis::platform::fake::{self, FakeHost, FakeLock};
 use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Step, Wait, WordLines};
@@ -7,7 +7,7 @@ use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::cell::Cell;
 
-/// When an interrupt comes.
+/// The moment of an interrupt.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Moment {
     Before(Step),
@@ -40,7 +40,7 @@ fn interrupt(handler: Handler<'_>, moment: Moment) {
     }
 }
 
-/// A lock of the fake host, which masks interrupts.
+/// A lock of the fake host that masks interrupts.
 pub(crate) struct MaskingLock<'h, T> {
     lock: FakeLock<T>,
     handler: Handler<'h>,
@@ -55,7 +55,7 @@ impl<T: Send> Lock<T> for MaskingLock<'_, T> {
     }
 }
 
-/// The fake host with a handler, which is told of every moment, its own excepted.
+/// The fake host with a handler that runs at every moment, except at those of the handler itself.
 pub(crate) struct Interrupted<'h> {
     host: &'h FakeHost,
     handler: Handler<'h>,

@@ -1,4 +1,4 @@
-//! An IOMMU of which any hook may panic.
+//! An IOMMU with hooks, of which any may panic.
 
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, SourceId};

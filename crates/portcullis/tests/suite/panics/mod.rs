@@ -1,5 +1,5 @@
-//! A panic in the host, at every hook of every operation, under every design: no buffer that its owner has again, or that was freed,
-//! is in reach of the device; what is lost is counted; and later calls return errors instead of panicking again.
+//! A panic in the host, at every hook of every operation, under every design. The device must not reach a buffer that
+//! was handed back or freed, lost buffers are counted, and later calls return errors instead of panicking again.
 
 mod iommu;
 
@@ -27,32 +27,33 @@ use std::rc::Rc;
 
 const DEVICE: SourceId = SourceId(0x28);
 const WRITES: Access = Access::DeviceWrites;
-/// For a device of 32 bits.
+/// Options for a device with 32 address bits.
 const LOW: MapOptions = MapOptions { limit: 0xffff_ffff, at: None, ..MapOptions::fixed(Iova::new(0)) };
 
-/// Which buffers there were, and which of them the device must have lost: by the page in which they begin.
+/// The buffers of a run, and those that the device must have lost, by number.
 #[derive(Default)]
 struct Owners {
-    /// The memory of the buffers, where the domain bounces parts of pages: these are copied, so that there has to be some.
+    /// The memory of the buffers, if the domain bounces parts of pages: those are copied, so the memory must exist.
     arena: Option<Arena>,
     made: u64,
     back: BTreeSet<u64>,
 }
 
-/// Memory for [`BUFFERS_MAX`] buffers of [`PAGES_MAX`] pages, of which hardly any page is touched. It stays, for lost buffers do.
+/// Memory for [`BUFFERS_MAX`] buffers of [`PAGES_MAX`] pages, most of which is never touched. It is never freed,
+/// because lost buffers keep it.
 #[derive(Clone, Copy)]
 struct Arena {
     first_pfn: u64,
 }
 
 impl Arena {
-    /// That of this thread.
+    /// The arena of this thread.
     fn of_thread() -> Self {
         thread_local! {
             static ARENA: Arena = {
                 let bytes = (PAGES_MAX * PAGE_SIZE) as usize;
                 let layout = Layout::from_size_align(BUFFERS_MAX as usize * bytes, bytes).expect("a layout");
-                // SAFETY: it is not empty.
+                // SAFETY: the size is not zero.
                 let memory = unsafe { alloc_zeroed(layout) };
                 assert!(!memory.is_null());
                 Arena { first_pfn: memory.expose_provenance() as u64 / PAGE_SIZE }
@@ -62,7 +63,8 @@ impl Arena {
     }
 }
 
-/// A buffer of so many pages with number `number`: whole pages, or in an arena without the ends of the first and the last.
+/// The memory of the buffer with number `number`, of this many pages: whole pages, or in an arena without the ends of
+/// the first and the last.
 fn segment(arena: Option<Arena>, number: u64, pages: u64) -> Segment {
     let first_pfn = arena.map_or(0, |arena| arena.first_pfn) + number * PAGES_MAX + 3;
     let cut = if arena.is_some() { 0x40 } else { 0 };
@@ -75,19 +77,19 @@ struct Buffer {
     owners: Rc<RefCell<Owners>>,
 }
 
-// SAFETY: no memory is there.
+// SAFETY: it has no memory.
 unsafe impl DmaBuffer for Buffer {
     fn segments(&self) -> &[Segment] {
         &self.segment
     }
 }
 
-// SAFETY: no memory is there.
+// SAFETY: it has no memory.
 unsafe impl SharedBuffer for Buffer {}
 
-/// So that a page tells its buffer.
+/// The distance of buffers in pages, so that a page number tells the buffer.
 const PAGES_MAX: u64 = 1024;
-/// More than a script makes.
+/// More buffers than a script makes.
 const BUFFERS_MAX: u64 = 64;
 
 impl Buffer {
@@ -98,7 +100,7 @@ impl Buffer {
         Self { segment: [segment(of.arena, of.made, pages)], owners: owners.clone() }
     }
 
-    /// Of whole pages, which none bounces.
+    /// A buffer of whole pages, which are never bounced.
     fn whole(owners: &Rc<RefCell<Owners>>, pages: u64) -> Self {
         let mut buffer = Self::new(owners, pages);
         let Segment { phys, .. } = buffer.segment[0];
@@ -119,13 +121,13 @@ struct Run<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> {
     host: &'h FakeHost,
     iommu: &'h FakeIommu<'h>,
     owners: Rc<RefCell<Owners>>,
-    /// What is mapped.
+    /// The live mappings.
     mapped: Vec<Mapping<Buffer>>,
     what: String,
 }
 
 impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
-    /// Does one operation. It must not panic if a hook already has.
+    /// Runs one operation. It must not panic if a hook already has.
     fn step(&mut self, operation: impl FnOnce(&mut Self)) {
         let had_panicked = has_panicked();
         let ended = catch_unwind(AssertUnwindSafe(|| operation(self)));
@@ -139,13 +141,17 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
         }
     }
 
-    /// Nothing that is back is in reach, and what is not back is somewhere.
+    /// Asserts that the device reaches no buffer that was handed back.
     fn vet(&self) {
         let owners = self.owners.borrow();
         for rights in [Rights::READ, Rights::WRITE] {
             let reached = self.iommu.reachable(DEVICE, rights);
             let gone = reached.iter().find(|(_, phys)| owners.back.contains(&(phys / PAGES_MAX)));
-            assert_eq!(gone, None, "{}: (page of the address, page of memory) in reach that is back", self.what);
+            assert_eq!(
+                gone, None,
+                "{}: (page of the address, page of memory) of a handed-back buffer is within reach",
+                self.what
+            );
         }
     }
 
@@ -157,7 +163,7 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
         self.note(mapped);
     }
 
-    /// Maps for a device of 32 bits, under designs that can.
+    /// Maps below 4 GiB, if the design supports that.
     fn map_low(&mut self, pages: u64) {
         let mapped = self.domain.map_with(Buffer::whole(&self.owners, pages), WRITES, &LOW);
         self.note(mapped);
@@ -166,11 +172,11 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
     fn note(&mut self, mapped: Result<Mapping<Buffer>, MapFailure<Buffer>>) {
         match mapped {
             Ok(mapping) => {
-                // So that it is cached.
+                // The accesses cache the translations.
                 let pages = mapping.range().first_pfn()..mapping.range().end_pfn();
                 for pfn in pages.step_by(63) {
                     let reached = self.iommu.access(DEVICE, Iova::from_pfn(pfn), Rights::WRITE);
-                    assert!(reached.is_some() || has_panicked(), "it is mapped, and the device attached");
+                    assert!(reached.is_some() || has_panicked(), "the page is mapped, and the device attached");
                 }
                 self.mapped.push(mapping);
             }
@@ -189,7 +195,7 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
         }
     }
 
-    /// Unmaps some in a batch, which is committed or dropped.
+    /// Unmaps several mappings in a batch, which is committed or dropped.
     fn batch(&mut self, count: usize, commit: bool) {
         let mut batch = self.domain.batch();
         let mut refused = Vec::new();
@@ -235,7 +241,7 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
         self.step(|run| run.map(1, false));
         self.step(Self::ring);
         self.step(|run| run.batch(2, false));
-        // Placed ones among them.
+        // This includes placed mappings.
         self.step(|run| run.batch(4, true));
         self.step(|run| run.map(1, false));
         self.step(|run| {
@@ -249,7 +255,7 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
         self.step(|run| _ = run.domain.attach(DEVICE));
     }
 
-    /// Drops the domain, and counts.
+    /// Drops the domain, and counts the buffers.
     fn end(self, lost_before: usize) {
         self.vet();
         let Self { domain, owners, mapped, what, .. } = self;
@@ -261,19 +267,19 @@ impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
         assert_eq!(
             owners.made as usize,
             back + lost + mapped.len(),
-            "{what}: {back} back, {lost} lost, the rest mapped"
+            "{what}: {back} handed back, {lost} lost, the rest mapped"
         );
-        // Their domain has gone, so they cannot be unmapped any more: that is no mistake of this test.
+        // The domain is gone, so they cannot be unmapped: that is no mistake of this test.
         std::mem::forget(mapped);
     }
 }
 
-/// Hardware that makes maps invalidate, and hardware that does not.
+/// Hardware without and with cached absent entries, which make maps invalidate.
 fn hardware(all: Capabilities) -> [(&'static str, Capabilities); 2] {
     [("plain", all), ("caches absent", Capabilities { caches_absent: true, ..all })]
 }
 
-/// A script of the raw face: no typed mapping is deferred. Each line must not panic if a hook already has.
+/// A script for the raw interface: typed mappings are never deferred. No step may panic if a hook already has.
 fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(
     domain: &Domain<D, P, I>,
     host: &FakeHost,
@@ -288,7 +294,7 @@ fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(
         if has_panicked() && !had_panicked && with_a_lock() {
             let refused = domain.raw_map(PhysAddr::from_pfn(7), PAGE_SIZE, WRITES);
             assert_eq!(refused, Err(MapError::Poisoned), "{what}");
-            assert_eq!(domain.due_us(), None, "{what}: no tick does anything any more");
+            assert_eq!(domain.due_us(), None, "{what}: a tick is due in a poisoned domain");
         }
     };
     for number in 1..8 {
@@ -367,7 +373,7 @@ impl<'h> Visitor<HookedHost<'h>, HookedIommu<'h>> for OneRun<'h> {
     }
 }
 
-/// A run for each hook that there is. How many there are.
+/// Runs once for each hook, with a panic there. Returns the number of hooks.
 fn at_every_hook(design: DesignId, protection: Protection, sub_page: SubPage, which: usize) -> usize {
     for number in 1.. {
         let host = if sub_page == SubPage::Bounce { FakeHost::of_process() } else { FakeHost::default() };
@@ -384,7 +390,7 @@ fn at_every_hook(design: DesignId, protection: Protection, sub_page: SubPage, wh
     unreachable!("the script ends")
 }
 
-/// Hooks that even the shortest way through a script comes by.
+/// Fewer hooks than even the shortest path through a script passes.
 const HOOKS_MIN: usize = 200;
 
 fn under(protection: Protection, sub_page: SubPage) {
@@ -403,13 +409,14 @@ fn a_panic_at_any_hook_loses_no_buffer_to_the_device() {
     under(Protection::Strict, SubPage::Expose);
 }
 
-/// What is deferred is raw, and its memory the driver's business; but table pages are the library's, and errors come as errors.
+/// Deferred mappings are raw, so their memory is the driver's responsibility. Table pages are the library's, and errors
+/// must be returned as errors.
 #[test]
 fn a_panic_at_any_hook_of_a_deferred_domain_leaves_errors_behind() {
     under(Protection::Deferred, SubPage::Expose);
 }
 
-/// The same where parts of pages are bounced: copies are hooks too, and pages of the domain's own may be lost with the buffers.
+/// With bouncing of parts of pages, copies are hooks too, and bounce pages may be lost with the buffers.
 #[test]
 fn a_panic_at_any_hook_of_a_domain_that_bounces_loses_no_buffer_to_the_device() {
     under(Protection::Strict, SubPage::Bounce);
@@ -420,7 +427,8 @@ fn a_panic_at_any_hook_of_a_deferred_domain_that_bounces_leaves_errors_behind() 
     under(Protection::Deferred, SubPage::Bounce);
 }
 
-/// An entry that a panic leaves held would keep its ring full for good. So the domain says that it is poisoned, and not that a later commit
+/// An entry that a panic leaves claimed would keep its ring full forever. So the domain reports that it is poisoned,
+/// and not that a later commit makes room.
 /// would make room.
 #[test]
 fn no_ring_is_full_after_a_panic() {
@@ -434,7 +442,7 @@ fn no_ring_is_full_after_a_panic() {
             Domain::with_config(HookedIommu(&iommu), HookedHost(&host), &config).expect("a domain");
         let page = PhysAddr::new(0x7000);
         panic_at(number);
-        // Twice, for with the first comes the ring.
+        // Twice: the first map also creates the ring.
         for _ in 0..2 {
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 let iova = domain.raw_map(page, PAGE_SIZE, WRITES).expect("room");
@@ -450,7 +458,7 @@ fn no_ring_is_full_after_a_panic() {
             Ok(_) => {}
             Err(MapError::Poisoned) => poisoned += 1,
             Err(MapError::RingFull { .. }) => {
-                // The mapping is as it was: the unmap had not begun.
+                // The mapping is unchanged: the unmap had not begun.
                 assert_eq!(domain.usage().live_ranges, 1, "hook {number}");
                 let iova = Iova::new(1 << 48);
                 domain.unmap_raw(iova, PAGE_SIZE).unwrap_or_else(|error| panic!("hook {number}: {error}"));

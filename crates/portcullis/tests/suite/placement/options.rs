@@ -1,4 +1,4 @@
-//! What the options of a request say, one by one, by each face that takes them.
+//! The options of a request, one by one, through each interface that takes them.
 
 use super::{ANYWHERE, BELOW_4_GIB, Bench, DEVICE, Page, at, each, each_that_chooses};
 use crate::raw_face::RawFace;
@@ -13,13 +13,13 @@ fn page(pfn: u64) -> Page {
     Page(Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE })
 }
 
-/// Of the typed face.
+/// Maps through the typed interface.
 fn typed(bench: &Bench, buffer: Page, options: &MapOptions) -> Mapping<Page> {
     let mapped = bench.domain.map_with(buffer, Access::DeviceReads, options);
     mapped.unwrap_or_else(|failure| panic!("{}: {options:?}: {}", bench.name(), failure.error()))
 }
 
-/// Designs that cannot choose take it as well.
+/// Designs that cannot choose addresses accept it as well.
 #[test]
 fn a_boundary_beyond_all_addresses_is_no_demand() {
     each(|mut bench| {
@@ -46,7 +46,8 @@ fn an_address_on_the_wrong_side_of_a_boundary_is_told_so() {
     });
 }
 
-/// Of `portcullis`, that is: an address of the lower half may be asked for, one of the upper not, and no range that has both.
+/// Under `portcullis`, an address of the lower half may be requested, but none of the upper half, and no range across
+/// both.
 #[test]
 fn what_reaches_into_the_chunks_cannot_be_placed() {
     for protection in [Protection::Strict, Protection::Deferred] {
@@ -61,7 +62,7 @@ fn what_reaches_into_the_chunks_cannot_be_placed() {
     }
 }
 
-/// Registers of another device, at the address that they have in memory; no firmware reserves them.
+/// Registers of another device, mapped at their physical address. Firmware does not reserve them.
 #[test]
 fn doorbells_are_mapped_at_their_own_address() {
     each_that_chooses(|mut bench| {
@@ -69,7 +70,7 @@ fn doorbells_are_mapped_at_their_own_address() {
         for doorbell in doorbells {
             bench.map(PhysAddr::new(doorbell), PAGE_SIZE, &at(doorbell)).expect("it is free");
         }
-        // What comes and goes beside them leaves them where they are.
+        // Other maps and unmaps do not change them.
         for number in 0..100 {
             bench.map(PhysAddr::from_pfn(0x40_0000 + number), PAGE_SIZE, &MapOptions::default()).expect("room");
         }
@@ -77,7 +78,7 @@ fn doorbells_are_mapped_at_their_own_address() {
             bench.unmap(bench.mapped.len() - 1);
         }
         bench.mapped.iter().for_each(|doorbell| bench.look(*doorbell));
-        // An unmapped doorbell is out of reach under any protection, and may be mapped again.
+        // An unmapped doorbell is unreachable under any protection, and may be mapped again.
         bench.unmap(0);
         bench.map(PhysAddr::new(doorbells[0]), PAGE_SIZE, &at(doorbells[0])).expect("it is free again");
         bench.end();
@@ -121,7 +122,7 @@ fn the_typed_face_takes_all_of_them() {
     });
 }
 
-/// `portcullis` has what is for one DMA in its upper half and what stays in its lower.
+/// `portcullis` places transient mappings in the upper half and persistent ones in the lower half.
 #[test]
 fn a_lifetime_has_its_half() {
     let bench = Bench::new(DesignId::Portcullis, Protection::Strict, 48);
@@ -137,7 +138,7 @@ fn a_lifetime_has_its_half() {
     bench.end();
 }
 
-/// `fast-and-safe` gives each ring neighbouring pages of its own, in the raw face and in the typed one.
+/// `fast-and-safe` gives each ring adjacent pages, through the raw and the typed interface.
 #[test]
 fn a_stream_has_its_window() {
     let bench = Bench::new(DesignId::FastAndSafe, Protection::Strict, 48);
@@ -165,7 +166,7 @@ fn a_stream_has_its_window() {
                 }
             };
             let expected = next[ring as usize].replace(got + 1).unwrap_or(got);
-            assert_eq!(got, expected, "ring {ring} goes on where it was");
+            assert_eq!(got, expected, "ring {ring} continues in its window");
         }
     }
     for mapping in mappings {

@@ -1,5 +1,5 @@
-//! A design with one flaw, built from the public parts: the stock design in two wrappers, one around its allocator and one
-//! around the whole.
+//! A design with one flaw, built from the public parts: the stock design with a wrapper around its allocator and one
+//! around its mapper.
 
 use portcullis::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Mapper, Parts, Usage,
@@ -16,7 +16,7 @@ use portcullis::{
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The flaws by number, for they are part of a type.
+/// The flaws, as numbers because they are type parameters.
 pub(crate) struct DesignFlaw;
 
 impl DesignFlaw {
@@ -53,7 +53,7 @@ impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
     };
 }
 
-// SAFETY: it is of sound parts, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: its parts are sound, except for the planted flaw. Only a test's own memory is behind it.
 unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
     type Mapper = FlawedMapper<AssembledMapper<FlawedAllocator<TreeAllocator<P>, FLAW>, P, I>, FLAW>;
 
@@ -63,7 +63,7 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
         let allocator = FlawedAllocator { tree, last: Mutex::default(), twice: AtomicBool::new(false) };
         let inner = if FLAW == DesignFlaw::DOES_NOT_WAIT {
-            // What is strict but for the wait is the deferral of another design.
+            // Strict protection that does not wait is what another design does under deferred protection.
             let parts = Parts {
                 commands: Commands::PerUnmap,
                 submissions: Submissions::Alone,
@@ -79,16 +79,17 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW
     }
 }
 
-/// An allocator that hands out what it must not.
+/// An allocator that hands out ranges that it must not.
 pub(crate) struct FlawedAllocator<A, const FLAW: u8> {
     tree: A,
-    /// The range that was last handed out or claimed, whichever the flaw is about.
+    /// The range that was last handed out or claimed, depending on the flaw.
     last: Mutex<Option<IovaRange>>,
-    /// Whether a range has just been handed out twice. If that map is refused, it is not taken back twice.
+    /// Whether a range has just been handed out twice. If that map is refused, the range is not taken back twice.
     twice: AtomicBool,
 }
 
-// SAFETY: none: the flaws break what an allocator promises, to be found out. The fakes panic where memory would suffer.
+// SAFETY: it breaks an allocator's promises on purpose, so that the checker finds out. The fakes panic before memory is
+// harmed.
 unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> for FlawedAllocator<A, FLAW> {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
         let mut last = self.last.lock().expect("not poisoned");
@@ -117,7 +118,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
     }
 
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
-        // What has been given back properly is the tree's to hand out.
+        // A range that was freed properly may be handed out by the tree.
         *self.last.lock().expect("not poisoned") = None;
         self.tree.free(platform, range, proof);
     }
@@ -127,16 +128,16 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, const FLAW: u8> IovaAllocator<P> f
     }
 }
 
-/// A mapper that does what it must not.
+/// A mapper with a planted flaw.
 pub(crate) struct FlawedMapper<M, const FLAW: u8> {
     inner: M,
 }
 
-// SAFETY: it forwards to a sound one, but for what is flawed on purpose; no memory is behind it but a test's own.
+// SAFETY: it forwards to a sound mapper, except for the planted flaw. Only a test's own memory is behind it.
 unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         if FLAW == DesignFlaw::WIDENS_RIGHTS {
-            // SAFETY: no memory is behind the IOMMU of a test.
+            // SAFETY: the IOMMU of a test has no memory behind it.
             return unsafe { self.inner.map(&Request::new(request.segments(), Access::DeviceReadsAndWrites)?) };
         }
         // SAFETY: the caller's promise, passed on.
@@ -149,8 +150,8 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
             Err(error) if FLAW == DesignFlaw::REFUSAL_MAPS => {
                 let segments = [Segment { phys: PhysAddr::from_pfn(1), len: PAGE_SIZE }];
                 let request = Request::new(&segments, Access::DeviceReads).expect("one page");
-                // Whether there is room for the flaw is the script's affair.
-                // SAFETY: no memory is behind the IOMMU of a test.
+                // The script decides whether there is room for the flaw.
+                // SAFETY: the IOMMU of a test has no memory behind it.
                 let _ = unsafe { self.inner.map(&request) };
                 Err(error)
             }

@@ -5,23 +5,23 @@ use portcullis::iommu::{AttachError, Translation};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId};
 use std::sync::Mutex;
 
-/// What is wrong.
+/// The flaw.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HardwareFlaw {
     None,
-    /// Commands are dropped and reported done.
+    /// Commands are dropped and reported as done.
     LosesCommands,
-    /// Commands are reported done, and executed with those that follow.
+    /// Commands are reported as done, and executed with the next ones.
     CompletesEarly,
-    /// Refused commands are reported done.
+    /// Refused commands are reported as done.
     HidesErrors,
-    /// Every command says that no table page went.
+    /// Every command is executed as if it said that no table page goes.
     LeavesPointers,
-    /// Absent entries are cached, and the capabilities do not say so.
+    /// Absent entries are cached, but the capabilities do not report that.
     HidesCachingMode,
-    /// The walker does not snoop, and the capabilities say that it does.
+    /// The page walker does not snoop, but the capabilities report that it does.
     HidesItsCoherence,
-    /// A domain that was closed goes on.
+    /// A closed domain keeps translating.
     NeverCloses,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum HardwareFlaw {
 pub(crate) struct PlantedIommu<'h> {
     fake: &'h FakeIommu<'h>,
     flaw: HardwareFlaw,
-    /// What [`HardwareFlaw::CompletesEarly`] has yet to execute.
+    /// The commands that [`HardwareFlaw::CompletesEarly`] has yet to execute.
     late: Mutex<Vec<Invalidation>>,
 }
 
@@ -39,9 +39,9 @@ impl<'h> PlantedIommu<'h> {
     }
 }
 
-// SAFETY: nothing is behind it that reaches memory.
+// SAFETY: no memory is behind it.
 unsafe impl Iommu for PlantedIommu<'_> {
-    /// `None` for what is said to be done.
+    /// `None` for commands that are reported as done.
     type Ticket = Option<Ticket>;
 
     fn capabilities(&self) -> Capabilities {

@@ -7,19 +7,19 @@ use portcullis::{NoMemory, PhysAddr, Platform};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What is wrong.
+/// The flaw.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostFlaw {
     None,
-    /// Never makes an entry visible to a walker that does not snoop.
+    /// Never makes an entry visible to a page walker that does not snoop.
     ForgetsToFlush,
-    /// Makes only those visible that were written, and not those that were cleared.
+    /// Makes only written entries visible, and not cleared ones.
     ForgetsToFlushWhatIsCleared,
-    /// Of several entries makes those of the first cache line visible.
+    /// Makes only the entries of the first cache line visible.
     FlushesOneLine,
-    /// Moves a cursor to its next chunk, and says that it has not: the chunk goes to another stream as well.
+    /// Moves a cursor to its next chunk, but reports a failure: another stream gets the chunk as well.
     ForgetsACursor,
-    /// Ends the round of a mapping that was cleared at the next map, where that should wait for the invalidation.
+    /// Spends the first page of a cleared mapping at the next map, before the invalidation.
     SpendsWhatIsCleared,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum HostFlaw {
 pub(crate) struct PlantedHost<'h> {
     fake: &'h FakeHost,
     flaw: HostFlaw,
-    /// The first entry of the mapping that was written last; null, or a place in a table that has not gone back.
+    /// The first entry of the mapping that was written last; null, or in a table that has not been given back.
     written: AtomicPtr<Entry>,
 }
 
@@ -37,12 +37,13 @@ impl<'h> PlantedHost<'h> {
     }
 }
 
-/// The first entry of a mapping in a chunk, while that is cleared; and what changes in it as its round ends.
+/// Set in the first entry of a mapping in a chunk while the mapping is cleared.
 const CLEARED: u64 = 1 << 9;
+/// The bits of that entry that change when its page is spent.
 const END: u64 = CLEARED | 1 << 10;
 
-// SAFETY: forwards to the fake, which keeps the promises. With a flaw it breaks one, to be found out; the fakes panic where
-// memory would suffer.
+// SAFETY: forwards to the fake, which keeps the promises. With a flaw it breaks one on purpose, so that the checker
+// finds out. The fakes panic before memory is harmed.
 unsafe impl Platform for PlantedHost<'_> {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
     type CpuWords = WordLines;
@@ -87,7 +88,7 @@ unsafe impl Platform for PlantedHost<'_> {
             HostFlaw::SpendsWhatIsCleared if is_written => {
                 self.written.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
             }
-            // A page is new, and not cleared, where all of it is flushed.
+            // A flush of a whole table page is that of a new page, and not of a cleared one.
             HostFlaw::ForgetsToFlushWhatIsCleared if !is_written && entries.len() < ENTRIES => return,
             HostFlaw::FlushesOneLine if entries.len() < ENTRIES => {
                 return self.fake.table_barrier(&entries[..1], coherent);
@@ -102,7 +103,7 @@ unsafe impl Platform for PlantedHost<'_> {
     }
 
     fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
-        // SAFETY: see `written`; a script that has this flaw is too short for tables to go back.
+        // SAFETY: see `written`; a script with this flaw is too short for tables to be given back.
         if let Some(first) = unsafe { self.written.load(Ordering::Relaxed).as_ref() }
             && first.load_bits() & CLEARED != 0
         {

@@ -1,5 +1,5 @@
-//! The checker can fail: one flaw is planted in a copy of everything that is right, and the checker must name the rule that
-//! it breaks; without the flaw the same scripts pass.
+//! The checker can fail: one flaw is planted in a copy of a correct part, and the checker must name the rule that it
+//! breaks. Without the flaw, the same scripts pass.
 
 mod design;
 mod hardware;
@@ -16,7 +16,7 @@ use portcullis::{Access, PAGE_SIZE, PhysAddr, Rule, Segment};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-/// Scripts that every case is run on. Each flaw is found in one of them.
+/// Number of scripts that every case runs. One of them finds each flaw.
 const SCRIPTS: usize = 64;
 
 const MACHINE: Machine = Machine {
@@ -35,18 +35,18 @@ fn on_design<const FLAW: u8>(bench: &Bench<'_>, script: &[Operation]) -> Result<
     check::<Planted<FLAW>, _, _>(bench, bench.host, bench.hardware, script)
 }
 
-/// The same design without a flaw, on hardware with one.
+/// The same design without a flaw, on flawed hardware.
 fn on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
     let iommu = PlantedIommu::new(bench.hardware, flaw);
     check::<Planted<{ DesignFlaw::NONE }>, _, _>(bench, bench.host, &iommu, script)
 }
 
-/// `portcullis` on hardware with a flaw.
+/// `portcullis` on flawed hardware.
 fn portcullis_on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
     check::<Portcullis, _, _>(bench, bench.host, &PlantedIommu::new(bench.hardware, flaw), script)
 }
 
-/// `portcullis` on a host with a flaw.
+/// `portcullis` on a flawed host.
 fn portcullis_on_host(flaw: HostFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
     check::<Portcullis, _, _>(bench, &PlantedHost::new(bench.host, flaw), bench.hardware, script)
 }
@@ -58,7 +58,7 @@ fn first_violation(machine: &Machine, protection: Protection, plant: Plant) -> O
     (0..SCRIPTS).find_map(|_| on_bench(machine, protection, |bench| plant(bench, &next_script()).err()))
 }
 
-/// `solaris` on hardware with a flaw: it has no wait but that of a map.
+/// `solaris` on flawed hardware: only its maps wait.
 fn solaris_on_hardware(flaw: HardwareFlaw, bench: &Bench<'_>, script: &[Operation]) -> Result<Tally, Violation> {
     check::<Solaris, _, _>(bench, bench.host, &PlantedIommu::new(bench.hardware, flaw), script)
 }
@@ -68,7 +68,7 @@ fn finds(rule: Rule, machine: &Machine, protection: Protection, plant: Plant) {
     finds_beside(on_design::<{ DesignFlaw::NONE }>, rule, machine, protection, plant);
 }
 
-/// The same of a flaw in something else.
+/// Like [`finds`], for a flaw of hardware or host: `without` has none.
 fn finds_beside(without: Plant, rule: Rule, machine: &Machine, protection: Protection, plant: Plant) {
     assert_eq!(first_violation(machine, protection, without), None, "without the flaw");
     match first_violation(machine, protection, plant) {
@@ -98,7 +98,7 @@ fn s1_a_unit_that_says_that_it_snoops() {
     finds_beside(without, Rule::Reach, &Machine { coherent: false, ..MACHINE }, Strict, plant);
 }
 
-/// Single pages, as many as lie in three cache lines of their table, and then what `unmap` does.
+/// Single pages that fill three cache lines of their table, and then the steps of `unmap`.
 fn pages_and(unmap: &[Operation]) -> Vec<Operation> {
     let pages = (0..PAGES).map(|page| Operation::Map(Buffer::page(100 + 2 * page as u64)));
     pages.chain(unmap.iter().cloned()).collect()
@@ -106,7 +106,8 @@ fn pages_and(unmap: &[Operation]) -> Vec<Operation> {
 
 const PAGES: usize = 24;
 
-/// Of a mapping by itself, of a batch, of those that wait for a flush: what is cleared and not flushed is still reached.
+/// Entries that were cleared and not flushed are still reached: of a single mapping, of a batch, and of unmaps that
+/// wait for a flush.
 #[test]
 fn s2_a_host_that_does_not_flush_what_is_cleared() {
     let machine = Machine { coherent: false, ..MACHINE };
@@ -129,18 +130,19 @@ fn s2_a_host_that_does_not_flush_what_is_cleared() {
         Strict,
         |bench, _| single(CLEARED, bench),
     );
-    // Deferred, the device may still use what it has cached; but the walker is to see the page gone.
+    // Under deferred protection, the device may still use cached translations, but the page walker must see the entry
+    // cleared.
     for (protection, rule) in [(Strict, Rule::Strict), (Deferred, Rule::Reach)] {
         let without: Plant = |bench, _| batch(HostFlaw::None, bench);
         finds_beside(without, rule, &machine, protection, |bench, _| batch(CLEARED, bench));
-        // What is unmapped lies in two cache lines.
+        // The unmapped entries lie in two cache lines.
         finds_beside(without, rule, &machine, protection, |bench, _| batch(HostFlaw::FlushesOneLine, bench));
     }
     let without: Plant = |bench, _| run(HostFlaw::None, bench);
     finds_beside(without, Rule::Reach, &machine, Deferred, |bench, _| run(CLEARED, bench));
 }
 
-/// What a map has written and not flushed is not reached.
+/// Entries that a map has written and not flushed are not reached.
 #[test]
 fn s1_a_host_that_flushes_one_line_of_a_mapping() {
     fn long(flaw: HostFlaw, bench: &Bench<'_>) -> Result<Tally, Violation> {
@@ -203,12 +205,13 @@ fn s3_reuse_before_the_commit() {
 
 #[test]
 fn s3_reuse_after_a_flush_announced_too_early() {
-    // More unmaps than the queue takes, with no time passing: the first sign of the early flush is an address again.
+    // More unmaps than the queue takes, with no time passing: the first symptom of the early flush is an address that
+    // is handed out again.
     let plant: Plant = |bench, _| on_hardware(HardwareFlaw::CompletesEarly, bench, &[Operation::Burst(260)]);
     finds(Rule::Reuse, &MACHINE, Deferred, plant);
 }
 
-/// One stream gives the pages of a chunk, and another is given the chunk.
+/// One stream takes pages from a chunk, and another stream is given the same chunk.
 #[test]
 fn s3_reuse_of_a_chunk_before_it_is_left() {
     let without: Plant = |bench, script| portcullis_on_host(HostFlaw::None, bench, script);
@@ -218,11 +221,11 @@ fn s3_reuse_of_a_chunk_before_it_is_left() {
     }
 }
 
-/// The map finds all of the table spent, for what the batch has unmapped was counted before the wait.
+/// The map finds the whole table spent, because the pages that the batch has unmapped were counted before the wait.
 #[test]
 fn s3_reuse_of_pages_that_are_spent_before_the_wait() {
     fn script() -> [Operation; 2] {
-        // Two of them have no place in one table.
+        // Two of these buffers do not fit in one table.
         let buffer = |pfn| {
             let segments = vec![Segment { phys: PhysAddr::from_pfn(pfn), len: 300 * PAGE_SIZE }];
             Buffer { segments, access: Access::DeviceWrites }
@@ -235,7 +238,7 @@ fn s3_reuse_of_pages_that_are_spent_before_the_wait() {
     finds_beside(without, Rule::Reuse, &MACHINE, Strict, plant);
 }
 
-/// A map that does not invalidate what it was given hands out an address that leads elsewhere.
+/// A map that does not invalidate its new address returns an address that leads elsewhere.
 #[test]
 fn s3_reuse_by_a_map_that_does_not_invalidate() {
     let without: Plant = |bench, script| solaris_on_hardware(HardwareFlaw::None, bench, script);
@@ -278,7 +281,7 @@ fn s9_a_reserved_page() {
 
 #[test]
 fn s10_a_domain_that_stays_open() {
-    // A mapping that the hardware has cached: without one its next walk is what fails, in the fake.
+    // A mapping that the hardware has cached. Otherwise its next walk fails, in the fake.
     finds(Rule::Teardown, &MACHINE, Strict, |bench, _| {
         on_hardware(HardwareFlaw::NeverCloses, bench, &[Operation::Map(Buffer::page(7))])
     });

@@ -1,4 +1,4 @@
-//! Table pages that `portcullis` gives back to the host: the hardware must have lost its way to them.
+//! Table pages that `portcullis` gives back to the host: the hardware must have lost all pointers to them.
 
 use super::hardware::{HardwareFlaw, PlantedIommu};
 use crate::raw_face::RawFace;
@@ -12,10 +12,10 @@ use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, SourceId
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const DEVICE: SourceId = SourceId(0x0028);
-/// The longest mappings that have their place in chunks: each has a table of its own.
+/// The longest mappings that are placed in chunks: each has its own table.
 const LEN: u64 = CHUNKED_PAGES_MAX * PAGE_SIZE;
 
-/// Has tables given back, and the device try all addresses again. Returns what the walk died of, if it did.
+/// Has tables given back, and then the device tries all addresses again. Returns the panic of the walk, if any.
 fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
     let host = FakeHost::default();
     let hardware = FakeIommu::new(&host);
@@ -23,7 +23,7 @@ fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
     let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let map = |number| domain.raw_map(PhysAddr::from_pfn((1 + number) * 512), LEN, Access::DeviceWrites).expect("room");
-    // The stream has not left the table of the last.
+    // The stream still uses the table of the last mapping.
     let mapped: Vec<Iova> = (0..=2 * TABLE_RESERVE as u64).map(map).collect();
     let reach = |iova: &Iova| hardware.access(DEVICE, *iova, Rights::WRITE);
     assert!(mapped.iter().all(|iova| reach(iova).is_some()));
@@ -33,7 +33,7 @@ fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
         host.advance_us(TABLE_IDLE_US);
         domain.tick().expect("the hardware answers");
     }
-    assert_eq!(host.frames_lent(), before - TABLE_RESERVE, "what is beyond the reserve has gone");
+    assert_eq!(host.frames_lent(), before - TABLE_RESERVE, "the tables beyond the reserve were given back");
     let freed_too_early = host.take_freed_while_walked();
     let walked = catch_unwind(AssertUnwindSafe(|| mapped.iter().filter_map(reach).count()));
     assert_eq!(freed_too_early.is_some(), walked.is_err(), "the host knows what the walk finds");
@@ -45,7 +45,7 @@ fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
             None
         }
         Err(panic) => {
-            // Its hardware is in no state to let it go.
+            // Its hardware is in no state to close it.
             std::mem::forget(domain);
             let text = panic.downcast_ref::<&str>().map(ToString::to_string);
             Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Typed buffers of which parts are bounced: who may use them, and when they are copied to.
+//! Typed buffers with bounced parts: who may use them, and when they are copied to.
 
 use super::{Bench, Buffer, PAGE, SECRET};
 use portcullis::designs::DesignId;
@@ -6,8 +6,8 @@ use portcullis::domain::{Mapping, RingConfig, UnmapFailure};
 use portcullis::{Access, MapOptions, Protection, SubPage, UnmapError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A buffer with bounced parts is not what the device sees, and its unmap writes to it. So it is not used while it is mapped, in either
-/// face. Whole pages are the device's own.
+/// The device does not see a buffer with bounced parts, and the unmap writes to the buffer. Such a buffer must not be
+/// used while it is mapped, through the typed or the raw interface. Whole pages are mapped directly.
 #[test]
 fn what_is_bounced_is_not_shared() {
     let shows = |mapping: &Mapping<Buffer>| {
@@ -28,7 +28,7 @@ fn what_is_bounced_is_not_shared() {
         for mapping in [&mapped, &with, &descriptor.mappings()[0]] {
             assert_eq!(shows(mapping), is_shared, "{sub_page}: {len}");
         }
-        // Refused where it would be of no use.
+        // A shared mapping that could not be used is refused.
         let shared = domain.map_shared(Buffer::new(1, 0, len), Access::DeviceWrites);
         assert_eq!(shared.is_ok(), is_shared, "{sub_page}: {len}");
         if let Ok(mapping) = shared {
@@ -43,8 +43,9 @@ fn what_is_bounced_is_not_shared() {
     }
 }
 
-/// The raw face may unmap a typed mapping early, and then another has its address: what is unmapped there is not the first any more, and a
-/// copy to the first buffer may still be under way. It is lost; nothing that its owner can reach is written.
+/// The raw interface may unmap a typed mapping early, and another mapping may then get its address. An unmap of the
+/// first mapping would take the second, and a copy to the first buffer may still be under way. The buffer is lost, and
+/// no memory that its owner can reach is written.
 #[test]
 fn a_buffer_that_was_unmapped_early_never_comes_back() {
     for batched in [false, true] {
@@ -57,7 +58,7 @@ fn a_buffer_that_was_unmapped_early_never_comes_back() {
         let unmap = |mapping| match batched {
             true => {
                 let mut batch = domain.batch();
-                let refused = batch.unmap(mapping).expect_err("not its own pages");
+                let refused = batch.unmap(mapping).expect_err("not the mapping of this buffer");
                 assert!(batch.commit().unwrap().is_empty());
                 refused
             }
@@ -70,7 +71,7 @@ fn a_buffer_that_was_unmapped_early_never_comes_back() {
             let range = mapping.range();
             let refused = unmap(mapping);
             assert_eq!(refused.error, UnmapError::NotMapped(range.start()));
-            // It stays lent for good, for no domain can take it back.
+            // It stays lent for good, because no domain can take it back.
             std::mem::forget(refused.value);
         }
         assert_eq!((domain.usage().live_ranges, domain.usage().bounce_pages), (0, 0));
