@@ -34,18 +34,14 @@ pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
     })
 }
 
-<<<<<<< HEAD
-/// The maps of the raw interface, as safe functions: for domains whose IOMMU has no memory behind it, as over the
-/// fakes.
-=======
-/// Whether a buffer there is mapped at once, where either way may be taken. The lowest bit tells other faces apart, and steps of
-/// large buffers leave some of the others zero, so that many of them count.
+/// Whether a buffer at `phys` is mapped at once where both ways are possible. Bit 0 of its page number selects the
+/// interface, and large buffers leave some of the other bits zero, so many bits count.
 pub(crate) fn is_at_once(phys: PhysAddr) -> bool {
     (phys.pfn() >> 1).count_ones() % 2 == 0
 }
 
-/// The maps of the raw face, as safe functions: for domains with no memory behind their IOMMU, as those over the fakes are.
->>>>>>> h7b
+/// The maps of the raw interface, as safe functions: for domains whose IOMMU has no memory behind it, as over the
+/// fakes.
 pub trait RawFace {
     /// [`Domain::map_request`], as a safe function.
     ///
@@ -62,10 +58,8 @@ pub trait RawFace {
     /// If memory is lost.
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
 
-<<<<<<< HEAD
-    /// [`Domain::map_raw_with`], as a safe function.
-=======
-    /// Maps by [`Domain::map_raw_at_once`], and by [`Domain::map_raw`] what that leaves to it, as the callers of the two do.
+    /// Maps through [`Domain::map_raw_at_once`], and through [`Domain::map_raw`] if that returns nothing, as callers
+    /// do.
     ///
     /// # Errors
     /// [`MapError`].
@@ -74,7 +68,7 @@ pub trait RawFace {
     /// If memory is lost.
     fn raw_map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
 
-    /// Maps by one of the two ways, by the number of the page: half of them each.
+    /// Maps in one of the two ways, half of the pages each, by the page number.
     ///
     /// # Errors
     /// [`MapError`].
@@ -85,8 +79,7 @@ pub trait RawFace {
         if is_at_once(phys) { self.raw_map_at_once(phys, len, access) } else { self.raw_map(phys, len, access) }
     }
 
-    /// See [`Domain::map_raw_with`].
->>>>>>> h7b
+    /// [`Domain::map_raw_with`], as a safe function.
     ///
     /// # Errors
     /// [`MapError`].

@@ -22,13 +22,8 @@ unsafe impl DmaBuffer for Owned {
 }
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
-<<<<<<< HEAD
     /// Maps `buffer`: half of the buffers through the typed interface, if the domain has one, and others of one segment
-    /// through the raw interface.
-=======
-    /// Maps `buffer`: half of them through the typed face, where there is one; others of one segment through the raw face, half of
-    /// them at once, where that can be.
->>>>>>> h7b
+    /// through the raw interface, half of these at once where that is possible.
     pub(super) fn map_by_face(&mut self, buffer: &Buffer, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let Buffer { segments, access } = buffer;
         let is_typed = segments[0].phys.pfn() % 2 == 1;
@@ -48,11 +43,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         }
         match segments[..] {
             [Segment { phys, len }] => {
-<<<<<<< HEAD
-                // SAFETY: the IOMMU of a test has no memory behind it.
-                let iova = unsafe { self.domain.map_raw(phys, len, *access) }?;
-                Ok(self.info.addressing.whole(IovaRange::covering(iova, len).expect("the mapping just made")))
-=======
                 // SAFETY: no memory is behind the IOMMU of a test.
                 let map = || unsafe { self.domain.map_raw(phys, len, *access) };
                 // SAFETY: as above.
@@ -60,7 +50,6 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                 let iova = if is_at_once(phys) { at_once() } else { None };
                 let iova = iova.map_or_else(map, Ok)?;
                 Ok(self.info.addressing.whole(IovaRange::covering(iova, len).expect("what was mapped")))
->>>>>>> h7b
             }
             _ => self.domain.raw_map_or_lose(request),
         }

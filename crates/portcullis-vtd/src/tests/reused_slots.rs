@@ -1,5 +1,5 @@
-//! The status of a command that is to be done at once is read when the ring is unlocked. By then another CPU may have gone
-//! round the ring, and the slot may be that of another submission.
+//! The status of a command that is to be done at once is read when the ring is unlocked. By then another CPU may have
+//! gone round the ring, and the slot may be that of another submission.
 
 use super::fake_unit::*;
 use super::host::{Host, at_next_unlock};
@@ -74,7 +74,8 @@ fn a_command_is_done_though_its_slot_is_in_use_again() {
     }
 }
 
-/// The unit refuses the command. Another CPU sees the error, and resumes the queue. Later submissions in the slot are done.
+/// The unit refuses the command. Another CPU sees the error, and resumes the queue. Later submissions in the slot are
+/// done.
 #[test]
 fn s11_a_refused_command_is_not_done_when_its_slot_is_in_use_again() {
     for turned in TURNED {
