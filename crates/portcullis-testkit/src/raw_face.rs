@@ -37,7 +37,7 @@ pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
 /// Whether a buffer at `phys` is mapped at once where both ways are possible. Bit 0 of its page number selects the
 /// interface, and large buffers leave some of the other bits zero, so many bits count.
 pub(crate) fn is_at_once(phys: PhysAddr) -> bool {
-    (phys.pfn() >> 1).count_ones() % 2 == 0
+    (phys.pfn() >> 1).count_ones().is_multiple_of(2)
 }
 
 /// The maps of the raw interface, as safe functions: for domains whose IOMMU has no memory behind it, as over the
