@@ -4,6 +4,7 @@ mod flushes;
 mod interrupts;
 mod ledger;
 mod memory;
+mod moved_callers;
 mod s11_late_flush;
 mod s4_tables_leave;
 mod table_sharing;
