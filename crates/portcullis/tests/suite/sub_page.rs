@@ -157,8 +157,8 @@ fn maps(domain: &DynDomain, memory: &Memory, offset: usize, len: usize, access: 
     domain.raw_map_at_once(memory.phys(offset), len as u64, access).map(Iova::as_u64)
 }
 
-/// The way that writes one entry and does nothing else is open only to domains that expose whole pages. This domain is of
-/// one type, so its mapper is reached.
+/// The way that writes one entry and does nothing else is open only to domains that expose whole pages. This domain is
+/// of one type, so its mapper is reached.
 #[test]
 fn a_page_is_mapped_at_once_where_it_is_exposed_and_nowhere_else() {
     for sub_page in [SubPage::Expose, SubPage::Refuse, SubPage::Bounce] {

@@ -55,8 +55,8 @@ impl<'h> Moving<'h> {
     }
 }
 
-// SAFETY: forwards to the fake, which keeps the promises. With the flaw it breaks one, to be found out; no memory is behind
-// the IOMMU.
+// SAFETY: forwards to the fake, which keeps the promises. With the flaw it breaks one, to be found out; no memory is
+// behind the IOMMU.
 unsafe impl Platform for Moving<'_> {
     type Lock<T: Send> = FakeLock<T>;
     type CpuWords = WordLines;
@@ -141,8 +141,8 @@ unsafe impl Platform for Moving<'_> {
     }
 }
 
-/// Runs scripts with callers that move as `moves` says. The rule that is broken first, with what was found, and how often
-/// callers were moved.
+/// Runs scripts with callers that move as `moves` says. The rule that is broken first, with what was found, and how
+/// often callers were moved.
 fn first_violation(moves: Moves, protection: Protection, scripts: u64) -> (Option<(Rule, String)>, usize) {
     let machine = Machine {
         address_bits: 32,
