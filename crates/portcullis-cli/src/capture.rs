@@ -19,6 +19,8 @@ KiB: 64 MiB hold about half a million events. Events that do not fit are lost; t
 warns.
 
 Limits:
+  - The mode of the host does not matter, strict or deferred: every design is priced for what the drivers map. AMD and
+    Arm hosts have the events of iommu: and dma:, too; leave intel_iommu out there.
   - dma:* events exist since Linux 6.12; without them a mapping has no device, no direction and no exact length.
   - intel_iommu:* are not used for the comparison, but --accesses needs them to line a device log up with the trace.
   - Devices that portcullis.ko protects make no iommu: events. Record the module's own events, -e portcullis, instead of

@@ -130,7 +130,7 @@ impl<'a> Planned<'a> {
         }
         let Item { machine, set, .. } = &plan.items[item];
         let clock = match plan.clock {
-            ClockMode::Model => "model clock: as fast as the machine can".to_owned(),
+            ClockMode::Model => "model clock: the work runs at full speed".to_owned(),
             ClockMode::Trace => "the trace's clock".to_owned(),
             ClockMode::Scale(factor) => format!("pauses × {}", exact(factor)),
         };

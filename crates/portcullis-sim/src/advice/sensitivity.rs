@@ -341,7 +341,10 @@ fn change(runs: &[Run], base: &Shares, now: &Shares) -> Option<String> {
             (Some(was), None) => {
                 Some(format!("{}{in_batches} would not lower the cost of strict protection", name(*was)))
             }
-            (Some(was), Some(is)) => Some(format!("{} would be better than {}{in_batches}", name(*is), name(*was))),
+            (Some(was), Some(is)) => {
+                let in_batches = in_batches.trim_start();
+                Some(format!("{in_batches} {} would be better than {}, which is the best now", name(*is), name(*was)))
+            }
         }
     })
 }
@@ -396,6 +399,9 @@ mod tests {
         let runs = [run(DesignId::Identity), run(DesignId::Portcullis)];
         let of = |now: [f64; 2]| change(&runs, &vec![0.8, 0.7], &now.to_vec());
         assert_eq!(of([0.8, 0.81]), None, "a tie");
-        assert_eq!(of([0.7, 0.8]).as_deref(), Some("`portcullis` would be better than `identity` without batches"));
+        assert_eq!(
+            of([0.7, 0.8]).as_deref(),
+            Some("without batches `portcullis` would be better than `identity`, which is the best now")
+        );
     }
 }
