@@ -37,7 +37,7 @@ fn found_4_a_hardware_parameter_that_is_set_twice() {
 #[test]
 fn found_4_sets_of_a_cache_that_are_not_whole() {
     let work = ["compare", "--workload", SMALL, "--designs", "none,stock"];
-    let expected = ["iotlb_ways=3", "`iotlb_ways` must be 0, or such that `iotlb_entries` is a multiple of it"];
+    let expected = ["iotlb_ways=3", "`iotlb_ways` must be 0 or a divisor of `iotlb_entries`"];
     for settings in [&["--set", "iotlb_ways=3"][..], &["--set", "iotlb_ways=3", "--set", "iotlb_entries=128"]] {
         refused(&[&work, settings].concat(), &expected);
     }

@@ -9,7 +9,7 @@ fn found_5_every_parameter_of_a_workload_is_explained() {
     let document = json(&["list", "workloads", "--json"]);
     let shown = printed(&["list", "workloads"]);
     let workloads = document["workloads"].as_array().expect("workloads");
-    assert_eq!(workloads.len(), 2);
+    assert_eq!(workloads.len(), 4);
     for workload in workloads {
         let string = |of: &Value, key: &str| of[key].as_str().unwrap_or_else(|| panic!("{key}: {of}")).to_owned();
         let id = string(workload, "id");
