@@ -26,7 +26,10 @@ fn keys(value: &Value) -> Vec<&str> {
 fn it_has_the_keys_of_every_machine() {
     let listed = json(&["list", "machines", "--json"]);
     for machine in listed["machines"].as_array().expect("machines") {
-        assert_eq!(keys(machine), keys(document()));
+        // What is behind the IOMMU of a simulated server is not measured here.
+        let mut machine_keys = keys(machine);
+        machine_keys.retain(|key| *key != "server");
+        assert_eq!(machine_keys, keys(document()));
         assert_eq!(keys(&machine["costs"]), keys(&document()["costs"]));
     }
     assert_eq!(document()["id"], "this-host");
@@ -153,5 +156,5 @@ fn what_is_no_document_is_refused() {
     refused(&written("no-ending", "[1]"), &["invalid"]);
     let output = portcullis(&["compare", "--machine", "nowhere"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("no machine `nowhere`; there are: r210-cx3, cascadelake-cx5"));
+    assert!(text(&output.stderr).contains("no machine `nowhere`; there are: r210-cx3, r210-bcm57810, cascadelake-cx5"));
 }
