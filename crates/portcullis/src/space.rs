@@ -462,10 +462,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         Pending(ticket): Pending<I::Ticket>,
         commands: &[Invalidation],
     ) -> Result<Proof, QueueError> {
-        match ticket.transpose() {
-            Some(ticket) => self.await_shared(ticket).unwrap_or_else(|| self.invalidate(commands)),
-            None => self.invalidate_shared(commands),
-        }
+        let ticket = ticket.transpose().unwrap_or_else(|| self.iommu.submit_shared(commands));
+        self.await_shared(ticket).unwrap_or_else(|| self.invalidate(commands))
     }
 
     /// Waits for a shared submission. `None` if it has failed, so that its commands have to be submitted again in a

@@ -16,9 +16,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// The largest number of bytes that the deepest path of map, unmap, commit and tick of [`FAST_DESIGN`] may take. The
-/// goal is 1024. An unmap takes more, raw or typed, because its fast path keeps its frame while the general path runs.
-pub(crate) const FAST_BYTES_MAX: u64 = 1280;
+/// The largest number of bytes that the deepest path of map, unmap, commit and tick of [`FAST_DESIGN`] may take.
+pub(crate) const FAST_BYTES_MAX: u64 = 1024;
 /// The largest number of bytes for all other operations.
 pub(crate) const BYTES_MAX: u64 = 2048;
 /// The design with the smaller limit.

@@ -22,7 +22,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         &self,
         range: IovaRange,
         Unspent { pending, mark }: Unspent<I>,
-    ) -> Result<Committed, CommitError> {
+    ) -> Result<Committed, RawUnmapError> {
         let space = &self.base.space;
         let platform = space.platform();
         let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;

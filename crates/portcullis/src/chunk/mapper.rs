@@ -227,15 +227,13 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
 
     /// Unmaps the mapping at `range`: by one command if it lies in a chunk, otherwise in the general way. With `ONE`,
     /// the range is one page. The hardware has page-selective commands.
-    // A result is taken apart here, so that the usual one is known to the caller without memory.
-    #[allow(clippy::needless_question_mark, reason = "see above")]
     #[inline(always)]
     pub(super) fn unmap_by_command<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut left = None;
         match (self.clear_invalidate_spend::<ONE>(range, &mut left), left) {
             (Some(proof), _) => Ok(Committed::Lost(proof)),
-            (None, Some(unspent)) => self.await_and_spend(range, unspent).map_err(RawUnmapError::Commit),
-            (None, None) => Ok(self.unmap_general::<ONE>(range)?),
+            (None, Some(unspent)) => self.await_and_spend(range, unspent),
+            (None, None) => self.unmap_general::<ONE>(range),
         }
     }
 
@@ -479,7 +477,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         Ok(())
     }
 
-    #[allow(clippy::needless_question_mark, reason = "see `unmap_by_command`")]
     #[inline(always)]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         // The path for one page does not call `chunks_of`: if the page is not in the upper half, `Chunks::entries` is
@@ -488,11 +485,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
             return self.unmap_apart(range);
         }
         self.base.space.platform().probe(Step::Enter(Phase::Other));
-        if self.is_one_command() {
-            self.unmap_by_command::<true>(range)
-        } else {
-            Ok(self.unmap_general::<true>(range)?)
-        }
+        if self.is_one_command() { self.unmap_by_command::<true>(range) } else { self.unmap_general::<true>(range) }
     }
 
     #[inline(always)]
