@@ -209,8 +209,8 @@ impl ServerWork {
     /// The packets or requests that are counted and come before the measurement.
     pub(super) fn unmeasured(&self) -> u64 {
         // The clients of Netperf count those of the last run only.
-        let earlier = if self.workload.has_runs() { 0 } else { self.earlier_runs * self.earlier_packets };
-        u64::from(earlier) + self.warm_up
+        let earlier = u64::from(self.earlier_runs) * u64::from(self.earlier_packets);
+        if self.workload.has_runs() { self.warm_up } else { earlier + self.warm_up }
     }
 
     /// The buffers that an entry of a transmit ring may have.
