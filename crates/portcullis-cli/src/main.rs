@@ -18,6 +18,7 @@ mod machine;
 mod machine_file;
 mod plan;
 mod replacement;
+mod shards;
 mod show;
 mod simulate;
 mod table;

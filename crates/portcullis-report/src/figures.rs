@@ -88,7 +88,7 @@ fn held_table(points: &[&Point]) -> Markup {
                 tr {
                     th.word scope="row" { (point.point) }
                     (cell(point.published, number))
-                    (cell(Some(point.ours), number))
+                    (cell(point.ours, number))
                     td { @match point.tolerance { Some(tolerance) => (expected(tolerance)), None => "–" } }
                     td { @match point.within { Some(true) => "yes", Some(false) => { strong { "no" } }, None => "–" } }
                 }
