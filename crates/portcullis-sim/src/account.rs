@@ -21,6 +21,7 @@ pub struct Account {
     searching: u64,
     maps: u64,
     unmaps: u64,
+    queued: u64,
     free_lists: FreeLists,
     place: Place,
 }
@@ -86,6 +87,11 @@ impl Account {
         (self.unmaps, self.place.side) = (self.unmaps + 1, 0);
     }
 
+    /// An unmap is put into a flush queue.
+    pub(crate) fn queue(&mut self) {
+        self.queued += 1;
+    }
+
     /// An address is taken from a list or put on it, or is taken from the tree or put back there.
     pub(crate) fn free_lists(&mut self) -> &mut FreeLists {
         &mut self.free_lists
@@ -149,6 +155,7 @@ impl Account {
         self.search_steps = with(self.search_steps, other.search_steps);
         self.maps = with(self.maps, other.maps);
         self.unmaps = with(self.unmaps, other.unmaps);
+        self.queued = with(self.queued, other.queued);
     }
 
     /// Cycles charged in all phases, including spins.
@@ -174,6 +181,11 @@ impl Account {
     /// Number of unmaps.
     pub fn unmaps(&self) -> u64 {
         self.unmaps
+    }
+
+    /// Number of unmaps that were put into a flush queue.
+    pub fn queued(&self) -> u64 {
+        self.queued
     }
 
     /// The lists of free addresses.

@@ -443,6 +443,7 @@ impl Engine {
             Step::TreeSearch { nodes } => state.account.borrow_mut().search(nodes),
             Step::Map | Step::ChunkMap => state.account.borrow_mut().map(),
             Step::Unmap | Step::ChunkUnmap => state.account.borrow_mut().unmap(),
+            Step::FlushQueuePush => state.account.borrow_mut().queue(),
             Step::ListPop => state.account.borrow_mut().free_lists().allocated(true),
             Step::TreeInsert => state.account.borrow_mut().free_lists().allocated(false),
             Step::ListPush => state.account.borrow_mut().free_lists().freed(true),

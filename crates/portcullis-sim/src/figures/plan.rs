@@ -162,3 +162,46 @@ impl Outcome {
         matches!(piece, Piece::Figure(_)) == matches!(self, Self::Figure { .. })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(ids: &[&str]) -> Plan {
+        Plan::new(ids.iter().flat_map(|id| Figure::by_id(id).expect("a figure")).collect(), false)
+    }
+
+    #[test]
+    fn equal_runs_are_made_once() {
+        let pieces = |ids: &[&str]| plan(ids).pieces().len();
+        assert_eq!(pieces(&["eiovar-fig4", "eiovar-fig5", "eiovar-fig6"]), pieces(&["eiovar-fig4"]));
+        assert_eq!(pieces(&["eiovar-fig10", "eiovar-table2"]), pieces(&["eiovar-fig10"]));
+        assert_eq!(pieces(&["eiovar-fig3"]) + pieces(&["eiovar-fig9"]), pieces(&["eiovar-fig3", "eiovar-fig9"]));
+        assert_eq!((pieces(&["eiovar-fig9"]), pieces(&["ceiling", "eiovar-fig9"])), (3, 4));
+    }
+
+    /// Every figure of the laboratory can be drawn when none of its runs could be made: nothing is within its class.
+    #[test]
+    fn without_runs_no_number_is_within_its_class() {
+        let plan = plan(Figure::GROUPS);
+        let outcomes = vec![Outcome::Refused("no reason".to_owned()); plan.pieces().len()];
+        for (figure, made) in plan.figures().iter().zip(plan.draw(&outcomes)) {
+            assert!(!made.points.is_empty() && made.findings.iter().all(|it| it.ends_with(": no reason")));
+            for point in made.points {
+                assert!(point.class.is_some() && point.id == figure.id, "{point:?}");
+                assert_ne!(point.within, Some(true), "{point:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_made_is_a_result() {
+        let mut plan = plan(&["eiovar-fig3"]);
+        let Piece::Run(run) = &mut plan.pieces[0] else { panic!("a run") };
+        run.workload = "netperf-nothing".to_owned();
+        let mut names = Vec::new();
+        let outcomes = plan.make(&[0], &|_| unreachable!(), &mut |runs, name| names.push((runs, name.to_owned())));
+        assert!(matches!(&outcomes.expect("results")[..], [Outcome::Refused(reason)] if reason.contains("`netperf-")));
+        assert_eq!(names, [(1, "r210-cx3 netperf-nothing stock strict".to_owned())]);
+    }
+}
