@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::shards::Share;
+use crate::share::Share;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::{Protection, SubPage};
 #[cfg(target_os = "linux")]

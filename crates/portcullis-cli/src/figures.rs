@@ -75,7 +75,7 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
     }
     let page = arguments.html.as_deref().map(|path| Target::new(path, &arguments.merge)).transpose()?;
     let merged = if arguments.merge.is_empty() {
-        let plan = Plan::new(wanted(&arguments.ids)?, arguments.full);
+        let plan = plan(&arguments.ids, arguments.full)?;
         if let Some(share) = arguments.shard {
             let outcomes = make(&plan, &share.of(plan.pieces().len()))?;
             return shards::print(out, &arguments.ids, &plan, share, outcomes);
@@ -83,7 +83,7 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
         let outcomes = make(&plan, &(0..plan.pieces().len()).collect::<Vec<_>>())?;
         Merged { figures: arguments.ids.clone(), plan, outcomes }
     } else {
-        shards::merge(&arguments.merge)?
+        shards::merge(&arguments.merge, plan)?
     };
     let Merged { figures, plan, outcomes } = merged;
     let made = plan.draw(&outcomes);
@@ -125,7 +125,7 @@ fn command(figures: Vec<String>, is_full: bool, arguments: &FiguresArguments) ->
 }
 
 /// The figures of these ids, each once. Without ids, all figures.
-pub(crate) fn wanted(ids: &[String]) -> Result<Vec<&'static Figure>, Failure> {
+fn wanted(ids: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     if ids.is_empty() {
         return Ok(Figure::all().collect());
     }
@@ -143,6 +143,10 @@ pub(crate) fn wanted(ids: &[String]) -> Result<Vec<&'static Figure>, Failure> {
         }
     }
     Ok(wanted)
+}
+
+fn plan(ids: &[String], is_full: bool) -> Result<Plan, Failure> {
+    Ok(Plan::new(wanted(ids)?, is_full))
 }
 
 /// Makes some of the pieces of a plan.

@@ -19,6 +19,7 @@ mod machine_file;
 mod plan;
 mod replacement;
 mod shards;
+mod share;
 mod show;
 mod simulate;
 mod table;

@@ -4,7 +4,7 @@
 //! a run with its result. What does not fit together is refused.
 
 use crate::Failure;
-use crate::figures::wanted;
+use crate::share::Share;
 use portcullis_sim::figures::{Outcome, Piece, Plan};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,13 +14,6 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 const SCHEMA: &str = "portcullis.figures-shard/1";
-
-/// The share `number` of `count` equal ones, from 1 on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Share {
-    number: usize,
-    count: usize,
-}
 
 /// The first line of a shard.
 #[derive(Serialize, Deserialize)]
@@ -49,34 +42,6 @@ pub(crate) struct Merged {
     pub(crate) figures: Vec<String>,
     pub(crate) plan: Plan,
     pub(crate) outcomes: Vec<Outcome>,
-}
-
-impl Share {
-    /// Reads `number/count`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (number, count) = text.split_once('/')?;
-        let (number, count) = (number.parse().ok()?, count.parse().ok()?);
-        Some(Self { number, count }).filter(Self::is_sound)
-    }
-
-    fn is_sound(&self) -> bool {
-        (1..=self.count).contains(&self.number)
-    }
-
-    /// The runs of this share, of so many.
-    pub(crate) fn of(self, runs: usize) -> Vec<usize> {
-        (0..runs).filter(|run| self.has(*run)).collect()
-    }
-
-    fn has(self, run: usize) -> bool {
-        run % self.count == self.number - 1
-    }
-}
-
-impl Display for Share {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.number, self.count)
-    }
 }
 
 /// Prints a share of the runs: `places` of the plan, with their outcomes.
@@ -123,8 +88,11 @@ struct Shard<'p> {
     lines: Vec<Line>,
 }
 
-/// Joins shards to a whole.
-pub(crate) fn merge(paths: &[PathBuf]) -> Result<Merged, Failure> {
+/// Joins shards to a whole. `plan` makes the plan of figures by their ids, of long runs or not.
+pub(crate) fn merge(
+    paths: &[PathBuf],
+    plan: impl FnOnce(&[String], bool) -> Result<Plan, Failure>,
+) -> Result<Merged, Failure> {
     let build = build().map_err(Failure::input)?;
     let shards = paths.iter().map(|path| Shard::read(path, &build)).collect::<Result<Vec<_>, _>>()?;
     let first = &shards[0];
@@ -147,7 +115,7 @@ pub(crate) fn merge(paths: &[PathBuf]) -> Result<Merged, Failure> {
             (Some(_), None) => {}
         }
     }
-    let plan = Plan::new(wanted(figures)?, *full);
+    let plan = plan(figures, *full)?;
     let mut outcomes: Vec<Option<Outcome>> = plan.pieces().iter().map(|_| None).collect();
     let figures = figures.clone();
     for shard in shards {
@@ -159,26 +127,25 @@ pub(crate) fn merge(paths: &[PathBuf]) -> Result<Merged, Failure> {
 
 impl<'p> Shard<'p> {
     fn read(path: &'p Path, build: &str) -> Result<Self, Failure> {
-        let refused = |line, reason: &dyn Display| refused(path, line, reason);
         let text = fs::read_to_string(path).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
         let header: Value = lines.next().and_then(|(_, line)| serde_json::from_str(line).ok()).unwrap_or_default();
         if header["schema"] != SCHEMA {
-            return Err(refused(1, &format_args!("expected the first line of a shard, with the schema {SCHEMA}")));
+            return Err(refused(path, 1, format_args!("expected the first line of a shard, with the schema {SCHEMA}")));
         }
         let version = env!("CARGO_PKG_VERSION");
         if header["version"] != version {
-            return Err(refused(1, &format_args!("made by version {}, and this is {version}", header["version"])));
+            return Err(refused(path, 1, format_args!("made by version {}, and this is {version}", header["version"])));
         }
         if header["build"] != build {
-            return Err(refused(1, &format_args!("made by another build of version {version}")));
+            return Err(refused(path, 1, format_args!("made by another build of version {version}")));
         }
-        let header: Header = serde_json::from_value(header).map_err(|error| refused(1, &error))?;
+        let header: Header = serde_json::from_value(header).map_err(|error| refused(path, 1, error))?;
         if !header.shard.is_sound() {
-            return Err(refused(1, &format_args!("there is no shard {}", header.shard)));
+            return Err(refused(path, 1, format_args!("there is no shard {}", header.shard)));
         }
         let line = |(number, line)| {
-            let error = |error| refused(number, &format_args!("expected a run in JSON, not cut off: {error}"));
+            let error = |error| refused(path, number, format_args!("expected a run in JSON, not cut off: {error}"));
             serde_json::from_str(line).map_err(error)
         };
         let lines = lines.map(line).collect::<Result<_, _>>()?;
@@ -186,7 +153,7 @@ impl<'p> Shard<'p> {
     }
 
     fn refused(&self, line: usize, reason: impl Display) -> Failure {
-        refused(self.path, line, &reason)
+        refused(self.path, line, reason)
     }
 
     /// Puts the results of this shard where they belong. It must have its runs, each once, and no others.
@@ -198,11 +165,10 @@ impl<'p> Shard<'p> {
         let path = self.path;
         for (number, Line { run, piece, result }) in (2..).zip(self.lines) {
             if !share.has(run) || plan.pieces().get(run) != Some(&piece) || !result.is_of(&piece) {
-                let reason = format_args!("expected a run of the shard {share} and its result");
-                return Err(refused(path, number, &reason));
+                return Err(refused(path, number, format_args!("expected a run of the shard {share} and its result")));
             }
             if outcomes[run].replace(result).is_some() {
-                return Err(refused(path, number, &format_args!("the run {run} is there twice")));
+                return Err(refused(path, number, format_args!("the run {run} is there twice")));
             }
         }
         match share.of(runs).into_iter().find(|run| outcomes[*run].is_none()) {
@@ -212,6 +178,6 @@ impl<'p> Shard<'p> {
     }
 }
 
-fn refused(path: &Path, line: usize, reason: &dyn Display) -> Failure {
+fn refused(path: &Path, line: usize, reason: impl Display) -> Failure {
     Failure::Input(format!("{}:{line}: {reason}", path.display()))
 }

@@ -253,13 +253,13 @@ mod tests {
 
     #[test]
     fn a_run_and_its_numbers_are_read_back_exactly() {
-        let run = run("netperf-stream", "eiovar:k=64");
+        let run = run("netperf-stream", "eiovar:k=512");
         let numbers = run.make().expect("a run");
         assert!(numbers.latency_us.is_nan() && numbers.search == 0.0, "{numbers:?}");
         // The steps of the cost book.
         assert_eq!((numbers.map.table, numbers.map.other, numbers.unmap.table), (588.0, 44.0, 438.0));
         assert!(numbers.unmap.invalidate > 2000.0 && numbers.unmap.other == 26.0, "{numbers:?}");
-        assert!(numbers.lists.satisfied > 0.9 && numbers.lists.longest <= 64.0, "{numbers:?}");
+        assert!(numbers.lists.satisfied > 0.99 && (1.0..=512.0).contains(&numbers.lists.longest), "{numbers:?}");
 
         let text = serde_json::to_string(&(&run, &numbers)).expect("JSON");
         let (run_again, numbers_again): (ServedRun, Numbers) = serde_json::from_str(&text).expect("what was written");
