@@ -29,7 +29,9 @@ fn section(one: &Figure, points: &[Point]) -> Result<Markup, ReportError> {
             h2 { (one.title) }
             p.quiet { (one.source) }
             @if one.no_such_hardware { p { strong { "No such hardware: " } "IOTLBs with prefetchers are hypothetical." } }
-            div.answer { ul { @for finding in &one.findings { li { (prose(finding)) } } } }
+            @if !one.findings.is_empty() {
+                div.answer { ul { @for finding in &one.findings { li { (prose(finding)) } } } }
+            }
             @for grid in &grids { (grid) }
             @if !held.is_empty() {
                 details {

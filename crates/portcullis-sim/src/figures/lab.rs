@@ -8,8 +8,6 @@ use portcullis::Protection;
 
 /// The seed of all runs.
 const SEED: u64 = 1;
-/// Earlier runs on the same addresses, unless a figure asks for another number.
-const AGES: u32 = 2;
 /// The machine of the ConnectX-3, which is that of most figures.
 pub(super) const CX3: &str = "r210-cx3";
 /// The machine of the BCM57810.
@@ -72,7 +70,7 @@ impl<'r> Lab<'r> {
             ring: None,
             batch: None,
             seed: SEED,
-            ages: AGES,
+            earlier_runs: None,
             length: self.length,
         }
     }

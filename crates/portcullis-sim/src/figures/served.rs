@@ -37,8 +37,8 @@ pub struct ServedRun {
     pub batch: Option<usize>,
     /// The seed.
     pub seed: u64,
-    /// Earlier runs on the same addresses.
-    pub ages: u32,
+    /// Runs since the card was opened. `None` stands for the default of the application.
+    pub earlier_runs: Option<u32>,
     /// How long it is.
     pub length: Length,
 }
@@ -246,7 +246,7 @@ mod tests {
             ring: None,
             batch: None,
             seed: 1,
-            ages: 0,
+            earlier_runs: Some(0),
             length: Length::Short,
         }
     }

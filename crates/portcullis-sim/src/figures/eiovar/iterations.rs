@@ -63,7 +63,7 @@ fn of_variant(lab: &Lab<'_>, variant: usize, protection: Protection) -> Vec<Numb
     let bar: Bar = at_most(name, design, protection);
     let run = |iteration| {
         let mut run = lab.stream(bar);
-        run.ages = iteration - 1;
+        run.earlier_runs = Some(iteration - 1);
         lab.of(&run)
     };
     iterations(lab.length).into_iter().map(run).collect()
