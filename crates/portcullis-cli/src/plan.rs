@@ -184,12 +184,29 @@ fn word(value: &Value) -> String {
 
 /// A machine, and what was changed about it.
 #[derive(Clone)]
-struct Variant {
-    machine: Machine,
+pub(crate) struct Variant {
+    pub(crate) machine: Machine,
     set: Settings,
 }
 
 impl Variant {
+    /// A machine with the `KEY=VALUE` of `--set`, each key once.
+    pub(crate) fn with(machine: Machine, settings: &[String]) -> Result<Self, Failure> {
+        let mut variant = Self { machine, set: Settings::new() };
+        for setting in settings {
+            let (key, value) = setting
+                .split_once('=')
+                .ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
+            if variant.set.contains_key(key) {
+                return Err(Failure::Input(format!(
+                    "--set {setting}: expected each parameter once, but `{key}` is set twice"
+                )));
+            }
+            variant.set(key, value)?;
+        }
+        Ok(variant)
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         self.machine.set(key, value).map_err(Failure::input)?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
@@ -212,17 +229,7 @@ fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> 
     if let Some(prefetching) = arguments.prefetch {
         machine.iommu.prefetcher = prefetching.prefetcher;
     }
-    let mut base = Variant { machine, set: Settings::new() };
-    for setting in &arguments.settings {
-        let (key, value) =
-            setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
-        if base.set.contains_key(key) {
-            return Err(Failure::Input(format!(
-                "--set {setting}: expected each parameter once, but `{key}` is set twice"
-            )));
-        }
-        base.set(key, value)?;
-    }
+    let base = Variant::with(machine, &arguments.settings)?;
     let before = Base { machine: base.machine.clone(), is_file };
     let mut variants = vec![base];
     for sweep in &arguments.sweeps {

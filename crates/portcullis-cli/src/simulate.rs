@@ -2,7 +2,7 @@
 
 use crate::arguments::{Costs, SimulateArguments};
 use crate::html::Origin;
-use crate::plan::progress_bar;
+use crate::plan::{Variant, progress_bar};
 use crate::show::show;
 use crate::table::{Column, Layout, number, side_by_side};
 use crate::{Failure, machine_file};
@@ -90,12 +90,8 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
 
 /// The machine with the settings of the command line.
 fn machine(arguments: &SimulateArguments) -> Result<Machine, Failure> {
-    let (mut machine, _) = machine_file::find(&arguments.machine)?;
-    for setting in &arguments.settings {
-        let (key, value) =
-            setting.split_once('=').ok_or_else(|| Failure::Input(format!("--set {setting}: expected KEY=VALUE")))?;
-        machine.set(key, value).map_err(Failure::input)?;
-    }
+    let (machine, _) = machine_file::find(&arguments.machine)?;
+    let mut machine = Variant::with(machine, &arguments.settings)?.machine;
     machine.check().map_err(Failure::input)?;
     if arguments.costs == Costs::Zero {
         machine.costs = machine.costs.free();

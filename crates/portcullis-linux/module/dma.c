@@ -188,8 +188,9 @@ static void unmap_sg(struct device *dev, struct scatterlist *list, int count, en
 	struct scatterlist *piece;
 	int i, error;
 
-	for_each_sg(list, piece, count, i)
-		trace_portcullis_unmap(dev, sg_dma_address(piece), sg_dma_len(piece), dir);
+	if (trace_portcullis_unmap_enabled())
+		for_each_sg(list, piece, count, i)
+			trace_portcullis_unmap(dev, sg_dma_address(piece), sg_dma_len(piece), dir);
 	error = pcr_unmap_list(device->space, start_of(list));
 	if (unlikely(error)) {
 		pc_was_not_unmapped(device, start_of(list), error);

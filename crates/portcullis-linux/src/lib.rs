@@ -24,8 +24,6 @@ mod memory;
 #[cfg(feature = "planted-no-invalidation")]
 #[allow(unsafe_code, reason = "a planted flaw, for a test")]
 mod planted;
-#[allow(unsafe_code, reason = "registers of hardware")]
-mod registers;
 #[allow(unsafe_code, reason = "called from C")]
 pub mod space;
 #[allow(unsafe_code, reason = "called from C")]

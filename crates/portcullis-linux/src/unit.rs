@@ -6,7 +6,6 @@ use crate::host::{DIRECT_MAP, Host};
 use crate::kernel::{pcs_buses, pcs_fault};
 use crate::log::{print, refused};
 use crate::memory::room;
-use crate::registers::Registers;
 use alloc::boxed::Box;
 use core::ffi::c_void;
 use core::ops::RangeInclusive;
@@ -16,10 +15,10 @@ use portcullis::{Iommu, SourceId};
 use portcullis_vtd::dmar::{Dmar, ScopeKind, Structure};
 use portcullis_vtd::spec::faults::FaultRequest;
 use portcullis_vtd::spec::registers::{GCMD, GSTS, global};
-use portcullis_vtd::{BringUpError, Mmio, RegisterTimeout, UnitConfig};
+use portcullis_vtd::{BringUpError, MappedRegisters, Mmio, RegisterTimeout, UnitConfig};
 
 /// The driver's unit.
-pub(crate) type VtdUnit = portcullis_vtd::Unit<Registers, Host>;
+pub(crate) type VtdUnit = portcullis_vtd::Unit<MappedRegisters, Host>;
 /// The handle that domains have of a unit. The unit outlives all of them.
 #[cfg(not(feature = "planted-no-invalidation"))]
 pub(crate) type SharedUnit = &'static VtdUnit;
@@ -29,7 +28,7 @@ pub(crate) type SharedUnit = crate::planted::Deaf<&'static VtdUnit>;
 /// A unit that is up.
 pub struct Unit {
     vtd: VtdUnit,
-    registers: Registers,
+    registers: MappedRegisters,
     /// The domain of devices that are not protected.
     pass_through: DomainId,
 }
@@ -170,7 +169,7 @@ pub unsafe extern "C" fn pcr_bring_up(
     // SAFETY: the caller keeps the contract.
     let sources = unsafe { core::slice::from_raw_parts(sources, count) };
     // SAFETY: the caller keeps the contract. The second handle is used only after the first is no longer in use.
-    let (driven, spare) = unsafe { (Registers::new(registers), Registers::new(registers)) };
+    let (driven, spare) = unsafe { (MappedRegisters::new(registers), MappedRegisters::new(registers)) };
     let room = match room::<Unit>() {
         Ok(room) => room,
         Err(_) => return ENOMEM,

@@ -37,7 +37,7 @@ pub use iotlb_log::{Eviction, IotlbLog};
 pub use mmio::{Clock, ModelMmio};
 pub use nic::{
     BusCounters, COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Frame, Moderation, Nic,
-    NicCounters, NicParameters, Output, PIECES_MAX, RingConfig, RingNumber,
+    NicCounters, NicParameters, Output, PIECES_MAX, RingConfig, RingNumber, entry_bytes,
 };
 pub use parameters::{ParameterError, Parameters};
 pub use prefetch::{PrefetcherError, PrefetcherSpec};

@@ -22,10 +22,7 @@ impl Subject {
 
     /// Every design of the library, in the order of [`DesignId::ALL`].
     pub fn listed() -> Vec<Self> {
-        macro_rules! all {
-            ($($design:ident),*) => { vec![$(Self::of::<designs::$design>()),*] };
-        }
-        for_each_design!(all)
+        DesignId::ALL.iter().map(|design| Self::from(*design)).collect()
     }
 
     /// The design's own description.
@@ -50,7 +47,9 @@ impl Subject {
 
 impl From<DesignId> for Subject {
     fn from(design: DesignId) -> Self {
-        let is_it = |subject: &Self| subject.info.id == design.info().id;
-        Self::listed().into_iter().find(is_it).expect("every design is in the list")
+        macro_rules! by_type {
+            ($($name:ident),*) => { match design { $(DesignId::$name => Self::of::<designs::$name>(),)* } };
+        }
+        for_each_design!(by_type)
     }
 }

@@ -27,10 +27,10 @@
 //! // Receive: fill a ring, and later take back what the device is done with, with one invalidation.
 //! let mut ring = Vec::new();
 //! let buffers = (0..32).map(|_| FakeBuffer::new(1));
-//! domain.map_batch(buffers, Access::DeviceWrites, |mapping| ring.push(mapping)).map_err(|refused| refused.error)?;
+//! domain.map_batch(buffers, Access::DeviceWrites, |mapping| ring.push(mapping))?;
 //! let mut batch = domain.batch();
 //! for mapping in ring.drain(..16) {
-//!     batch.unmap(mapping).map_err(|refused| refused.error)?;
+//!     batch.unmap(mapping)?;
 //! }
 //! let buffers = batch.commit()?; // the device cannot reach them any more
 //! assert_eq!((buffers.len(), iommu.take_commands().len()), (16, 1));

@@ -37,18 +37,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nic_writes = |iova: Iova| iommu.access(NIC, iova, Rights::WRITE);
 
     // One buffer. The mapping owns the buffer while it is mapped, so the driver cannot touch it.
-    let mapping = domain.map(Page::new(100), Access::DeviceWrites).map_err(|failure| failure.error())?;
+    let mapping = domain.map(Page::new(100), Access::DeviceWrites)?;
     let iova = mapping.iova();
     assert_eq!(nic_writes(iova), Some(PhysAddr::from_pfn(100)), "the device writes to its page");
-    let page = domain.unmap(mapping).map_err(|failure| failure.error())?;
+    let page = domain.unmap(mapping)?;
     assert_eq!(nic_writes(iova), None, "the device has lost the page, and the driver owns it again");
     println!("{page:?} was lent at {iova}");
 
     // Several buffers: one commit for all of them, and one wait.
     let mut batch = domain.batch();
     for number in 200..232 {
-        let mapping = domain.map(Page::new(number), Access::DeviceReads).map_err(|failure| failure.error())?;
-        batch.unmap(mapping).map_err(|refused| refused.error)?;
+        let mapping = domain.map(Page::new(number), Access::DeviceReads)?;
+        batch.unmap(mapping)?;
     }
     let pages = batch.commit()?;
     println!("{} pages came back together", pages.len());

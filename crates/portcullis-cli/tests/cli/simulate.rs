@@ -72,6 +72,8 @@ fn what_does_not_fit_together_is_refused_in_one_line() {
     refused(&with(&["--protection", "strict", "--flows", "0"]), &["--flows 0"]);
     refused(&with(&["--protection", "strict", "--ring", "5000"]), &["--ring 5000", "64 to 4078", "bnx2x"]);
     refused(&with(&["--protection", "strict", "--set", "cors=2"]), &["`cors`"]);
+    let twice = ["--protection", "strict", "--set", "poll=9", "--set", "poll=8"];
+    refused(&with(&twice), &["--set poll=8", "`poll` is set twice"]);
     refused(&with(&["--protection", "some"]), &["strict or deferred, or none"]);
     let on = |machine, workload, design| {
         ["simulate", "--machine", machine, "--workload", workload, "--design", design, "--protection", "strict"]

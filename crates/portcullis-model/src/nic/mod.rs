@@ -12,7 +12,9 @@ mod ring;
 
 pub use bus::BusCounters;
 pub use parameters::{Moderation, NicParameters};
-pub use ring::{COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, PIECES_MAX, RingConfig};
+pub use ring::{
+    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, PIECES_MAX, RingConfig, entry_bytes,
+};
 
 use crate::vtd::Vtd;
 use bus::Bus;
@@ -313,8 +315,8 @@ impl Nic {
             let ring = &mut self.rings[number];
             let Some(reading) = &mut ring.reading else {
                 let Some(entry) = ring.ready.pop_front() else { return };
-                let pieces = entry.pieces.iter().flat_map(|piece| pages(piece.iova, piece.bytes.into()));
-                let mut left: Vec<_> = pieces.collect();
+                let buffers = entry.pieces.iter().filter(|piece| !piece.is_inline);
+                let mut left: Vec<_> = buffers.flat_map(|piece| pages(piece.iova, piece.bytes.into())).collect();
                 left.reverse();
                 ring.reading = Some(Reading { entry, left, there_ps: self.now_ps });
                 self.fetch(number);
@@ -337,7 +339,8 @@ impl Nic {
 
     /// Sends a frame when all of it was read and the link is free.
     fn send(&mut self, number: RingNumber, entry: &Entry, there_ps: u64) {
-        let frame = Frame { bytes: entry.bytes(), cookie: entry.pieces[0].cookie };
+        let cookie = entry.pieces.first().map_or(0, |piece| piece.cookie);
+        let frame = Frame { bytes: entry.bytes(), cookie };
         self.link_free_ps = self.link_free_ps.max(there_ps) + self.parameters.wire_ps(frame.bytes);
         self.set_due(self.link_free_ps, Due::Sent(number, entry.number, frame));
     }

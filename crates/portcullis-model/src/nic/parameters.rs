@@ -11,8 +11,12 @@ use serde::{Deserialize, Serialize};
 pub struct NicParameters {
     /// The rate of the link in each direction, in Gb/s, including everything on the wire.
     pub link_gbps: f64,
-    /// Bytes on the wire in addition to those of a frame in memory: preamble, checksum, gap.
+    /// Bytes on the wire in addition to those of a packet in memory: preamble, checksum, gap.
     pub frame_overhead_bytes: u32,
+    /// The most payload of a packet. The card cuts a longer frame into packets, each with the headers of the frame.
+    pub segment_bytes: u32,
+    /// The headers of such a packet.
+    pub header_bytes: u32,
     /// The time from a CPU's write to a register of the card until it arrives there.
     pub doorbell_ps: u64,
     /// The time from a translated read until its data arrives.
@@ -30,9 +34,16 @@ pub struct NicParameters {
 }
 
 impl NicParameters {
+    /// The number of packets on the wire for a frame of `bytes` bytes.
+    pub fn packets(&self, bytes: u32) -> u32 {
+        bytes.saturating_sub(self.header_bytes).div_ceil(self.segment_bytes).max(1)
+    }
+
     /// How long a frame of `bytes` bytes takes on the wire.
     pub fn wire_ps(&self, bytes: u32) -> u64 {
-        (f64::from(bytes + self.frame_overhead_bytes) * 8.0 * 1e3 / self.link_gbps) as u64
+        let packets = self.packets(bytes);
+        let overhead = packets * self.frame_overhead_bytes + (packets - 1) * self.header_bytes;
+        (f64::from(bytes + overhead) * 8.0 * 1e3 / self.link_gbps) as u64
     }
 }
 

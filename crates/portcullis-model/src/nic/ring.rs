@@ -3,14 +3,15 @@
 use super::moderation::Announcer;
 use super::{Frame, Moderation};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// Bytes of a descriptor: one buffer of an entry.
 pub const DESCRIPTOR_BYTES: u64 = 16;
 /// Bytes of a completion.
 pub const COMPLETION_BYTES: u64 = 16;
-/// Buffers that an entry may have.
-pub const PIECES_MAX: u32 = 4;
+/// Buffers that an entry may have: the headers, and as many pages as 64 KiB of payload touch.
+pub const PIECES_MAX: u32 = 18;
 
 /// The direction of the frames of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,10 +43,15 @@ pub struct RingConfig {
     pub vector: u8,
 }
 
+/// Bytes of an entry with so many buffers.
+pub fn entry_bytes(pieces: u32) -> u64 {
+    (u64::from(pieces) * DESCRIPTOR_BYTES).next_power_of_two()
+}
+
 impl RingConfig {
-    /// Bytes of an entry.
+    /// Bytes of an entry: a power of two, so that no entry crosses the end of a page.
     pub fn entry_bytes(&self) -> u64 {
-        u64::from(self.pieces) * DESCRIPTOR_BYTES
+        entry_bytes(self.pieces)
     }
 
     /// The offset of entry `number`, counted from the first entry ever filled.
@@ -64,22 +70,33 @@ impl RingConfig {
 pub struct Descriptor {
     /// Its address.
     pub iova: Iova,
-    /// Its length in bytes.
+    /// Its length in bytes, less than 2^31.
     pub bytes: u32,
+    /// Whether the bytes are in the descriptor itself. Then there is no buffer, and the card reads none.
+    pub is_inline: bool,
     /// The meaning of the frame, in place of its headers, because frames have no bytes here. Only the cookie of the
     /// first buffer is used.
     pub cookie: u32,
 }
 
+/// The bit of a descriptor that says that its bytes are inline.
+const INLINE: u64 = 1 << 31;
+
 impl Descriptor {
     /// Encodes it for memory.
     pub fn words(&self) -> [u64; 2] {
-        [self.iova.as_u64(), u64::from(self.bytes) | u64::from(self.cookie) << 32]
+        let inline = if self.is_inline { INLINE } else { 0 };
+        [self.iova.as_u64(), u64::from(self.bytes) & (INLINE - 1) | inline | u64::from(self.cookie) << 32]
     }
 
     /// Decodes it from memory.
     pub fn of(words: [u64; 2]) -> Self {
-        Self { iova: Iova::new(words[0]), bytes: words[1] as u32, cookie: (words[1] >> 32) as u32 }
+        Self {
+            iova: Iova::new(words[0]),
+            bytes: (words[1] & (INLINE - 1)) as u32,
+            is_inline: words[1] & INLINE != 0,
+            cookie: (words[1] >> 32) as u32,
+        }
     }
 }
 
@@ -115,10 +132,10 @@ impl Completion {
 }
 
 /// An entry that the card has fetched.
-#[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) number: u32,
-    pub(super) pieces: [Descriptor; PIECES_MAX as usize],
+    /// Its buffers, without those that have no bytes.
+    pub(super) pieces: SmallVec<[Descriptor; 2]>,
 }
 
 impl Entry {
@@ -200,12 +217,9 @@ impl Ring {
 
     /// Decodes entry `number` at `phys`, using `read` to read words.
     pub(super) fn entry(&self, number: u32, phys: PhysAddr, read: impl Fn(PhysAddr) -> u64) -> Entry {
-        let mut pieces = [Descriptor::default(); PIECES_MAX as usize];
-        for (at, piece) in
-            (phys.as_u64()..).step_by(DESCRIPTOR_BYTES as usize).zip(&mut pieces[..self.config.pieces as usize])
-        {
-            *piece = Descriptor::of([read(PhysAddr::new(at)), read(PhysAddr::new(at + 8))]);
-        }
+        let at = (phys.as_u64()..).step_by(DESCRIPTOR_BYTES as usize).take(self.config.pieces as usize);
+        let pieces = at.map(|at| Descriptor::of([read(PhysAddr::new(at)), read(PhysAddr::new(at + 8))]));
+        let pieces = pieces.filter(|piece| piece.bytes > 0).collect();
         Entry { number, pieces }
     }
 }

@@ -17,6 +17,8 @@ const ENTRIES: u32 = 64;
 fn parameters() -> NicParameters {
     NicParameters {
         link_gbps: 10.0,
+        segment_bytes: 1448,
+        header_bytes: 66,
         frame_overhead_bytes: 24,
         doorbell_ps: 100_000,
         read_ps: 500_000,
@@ -66,7 +68,7 @@ impl Bench {
     fn fill(&mut self, pieces: [(u64, u32); 2]) {
         let config = *self.nic.ring(0);
         for (piece, (iova, bytes)) in pieces.into_iter().enumerate() {
-            let descriptor = Descriptor { iova: Iova::new(iova), bytes, cookie: 1000 + self.filled };
+            let descriptor = Descriptor { iova: Iova::new(iova), bytes, is_inline: false, cookie: 1000 + self.filled };
             let at = (config.entry_offset(self.filled) / DESCRIPTOR_BYTES) as usize + piece;
             self.machine.poke128(self.pages[0], at, descriptor.words());
         }

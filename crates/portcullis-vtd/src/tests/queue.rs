@@ -75,6 +75,8 @@ fn draining_is_asked_for_where_the_unit_can() {
         let host = Host::new(true);
         let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_dwd(dwd).with_drd(drd), EXTENDED);
         let unit = bring_up(&fake, &host);
+        assert_eq!(unit.try_invalidate(page(7, 5)), Ok(()));
+        assert_eq!(fake.take_executed()[0].encode()[0], 0x7_0000 | words, "at once");
         run(&unit, page(7, 5)).expect("a prompt queue");
         assert_eq!(fake.take_executed()[0].encode()[0], 0x7_0000 | words);
     }

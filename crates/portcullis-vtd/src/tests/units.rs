@@ -68,7 +68,21 @@ fn a_domain_spans_units_under_different_ids() {
     assert_eq!(both.is_done(ticket), Ok(false), "done means done on every unit");
     fakes[0].land(0);
     assert_eq!(both.is_done(ticket), Ok(true));
+
+    // At once, as an unmap does it: done where every unit is, and waited for where one is not.
+    let Err(Ok(Some(ticket))) = both.try_invalidate(page(domain.0, 6)) else { panic!("both units hold the command") };
+    for (fake, id) in fakes.iter().zip([1, 2]) {
+        assert_eq!(without_waits(fake.take_executed()), [page_descriptor(id, 6)]);
+    }
+    fakes[1].land(0);
+    assert_eq!(both.is_done(ticket), Ok(false), "done means done on every unit");
+    fakes[0].land(0);
+    assert_eq!(both.is_done(ticket), Ok(true));
     fakes.iter().for_each(|fake| fake.behave(Behaviour::Prompt));
+    assert!(both.try_invalidate(page(domain.0, 7)).is_ok());
+    for (fake, id) in fakes.iter().zip([1, 2]) {
+        assert_eq!(without_waits(fake.take_executed()), [page_descriptor(id, 7)]);
+    }
 
     both.detach(domain, SourceId(0x110)).expect("an attached device");
     assert_eq!(both.detach(domain, SourceId(0x110)), Err(AttachError::NotAttached(SourceId(0x110))));

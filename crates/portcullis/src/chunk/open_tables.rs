@@ -145,3 +145,25 @@ impl OpenTables {
         word as u32 != 0
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::platform::CPU_WORDS;
+    use crate::platform::fake::FakeHost;
+
+    /// As many lines as there are logs: each of a CPU has its own, and of those of rings only the first have.
+    #[test]
+    fn more_cpus_than_rings_have_logs_of_their_own() {
+        let (host, lines) = (FakeHost::default(), OWN_LOGS);
+        let (first_of_rings, streams) = (lines * CPU_WORDS, 2 * lines * CPU_WORDS);
+        let own = |first: usize, lines: usize| {
+            let open_tables = OpenTables::new(&host, streams, first_of_rings).expect("memory");
+            let log = |line: usize| open_tables.log_of(first + line * CPU_WORDS, Wanted::Chunk).0;
+            (0..lines).map(log).filter(|log| *log != COMMON).collect::<std::collections::BTreeSet<_>>().len()
+        };
+        assert_eq!(own(0, lines), OWN_LOGS);
+        assert_eq!(own(first_of_rings, OWN_LOGS_OF_RINGS), OWN_LOGS_OF_RINGS);
+        assert_eq!(own(first_of_rings, lines), OWN_LOGS_OF_RINGS);
+    }
+}

@@ -257,10 +257,11 @@ pub unsafe trait Mapper: Send + Sync {
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
     /// Maps a segment that lies within a page, for the CPU's own stream and for one DMA, if this needs only an entry
-    /// to be written. If it returns `None`, the caller calls [`map`](Mapper::map).
+    /// to be written.
     ///
     /// # Safety
-    /// That of [`map`](Mapper::map).
+    /// That of [`map`](Mapper::map). After `None` the caller maps the same segment with [`map`](Mapper::map) before it
+    /// calls this again.
     #[inline(always)]
     unsafe fn map_at_once(&self, _segment: Segment, _access: Access) -> Option<IovaRange> {
         None

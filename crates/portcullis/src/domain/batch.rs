@@ -105,8 +105,8 @@ impl<H: DomainRef> Drop for RawBatch<H> {
 /// let (first, second) = (FakeBuffer::new(1), FakeBuffer::new(1));
 /// let (first, second) = (domain.map(first, Access::DeviceWrites)?, domain.map(second, Access::DeviceWrites)?);
 /// let mut batch = domain.batch();
-/// batch.unmap(first).map_err(|refused| refused.error)?;
-/// batch.unmap(second).map_err(|refused| refused.error)?;
+/// batch.unmap(first)?;
+/// batch.unmap(second)?;
 /// // Until this returns, the device may still reach both.
 /// let buffers = batch.commit()?;
 /// assert_eq!((buffers.len(), iommu.take_commands().len()), (2, 1));

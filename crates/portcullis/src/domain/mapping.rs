@@ -240,6 +240,14 @@ pub struct Refused<T, E> {
     pub error: E,
 }
 
+impl<T, E: fmt::Display> fmt::Display for Refused<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug, E: Error> Error for Refused<T, E> {}
+
 /// Why a buffer was not mapped.
 #[derive(Debug)]
 pub enum MapFailure<B: DmaBuffer> {

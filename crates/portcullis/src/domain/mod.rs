@@ -200,7 +200,8 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// `None` leaves it to `map_raw`, as a tail call in a separate function, so that this path saves no register.
     ///
     /// # Safety
-    /// That of [`map_raw`](Domain::map_raw).
+    /// That of [`map_raw`](Domain::map_raw). After `None` the caller calls `map_raw` with the same arguments before it
+    /// calls this again: each `None` may have moved a cursor beyond its end, and only `map_raw` brings it back (S3).
     #[inline(always)]
     pub unsafe fn map_raw_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Option<Iova> {
         let offset = self.short_way.offset_of(phys);

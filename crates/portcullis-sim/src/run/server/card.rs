@@ -1,22 +1,32 @@
 //! The driver of the card: it fills rings, sends frames, and handles completions. The order of its maps and unmaps is
 //! that of the published driver ([`NicDriver`]).
 
-use super::flows::flow_of;
+use super::frames::Meaning;
 use super::memory::{Packets, Part, RingMemory, RingShape};
 use super::rate::Rate;
-use super::{Host, ServerWork, ServerWorkload};
+use super::{Host, ServerWork};
 use crate::machine::{Machine, NicDriver};
 use crate::run::driver::Driver;
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::Wanted;
-use portcullis::{Access, Iova};
+use portcullis::{Access, Iova, PAGE_SIZE};
 use portcullis_model::{Completion, Descriptor, Direction, PIECES_MAX, RingNumber};
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// The buffers of an entry.
 type Pieces = SmallVec<[Slot; 2]>;
+
+/// A frame to be sent.
+pub(super) struct Outgoing {
+    /// The bytes in one buffer: headers, and what was copied behind them.
+    pub(super) linear_bytes: u32,
+    /// The bytes of a file that follow. They are sent from its pages.
+    pub(super) file: Range<u32>,
+    pub(super) meaning: Meaning,
+}
 
 /// A ring that is open.
 struct Open {
@@ -96,7 +106,7 @@ impl Card {
         let transmit = |index: u32| {
             // If completions raise an interrupt, it is that of the receive ring.
             let vector = if driver.reaps_every.is_some() { driver.receive_rings + index } else { index };
-            let (direction, entries, pieces) = (Direction::Transmit, work.transmit_entries, 2);
+            let (direction, entries, pieces) = (Direction::Transmit, work.transmit_entries, work.transmit_pieces());
             let shape =
                 RingShape { direction, entries, pieces, moderation: driver.transmit_moderation, vector: vector as u8 };
             Ring::new(shape, driver.receive_rings + index, driver)
@@ -156,7 +166,7 @@ impl Card {
         let bytes = host.server.driver.receive_buffers[piece as usize];
         driver.serve(ring.stream + 1 + piece);
         let (slot, iova) = self.map(host, driver, bytes, Access::DeviceWrites)?;
-        ring.memory().write(&host.world, number, piece, Descriptor { iova, bytes, cookie: 0 });
+        ring.memory().write(&host.world, number, piece, Descriptor { iova, bytes, ..Descriptor::default() });
         Some(slot)
     }
 
@@ -180,25 +190,56 @@ impl Card {
         }
     }
 
-    /// Sends a frame of these buffers, headers first. The buffers are mapped in reverse order.
-    pub(super) fn transmit(&self, host: &Host, driver: &mut Driver<'_>, ring: usize, buffers: &[u32], cookie: u32) {
+    /// Sends a frame. Interrupts are disabled, because their handlers send frames too.
+    pub(super) fn transmit(&self, host: &Host, driver: &mut Driver<'_>, ring: usize, frame: &Outgoing) {
         let ring = &self.transmit[ring];
-        driver.serve(ring.stream + 1);
-        let number = ring.filled.get();
-        let mut slots = Pieces::new();
-        for (piece, bytes) in buffers.iter().enumerate().rev() {
-            let Some((slot, iova)) = self.map(host, driver, *bytes, Access::DeviceReads) else { return };
-            ring.memory().write(&host.world, number, piece as u32, Descriptor { iova, bytes: *bytes, cookie });
-            slots.insert(0, slot);
+        host.world.engine.uninterrupted(|| {
+            driver.serve(ring.stream + 1);
+            let number = ring.filled.get();
+            let cookie = frame.meaning.cookie();
+            let lengths = self.pieces(host, frame);
+            let mut slots = Pieces::from_elem(Slot::MAX, lengths.len());
+            let mut order: SmallVec<[usize; 18]> = (0..lengths.len()).collect();
+            if host.server.driver.maps_headers_last {
+                order.reverse();
+            }
+            for piece in order {
+                let (bytes, is_inline) = lengths[piece];
+                let mut descriptor = Descriptor { iova: Iova::new(0), bytes, is_inline, cookie };
+                if !is_inline {
+                    let Some((slot, iova)) = self.map(host, driver, bytes, Access::DeviceReads) else { return };
+                    (slots[piece], descriptor.iova) = (slot, iova);
+                }
+                ring.memory().write(&host.world, number, piece as u32, descriptor);
+            }
+            (lengths.len() as u32..ring.shape.pieces)
+                .for_each(|piece| ring.memory().write(&host.world, number, piece, Descriptor::default()));
+            slots.retain(|slot| *slot != Slot::MAX);
+            ring.live.borrow_mut().push_back(slots);
+            let bytes: u32 = lengths.iter().map(|(bytes, _)| bytes).sum();
+            host.flows.borrow_mut()[frame.meaning.flow].queued_bytes += u64::from(bytes);
+            ring.filled.set(number.wrapping_add(1));
+            ring.ring_doorbell(host);
+            if host.server.driver.reaps_every.is_some_and(|every| ring.filled.get().is_multiple_of(every)) {
+                self.reap(host, driver, ring);
+            }
+        });
+    }
+
+    /// The lengths of the buffers of a frame, headers first, and whether the descriptor holds the bytes itself.
+    fn pieces(&self, host: &Host, frame: &Outgoing) -> SmallVec<[(u32, bool); 18]> {
+        let (spec, Outgoing { linear_bytes, file, .. }) = (&host.server.driver, frame);
+        let total = linear_bytes + file.len() as u32;
+        let is_cut = host.server.nic.packets(total) > 1;
+        let is_inline = total <= spec.inline_bytes || is_cut && spec.inlines_headers_to_cut;
+        let mut pieces = SmallVec::from_slice(&[(*linear_bytes, is_inline)]);
+        let mut at = file.start;
+        while at < file.end {
+            let end = ((at / PAGE_SIZE as u32 + 1) * PAGE_SIZE as u32).min(file.end);
+            pieces.push((end - at, false));
+            at = end;
         }
-        (buffers.len() as u32..ring.shape.pieces)
-            .for_each(|piece| ring.memory().write(&host.world, number, piece, Descriptor::default()));
-        ring.live.borrow_mut().push_back(slots);
-        ring.filled.set(number.wrapping_add(1));
-        ring.ring_doorbell(host);
-        if host.server.driver.reaps_every.is_some_and(|every| ring.filled.get().is_multiple_of(every)) {
-            host.world.engine.uninterrupted(|| self.reap(host, driver, ring));
-        }
+        pieces
     }
 
     /// Unmaps the buffers of frames that were sent, as one batch.
@@ -209,8 +250,8 @@ impl Card {
             let pieces = ring.live.borrow_mut().pop_front().unwrap_or_default();
             pieces.iter().for_each(|slot| driver.unmap_only(*slot));
             sent.extend(pieces);
-            let flow = flow_of(completion.cookie);
-            host.flows.borrow_mut()[flow].queued -= 1;
+            let flow = Meaning::of(completion.cookie).flow;
+            host.flows.borrow_mut()[flow].queued_bytes -= u64::from(completion.bytes);
             if !flows.contains(&flow) {
                 flows.push(flow);
             }
@@ -259,23 +300,20 @@ impl Card {
             ring.ring_doorbell(host);
         }
         let is_full = frames.len() == spec.budget as usize;
-        frames.iter().for_each(|frame| self.received(host, ring, frame));
+        for frame in &frames {
+            self.note_rate(host, ring, frame);
+            host.frame_came(driver, frame);
+        }
+        host.poll_ended(driver);
         is_full
     }
 
-    /// Hands a frame to its flow.
-    fn received(&self, host: &Host, ring: &Ring, frame: &Completion) {
+    fn note_rate(&self, host: &Host, ring: &Ring, frame: &Completion) {
         let (now_ps, open) = (host.world.engine.now_ps(), ring.open.get().expect("the card is open"));
         let mut rate = ring.rate.borrow_mut();
         if rate.note(now_ps, frame.bytes, &host.server.driver) {
             host.nic.borrow_mut().moderate(open.number, rate.moderation);
         }
-        let flow = flow_of(frame.cookie);
-        match host.work.workload {
-            ServerWorkload::NetperfStream => host.flows.borrow_mut()[flow].acknowledge(frame.cookie),
-            ServerWorkload::NetperfRr => host.flows.borrow_mut()[flow].requests += 1,
-        }
-        host.notify_flow(flow);
     }
 
     /// The CPU that handles a vector.
@@ -291,6 +329,9 @@ impl Card {
     pub(super) fn interrupt(&self, host: &Host, vector: u8) {
         let engine = &host.world.engine;
         let core = engine.current().expect("an interrupt is handled on a core");
+        if host.is_over() {
+            return;
+        }
         engine.mask(vector);
         let mut driver = Driver::new(&host.world, core, host.batch);
         let of_vector = |ring: &&Ring| ring.shape.vector == vector;

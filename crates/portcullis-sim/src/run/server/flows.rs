@@ -1,83 +1,83 @@
 //! The server's end of its flows.
 
+use super::tcp::{Receiver, Sender};
 use super::{Host, ServerWork};
 
-/// A flow. TCP is reduced to a window and acknowledgements. No packet is lost on the way to the client, and a lost
-/// acknowledgement is covered by the next one.
+/// A flow: one connection after the other between a client and the server.
 pub(super) struct Flow {
     pub(super) core: usize,
-    /// How many packets were sent, and how many were acknowledged.
-    pub(super) sent: u32,
-    acknowledged: u32,
-    /// How many packets are queued in the card.
-    pub(super) queued: u32,
-    /// How many requests are not answered.
-    pub(super) requests: u32,
-}
-
-/// Bits of a cookie for the number of a packet. The bits above are for the flow.
-const NUMBER_BITS: u32 = 24;
-
-/// The cookie of a frame.
-pub(super) fn cookie(flow: usize, number: u32) -> u32 {
-    (flow as u32) << NUMBER_BITS | number & ((1 << NUMBER_BITS) - 1)
-}
-
-/// The flow of a frame.
-pub(super) fn flow_of(cookie: u32) -> usize {
-    (cookie >> NUMBER_BITS) as usize
+    /// The number of the connection, which decides on its rings.
+    connection: u32,
+    /// Whether its packets are measured.
+    pub(super) is_measured: bool,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    /// How many bytes were sent of the present response, and how many are left.
+    pub(super) done_bytes: u32,
+    pub(super) left_bytes: u32,
+    /// How many bytes are queued in the card.
+    pub(super) queued_bytes: u64,
+    /// Requests that the application has not seen, by kind.
+    pub(super) requests: Vec<u32>,
 }
 
 impl Flow {
-    pub(super) fn new(flow: usize, work: &ServerWork) -> Self {
-        Self { core: work.core_of(flow), sent: 0, acknowledged: 0, queued: 0, requests: 0 }
+    /// The flow with this number. The seed decides on the rings of its connections.
+    pub(super) fn new(flow: usize, work: &ServerWork, seed: u64) -> Self {
+        Self {
+            core: work.core_of(flow),
+            connection: seed as u32,
+            is_measured: false,
+            sender: Sender::default(),
+            receiver: Receiver::default(),
+            done_bytes: 0,
+            left_bytes: 0,
+            queued_bytes: 0,
+            requests: Vec::new(),
+        }
     }
 
-    /// Handles an acknowledgement of all packets up to the one with this cookie.
-    pub(super) fn acknowledge(&mut self, cookie: u32) {
-        let ahead = (cookie << 8).wrapping_sub(self.acknowledged << 8) >> 8;
-        // An older number seems to be far ahead.
-        if ahead <= self.sent - self.acknowledged {
-            self.acknowledged += ahead;
-        }
+    /// Begins the next connection.
+    pub(super) fn connect(&mut self, is_measured: bool) {
+        self.connection = self.connection.wrapping_add(1);
+        self.is_measured = is_measured;
+        (self.sender, self.receiver) = (Sender::default(), Receiver::default());
     }
 }
 
 impl Host {
-    /// Whether the window, the limit of the kernel and the ring allow a flow to send a packet.
-    pub(super) fn may_send(&self, flow: usize) -> bool {
+    /// How many payload bytes of its response a flow may send now, in one frame.
+    pub(super) fn sendable(&self, flow: usize) -> u32 {
         let (flows, software) = (self.flows.borrow(), &self.server.software);
         let one = &flows[flow];
-        let bytes = |packets: u32| u64::from(packets) * u64::from(software.segment_bytes);
-        bytes(one.sent - one.acknowledged) < software.window_bytes
-            && software.queued_bytes_max.is_none_or(|most| bytes(one.queued) < most)
-            && self.card.has_room(self.transmit_ring(flow))
+        if one.left_bytes == 0
+            || software.queued_bytes_max.is_some_and(|most| one.queued_bytes >= most)
+            || !self.card.has_room(self.transmit_ring_of(one, flow))
+        {
+            return 0;
+        }
+        let packets = one.sender.room(self.window_packets()).min(self.server.driver.offload_packets);
+        one.left_bytes.min(packets * software.segment_bytes)
     }
 
-    /// The transmit ring of a flow.
+    /// The most packets that may be in flight.
+    pub(super) fn window_packets(&self) -> u32 {
+        let software = &self.server.software;
+        (software.window_bytes / u64::from(software.segment_bytes)) as u32
+    }
+
+    /// The ring of a flow for what the server sends.
     pub(super) fn transmit_ring(&self, flow: usize) -> usize {
-        self.work.ring_of(flow, self.server.driver.transmit_rings as usize)
+        self.transmit_ring_of(&self.flows.borrow()[flow], flow)
     }
 
-    /// The receive ring of a flow.
+    fn transmit_ring_of(&self, one: &Flow, flow: usize) -> usize {
+        self.work.ring_of(flow, one.connection, self.server.driver.transmit_rings as usize)
+    }
+
+    /// The ring of a flow for what the client sends.
     pub(super) fn receive_ring(&self, flow: usize) -> usize {
-        self.work.ring_of(flow, self.server.driver.receive_rings as usize)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn acknowledgements_go_forward_only_and_numbers_go_round() {
-        let mut flow = Flow { core: 0, sent: 100, acknowledged: 0, queued: 0, requests: 0 };
-        flow.acknowledge(cookie(7, 40));
-        flow.acknowledge(cookie(7, 30));
-        assert_eq!(flow.acknowledged, 40);
-        let round = 1 << NUMBER_BITS;
-        (flow.sent, flow.acknowledged) = (round + 50, round - 10);
-        flow.acknowledge(cookie(7, round + 20));
-        assert_eq!((flow.acknowledged, flow_of(cookie(7, round + 20))), (round + 20, 7));
+        let connection = self.flows.borrow()[flow].connection;
+        self.work.ring_of(flow, connection, self.server.driver.receive_rings as usize)
     }
 }

@@ -5,7 +5,9 @@ use crate::machine::{Machine, NicDriver};
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::{TABLES_BYTES, World, tables_base};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Segment};
-use portcullis_model::{COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Moderation, RingConfig};
+use portcullis_model::{
+    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Moderation, RingConfig, entry_bytes,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
@@ -25,11 +27,11 @@ pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
     Segment { phys, len: RINGS_BYTES }
 }
 
-/// Twice the number of buffers that can be mapped at once, so that memory is reused late.
+/// More than the number of buffers that can be mapped at once, so that memory is reused late.
 fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
     let receive = driver.receive_rings * work.receive_entries * driver.receive_buffers.len() as u32;
-    let transmit = driver.transmit_rings * work.transmit_entries * 2;
-    2 * (receive + transmit)
+    let transmit = driver.transmit_rings * work.transmit_entries * work.transmit_pieces();
+    2 * receive + transmit
 }
 
 /// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.
@@ -53,7 +55,7 @@ impl Packets {
 
     /// Takes a page, with a buffer of `len` bytes at its beginning.
     pub(super) fn take(&self, len: u32) -> (Slot, Buffer) {
-        let slot = self.free.borrow_mut().pop_front().expect("there are twice as many pages as the rings can hold");
+        let slot = self.free.borrow_mut().pop_front().expect("there are more pages than the rings can hold");
         let phys = PhysAddr::new(BUFFERS_BASE + u64::from(slot) * PAGE_SIZE);
         (slot, Buffer::from(Segment { phys, len: len.into() }))
     }
@@ -100,7 +102,7 @@ impl RingShape {
     /// The bytes of its descriptors, of its completions and of its record.
     pub(super) fn parts(&self) -> [u64; 3] {
         let entries = u64::from(self.entries);
-        [entries * u64::from(self.pieces) * DESCRIPTOR_BYTES, entries * COMPLETION_BYTES, 8]
+        [entries * entry_bytes(self.pieces), entries * COMPLETION_BYTES, 8]
     }
 
     /// The ring with these parts in memory.

@@ -3,14 +3,16 @@
 //!
 //! All rates and latencies result from events. Each application has a file of its own.
 
+mod application;
 mod card;
 mod clients;
 mod flows;
+mod frames;
 mod hardware;
 mod memory;
 mod rate;
-mod request_response;
-mod stream;
+mod sockets;
+mod tcp;
 mod work;
 
 pub use work::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
@@ -32,11 +34,11 @@ use std::rc::Rc;
 /// The results of a server, apart from the costs of its protection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Served {
-    /// Full packets that arrived at the clients.
+    /// Packets of streams that the server received.
     pub(crate) packets: u64,
     /// Requests whose response arrived at the client.
     pub(crate) transactions: u64,
-    /// Payload bytes that arrived at the clients.
+    /// Payload bytes of these packets.
     pub(crate) payload_bytes: u64,
     /// Cycles of all CPUs apart from protection.
     pub(crate) busy_cycles: u64,
@@ -67,6 +69,8 @@ struct Host {
     flows: RefCell<Vec<Flow>>,
     clients: RefCell<Clients>,
     is_open: Cell<bool>,
+    /// Packets of measured streams that the server received.
+    packets: Cell<u64>,
     start: OnceCell<(Start, Moment)>,
     end: OnceCell<Moment>,
 }
@@ -81,7 +85,7 @@ impl Host {
         let nic = Nic::new(source, nic, world.vtd.clone());
         Self {
             card: Card::new(job.machine, &server.driver, work),
-            flows: RefCell::new((0..work.flows as usize).map(|flow| Flow::new(flow, work)).collect()),
+            flows: RefCell::new((0..work.flows as usize).map(|flow| Flow::new(flow, work, job.seed)).collect()),
             clients: RefCell::new(Clients::new(work, &server.driver, job.seed)),
             world: world.clone(),
             server,
@@ -89,6 +93,7 @@ impl Host {
             batch: job.batch,
             nic: RefCell::new(nic),
             is_open: Cell::new(false),
+            packets: Cell::new(0),
             start: OnceCell::new(),
             end: OnceCell::new(),
         }
@@ -103,7 +108,7 @@ impl Host {
         let clients = self.clients.borrow();
         Moment {
             busy_cycles: self.world.engine.busy_cycles_by_core().iter().sum(),
-            packets: clients.packets,
+            packets: self.packets.get(),
             transactions: clients.latencies_ps.len() as u64,
             nic: self.nic.borrow().counters(),
         }
@@ -113,7 +118,7 @@ impl Host {
     fn look_at_progress(&self) {
         let moment = self.moment();
         let done = moment.packets + moment.transactions;
-        if self.start.get().is_none() && done >= self.work.warm_up {
+        if self.start.get().is_none() && done >= self.work.unmeasured() {
             let _ = self.start.set((Start::of(&self.world), moment));
         } else if self
             .start
@@ -136,10 +141,7 @@ impl Host {
             engine.notify_all();
         }
         engine.wait_until(Wanted::Flows(core).into(), || self.is_open.get() || self.is_over());
-        match self.work.workload {
-            ServerWorkload::NetperfStream => stream::run(self, &mut driver, core),
-            ServerWorkload::NetperfRr => request_response::run(self, &mut driver, core),
-        }
+        application::run(self, &mut driver, core);
     }
 
     /// Wakes the application of a flow.

@@ -1,22 +1,56 @@
 //! The workloads of servers, and whether a machine can run them.
 
+use super::frames::FLOWS_MAX;
 use crate::machine::{Machine, NicDriver};
+use portcullis_model::PIECES_MAX;
 use thiserror::Error;
 
 /// An application and its clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerWorkload {
-    /// The server sends one TCP stream per flow, as fast as it can.
+    /// One client per flow sends a TCP stream, as fast as the server takes it.
     NetperfStream,
     /// One client per flow sends a request of one byte, and the next one after a response of one byte.
     NetperfRr,
+    /// ApacheBench: one client per flow asks for a file of 1 MiB, on a connection for each request.
+    Apache1m,
+    /// The same, with a file of 1 KiB.
+    Apache1k,
+    /// Memslap: one client per flow asks for a value of 1 KiB, or stores one.
+    Memcached,
+}
+
+impl ServerWorkload {
+    /// Whether each request has a connection of its own.
+    pub(super) fn has_connections(self) -> bool {
+        matches!(self, Self::Apache1m | Self::Apache1k)
+    }
+
+    /// Whether its clients make runs, which begin and end with control messages.
+    pub(super) fn has_runs(self) -> bool {
+        matches!(self, Self::NetperfStream | Self::NetperfRr)
+    }
 }
 
 /// Every application: its name on the command line, and what it does.
 pub const SERVER_WORKLOADS: &[(&str, ServerWorkload, &str)] = &[
-    ("netperf-stream", ServerWorkload::NetperfStream, "the server sends a TCP stream per flow as fast as it can"),
+    (STREAM, ServerWorkload::NetperfStream, "a client per flow sends a TCP stream as fast as the server takes it"),
     ("netperf-rr", ServerWorkload::NetperfRr, "a client per flow sends a byte, and waits for a byte"),
+    ("apache-1m", ServerWorkload::Apache1m, "a client per flow asks for a file of 1 MiB, on a connection per request"),
+    ("apache-1k", ServerWorkload::Apache1k, "a client per flow asks for a file of 1 KiB, on a connection per request"),
+    ("memcached", ServerWorkload::Memcached, "a client per flow asks for a value of 1 KiB, or stores one"),
 ];
+
+/// The workload with a parameter: the bytes of a message.
+const STREAM: &str = "netperf-stream";
+const MESSAGE: &str = "message=";
+/// Netperf's default there, EiovaR §7.
+const MESSAGE_BYTES: u32 = 16 << 10;
+const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+/// The concurrent requests of ApacheBench and Memslap: rIOMMU §5, to which the unprotected rates belong.
+const CONCURRENT: u32 = 32;
+/// EiovaR §7: 150 runs are made after the card was opened, and the mean is published. This is the middle one.
+const EARLIER_RUNS: u32 = 75;
 
 /// Work that the machine can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +65,12 @@ pub struct ServerWork {
     pub transmit_entries: u32,
     /// The entries of a receive ring.
     pub receive_entries: u32,
+    /// The bytes that the client of a stream writes at once.
+    pub message_bytes: u32,
+    /// The number of runs since the card was opened. They disturb the order of addresses.
+    pub earlier_runs: u32,
+    /// The packets or requests of each of these runs.
+    pub earlier_packets: u32,
     /// The number of packets or requests before the measurement.
     pub warm_up: u64,
     /// The number of packets or requests in the measurement.
@@ -47,6 +87,16 @@ pub enum ServerError {
         name: String,
         /// The names that exist, separated by commas.
         known: String,
+    },
+    /// A parameter that the application does not have, or a value out of its range.
+    #[error(
+        "the workload `{workload}` has no parameter `{parameter}`; there is: {STREAM}:{MESSAGE}BYTES, with 1 to {MESSAGE_BYTES_MAX}"
+    )]
+    Parameter {
+        /// The application.
+        workload: String,
+        /// The parameter.
+        parameter: String,
     },
     /// The network card of the machine is not known.
     #[error(
@@ -92,9 +142,6 @@ pub enum ServerError {
     },
 }
 
-/// The cookie of a frame has eight bits for the flow.
-const FLOWS_MAX: u32 = 256;
-
 impl ServerWork {
     /// The application called `name` on `machine`. `None` stands for the default.
     ///
@@ -108,31 +155,63 @@ impl ServerWork {
         ring: Option<u32>,
     ) -> Result<Self, ServerError> {
         let names = |all: Vec<&str>| all.join(", ");
-        let workload = SERVER_WORKLOADS.iter().find(|(id, ..)| *id == name).ok_or_else(|| ServerError::Unknown {
-            name: name.to_owned(),
-            known: names(SERVER_WORKLOADS.iter().map(|(id, ..)| *id).collect()),
-        })?;
+        let (id, parameter) = name.split_once(':').map_or((name, None), |(id, parameter)| (id, Some(parameter)));
+        let workload =
+            SERVER_WORKLOADS.iter().find(|(known, ..)| *known == id).ok_or_else(|| ServerError::Unknown {
+                name: name.to_owned(),
+                known: names(SERVER_WORKLOADS.iter().map(|(id, ..)| *id).collect()),
+            })?;
+        let message_bytes = parameter.map_or(Ok(MESSAGE_BYTES), |parameter| message_bytes(id, parameter))?;
+        let workload = workload.1;
         let driver = &machine.server.as_ref().ok_or_else(|| no_server(machine))?.driver;
         let (cores, most) = (cores.unwrap_or(1), machine.cores.min(driver.transmit_rings).min(driver.receive_rings));
         if !(1..=most).contains(&cores) {
             return Err(ServerError::Cores { cores, most, machine: machine.id.clone() });
         }
-        let flows = flows.unwrap_or(cores);
+        let flows = flows.unwrap_or(if workload.has_runs() { cores } else { cores.max(CONCURRENT) });
         if !(cores..=FLOWS_MAX).contains(&flows) {
             return Err(ServerError::Flows { flows, least: cores });
         }
         if let Some(entries) = ring {
             check_ring(driver, entries)?;
         }
+        let (warm_up, measured) = match workload {
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => (20_000, 40_000),
+            ServerWorkload::Apache1m => (64, 256),
+            ServerWorkload::Apache1k => (2_000, 6_000),
+            ServerWorkload::Memcached => (10_000, 30_000),
+        };
+        let receive_entries = ring.unwrap_or(driver.receive_entries);
         Ok(Self {
-            workload: workload.1,
+            workload,
             cores,
             flows,
             transmit_entries: ring.unwrap_or(driver.transmit_entries),
-            receive_entries: ring.unwrap_or(driver.receive_entries),
-            warm_up: 20_000,
-            measured: 40_000,
+            receive_entries,
+            message_bytes,
+            earlier_runs: EARLIER_RUNS,
+            // All entries of a ring are used, so that each of its addresses is given back and taken again. A request for
+            // a long file takes many entries.
+            earlier_packets: if workload == ServerWorkload::Apache1m {
+                40
+            } else {
+                receive_entries + receive_entries / 4
+            },
+            warm_up,
+            measured,
         })
+    }
+
+    /// The packets or requests that are counted and come before the measurement.
+    pub(super) fn unmeasured(&self) -> u64 {
+        // The clients of Netperf count those of the last run only.
+        let earlier = if self.workload.has_runs() { 0 } else { self.earlier_runs * self.earlier_packets };
+        u64::from(earlier) + self.warm_up
+    }
+
+    /// The buffers that an entry of a transmit ring may have.
+    pub(super) fn transmit_pieces(&self) -> u32 {
+        if self.workload.has_connections() { PIECES_MAX } else { 1 }
     }
 
     /// The core that serves a flow.
@@ -140,11 +219,20 @@ impl ServerWork {
         flow % self.cores as usize
     }
 
-    /// The ring of a flow, of `rings` rings. Cores share no ring.
-    pub(super) fn ring_of(&self, flow: usize, rings: usize) -> usize {
+    /// The ring of a connection of a flow, of `rings` rings. Cores share no ring. The card spreads connections by a
+    /// hash.
+    pub(super) fn ring_of(&self, flow: usize, connection: u32, rings: usize) -> usize {
         let cores = self.cores as usize;
-        self.core_of(flow) + cores * (flow / cores % (rings / cores))
+        let hash = (connection.wrapping_mul(0x9e37_79b1) >> 16) as usize;
+        self.core_of(flow) + cores * ((flow / cores + hash) % (rings / cores))
     }
+}
+
+/// The parameter of a workload.
+fn message_bytes(workload: &str, parameter: &str) -> Result<u32, ServerError> {
+    let refused = || ServerError::Parameter { workload: workload.to_owned(), parameter: parameter.to_owned() };
+    let value = parameter.strip_prefix(MESSAGE).filter(|_| workload == STREAM).ok_or_else(refused)?;
+    value.parse().ok().filter(|bytes| (1..=MESSAGE_BYTES_MAX).contains(bytes)).ok_or_else(refused)
 }
 
 fn no_server(machine: &Machine) -> ServerError {

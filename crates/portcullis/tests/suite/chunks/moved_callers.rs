@@ -1,7 +1,8 @@
 //! Callers that are moved to another CPU between the two halves of an addition: a word of one CPU is added to, and the
 //! line of another is returned. That line is only a hint, so no page may be handed out twice for it.
 
-use crate::checker::{Machine, Operation, check, on_bench, script};
+use crate::checker::{Operation, check, on_bench, script};
+use crate::planted::MACHINE;
 use crate::raw_face::RawFace;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
@@ -144,14 +145,6 @@ unsafe impl Platform for Moving<'_> {
 /// Runs scripts with callers that move as `moves` says. The rule that is broken first, with what was found, and how
 /// often callers were moved.
 fn first_violation(moves: Moves, protection: Protection, scripts: u64) -> (Option<(Rule, String)>, usize) {
-    let machine = Machine {
-        address_bits: 32,
-        coherent: true,
-        caches_absent: false,
-        large_leaves: true,
-        address_mask_max: Some(18),
-        slow: false,
-    };
     let mut runner = TestRunner::deterministic();
     let mut moved = 0;
     let found = (0..scripts).find_map(|seed| {
@@ -160,7 +153,7 @@ fn first_violation(moves: Moves, protection: Protection, scripts: u64) -> (Optio
         for cpu in 0..CPUS {
             script.splice(0..0, [Operation::RunOn(cpu), Operation::Burst(3)]);
         }
-        on_bench(&machine, protection, |bench| {
+        on_bench(&MACHINE, protection, |bench| {
             let host = Moving::new(bench.host, moves, seed);
             let checked = check::<Portcullis, _, _>(bench, &host, bench.hardware, &script);
             moved += host.moved();

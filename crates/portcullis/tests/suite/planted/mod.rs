@@ -19,7 +19,8 @@ use proptest::test_runner::TestRunner;
 /// Number of scripts that every case runs. One of them finds each flaw.
 const SCRIPTS: usize = 64;
 
-const MACHINE: Machine = Machine {
+/// A machine for tests of flaws.
+pub(crate) const MACHINE: Machine = Machine {
     address_bits: 32,
     coherent: true,
     caches_absent: false,

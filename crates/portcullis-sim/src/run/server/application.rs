@@ -1,0 +1,109 @@
+//! The applications: each core answers the requests of its flows.
+
+use super::Host;
+use super::card::Outgoing;
+use super::clients::{ASK, CONTROL, SET};
+use super::frames::{Kind, Meaning};
+use super::work::ServerWorkload;
+use crate::run::driver::Driver;
+use crate::run::world::Wanted;
+
+/// The control messages of Netperf: `netperf_request` and `netperf_response` of its version 2.
+pub(super) const CONTROL_BYTES: u32 = 656;
+/// The headers of an HTTP response of Apache. Assumed.
+const HTTP_BYTES: u32 = 270;
+/// A value of Memcached, rIOMMU §5, and the lines around it with a key of 64 bytes.
+pub(super) const VALUE_BYTES: u32 = 1024;
+const VALUE_LINES_BYTES: u32 = 90;
+/// `STORED`, and the end of its line.
+const STORED_BYTES: u32 = 8;
+
+/// The bytes of the file that a request of Apache asks for.
+fn file_bytes(workload: ServerWorkload) -> u32 {
+    if workload == ServerWorkload::Apache1m { 1 << 20 } else { 1 << 10 }
+}
+
+pub(super) fn run(host: &Host, driver: &mut Driver<'_>, core: usize) {
+    let flows: Vec<usize> = (0..host.work.flows as usize).filter(|flow| host.work.core_of(*flow) == core).collect();
+    let has_work = |flow: usize| !host.flows.borrow()[flow].requests.is_empty() || host.sendable(flow) > 0;
+    let mut turn = 0;
+    while !host.is_over() {
+        let Some(at) = (0..flows.len()).map(|step| (turn + step) % flows.len()).find(|at| has_work(flows[*at])) else {
+            flows.iter().for_each(|flow| host.card.ask_for_room(host, host.transmit_ring(*flow)));
+            let has_work = || flows.iter().any(|flow| has_work(*flow));
+            host.world.engine.wait_until(Wanted::Flows(core).into(), || has_work() || host.is_over());
+            continue;
+        };
+        turn = at + 1;
+        let request = host.flows.borrow_mut()[flows[at]].requests.pop();
+        match request {
+            Some(request) => host.answer(driver, flows[at], request),
+            None => host.send_part(driver, flows[at]),
+        }
+    }
+}
+
+impl Host {
+    /// Does the work of a request, and begins its response.
+    fn answer(&self, driver: &mut Driver<'_>, flow: usize, request: u32) {
+        let software = &self.server.software;
+        let respond = |driver: &mut Driver<'_>, cycles, bytes| {
+            self.world.engine.busy(cycles);
+            self.respond(driver, flow, bytes);
+        };
+        match self.work.workload {
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => match request {
+                CONTROL => respond(driver, software.cycles_per_transaction, software.header_bytes + CONTROL_BYTES),
+                _ => respond(driver, software.cycles_per_transaction, software.small_frame_bytes),
+            },
+            ServerWorkload::Memcached => {
+                let bytes = if request == SET { STORED_BYTES } else { VALUE_BYTES + VALUE_LINES_BYTES };
+                respond(driver, software.cycles_per_memcached, software.header_bytes + bytes);
+            }
+            ServerWorkload::Apache1m | ServerWorkload::Apache1k => {
+                debug_assert_eq!(request, ASK);
+                let one = &mut self.flows.borrow_mut()[flow];
+                (one.done_bytes, one.left_bytes) = (0, file_bytes(self.work.workload));
+            }
+        }
+    }
+
+    /// Sends a response that the application has copied into one buffer.
+    fn respond(&self, driver: &mut Driver<'_>, flow: usize, linear_bytes: u32) {
+        let ring = self.transmit_ring(flow);
+        let meaning = Meaning::new(flow, Kind::Response, 0);
+        while !self.card.has_room(ring) && !self.is_over() {
+            self.card.ask_for_room(self, ring);
+            let core = self.work.core_of(flow);
+            let may_go = || self.card.has_room(ring) || self.is_over();
+            self.world.engine.wait_until(Wanted::Flows(core).into(), may_go);
+        }
+        self.card.transmit(self, driver, ring, &Outgoing { linear_bytes, file: 0..0, meaning });
+    }
+
+    /// Sends the next part of a file, and closes the connection after the last one.
+    fn send_part(&self, driver: &mut Driver<'_>, flow: usize) {
+        let (workload, software) = (self.work.workload, &self.server.software);
+        let whole = file_bytes(workload);
+        let request = match workload {
+            ServerWorkload::Apache1m => software.cycles_per_apache_1m,
+            _ => software.cycles_per_apache_1k,
+        };
+        let bytes = self.sendable(flow);
+        // The cycles of a request are spent with the bytes of its response.
+        self.world.engine.busy(request * u64::from(bytes) / u64::from(whole));
+        let (file, number, is_last) = {
+            let one = &mut self.flows.borrow_mut()[flow];
+            let file = one.done_bytes..one.done_bytes + bytes;
+            (one.done_bytes, one.left_bytes) = (file.end, one.left_bytes - bytes);
+            (file, one.sender.send(bytes.div_ceil(software.segment_bytes)), one.left_bytes == 0)
+        };
+        let http_bytes = if file.start == 0 { HTTP_BYTES } else { 0 };
+        let linear_bytes = software.header_bytes + http_bytes;
+        let meaning = Meaning::new(flow, Kind::Data, number);
+        self.card.transmit(self, driver, self.transmit_ring(flow), &Outgoing { linear_bytes, file, meaning });
+        if is_last {
+            self.send_control(driver, flow, Kind::Close, 0);
+        }
+    }
+}

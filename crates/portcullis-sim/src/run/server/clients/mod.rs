@@ -1,0 +1,238 @@
+//! The actor for the clients at the other end of the link. Their machine has the same card and driver as the server.
+
+mod netperf;
+mod requests;
+
+use super::frames::{Kind, Meaning};
+use super::rate::Rate;
+use super::tcp::{Receiver, Sender};
+use super::{Host, RunError, ServerWork, ServerWorkload};
+use crate::machine::NicDriver;
+use crate::run::world::Wanted;
+use netperf::Step;
+use portcullis_model::Frame;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// The kinds of requests: an ordinary one, one that stores a value, and a control message of Netperf.
+pub(super) const ASK: u32 = 0;
+pub(super) const SET: u32 = 1;
+pub(super) const CONTROL: u32 = 2;
+
+/// A run fails if no frame arrives at a client for this time: a second.
+const PATIENCE_PS: u64 = 1_000_000_000_000;
+/// A client takes all its packets as lost if nothing acknowledges them for this time: `TCP_RTO_MIN` of Linux.
+const TIMEOUT_PS: u64 = 200_000_000_000;
+/// A new connection acknowledges each segment at once for so many acknowledgements: `TCP_MAX_QUICKACKS` of Linux.
+const QUICK: u32 = 16;
+
+/// A client's end of a flow.
+#[derive(Default)]
+struct Flow {
+    sender: Sender,
+    receiver: Receiver,
+    /// How many more segments are acknowledged at once.
+    quick: u32,
+    /// When the client handles packets that have arrived.
+    poll_ps: Option<u64>,
+    /// When the client acknowledges a single packet at the latest.
+    at_latest_ps: Option<u64>,
+    /// When the client began its present request.
+    asked_ps: u64,
+    /// When its packets in flight are taken as lost.
+    timeout_ps: Option<u64>,
+    step: Step,
+    /// How many runs have ended, and how many packets or requests are left of the present one.
+    runs: u32,
+    left: u32,
+}
+
+/// All clients.
+pub(super) struct Clients {
+    flows: Vec<Flow>,
+    rate: Rate,
+    random: Pcg64Mcg,
+    /// Frames in transit, each with the time of its arrival.
+    inbox: VecDeque<(u64, Frame)>,
+    /// Frames to be sent later, each with its time and its flow. Frames of the same time are in the order of their
+    /// numbers here.
+    outbox: BinaryHeap<Reverse<(u64, u64, usize, u32, u32)>>,
+    delayed: u64,
+    /// When the link to the server is free, and when the CPU of the clients is.
+    link_free_ps: u64,
+    cpu_free_ps: u64,
+    /// When the latest frame arrived.
+    heard_ps: u64,
+    /// The latency of each request, in picoseconds.
+    pub(super) latencies_ps: Vec<u64>,
+}
+
+impl Clients {
+    pub(super) fn new(work: &ServerWork, driver: &NicDriver, seed: u64) -> Self {
+        Self {
+            flows: (0..work.flows).map(|_| Flow::default()).collect(),
+            rate: Rate::new(driver),
+            random: Pcg64Mcg::seed_from_u64(seed),
+            inbox: VecDeque::new(),
+            outbox: BinaryHeap::new(),
+            delayed: 0,
+            link_free_ps: 0,
+            cpu_free_ps: 0,
+            heard_ps: 0,
+            latencies_ps: Vec::new(),
+        }
+    }
+
+    /// Notes that a frame will arrive at `at_ps`.
+    pub(super) fn arrives(&mut self, at_ps: u64, frame: Frame) {
+        self.inbox.push_back((at_ps, frame));
+    }
+
+    /// When the clients have something to do next.
+    fn next_ps(&self) -> u64 {
+        let times = |flow: &Flow| [flow.poll_ps, flow.at_latest_ps, flow.timeout_ps].into_iter().flatten().min();
+        let arrival = self.inbox.front().map(|(at_ps, _)| *at_ps);
+        let departure = self.outbox.peek().map(|Reverse((at_ps, ..))| *at_ps);
+        self.flows
+            .iter()
+            .filter_map(times)
+            .chain(arrival)
+            .chain(departure)
+            .min()
+            .unwrap_or(u64::MAX)
+            .min(self.heard_ps + PATIENCE_PS)
+    }
+
+    /// A time around a mean.
+    fn around(&mut self, mean_ps: u64, spread: f64) -> u64 {
+        (mean_ps as f64 * self.random.random_range(1.0 - spread..1.0 + spread)) as u64
+    }
+}
+
+pub(super) fn run(host: &Host, _: usize) {
+    let engine = &host.world.engine;
+    engine.wait_until(Wanted::Clients.into(), || host.is_open.get());
+    host.clients.borrow_mut().heard_ps = engine.now_ps();
+    host.clients_begin(engine.now_ps());
+    while !host.is_over() {
+        let now_ps = engine.now_ps();
+        while let Some(frame) = host.arrived(now_ps) {
+            host.client_hears(now_ps, frame);
+        }
+        (0..host.work.flows as usize).for_each(|flow| host.poll(now_ps, flow));
+        while let Some((flow, frame)) = host.departs(now_ps) {
+            host.put_on_link(now_ps, flow, frame);
+        }
+        if now_ps >= host.clients.borrow().heard_ps + PATIENCE_PS {
+            return host.world.fail(RunError::NoProgress);
+        }
+        let next_ps = host.clients.borrow().next_ps();
+        engine.wait_for(Wanted::Clients.into(), Some(next_ps));
+    }
+}
+
+impl Host {
+    /// Takes the next frame that has arrived.
+    fn arrived(&self, now_ps: u64) -> Option<Frame> {
+        let mut clients = self.clients.borrow_mut();
+        clients.inbox.front().filter(|(at_ps, _)| *at_ps <= now_ps)?;
+        clients.heard_ps = now_ps;
+        clients.inbox.pop_front().map(|(_, frame)| frame)
+    }
+
+    fn clients_begin(&self, now_ps: u64) {
+        let flows = 0..self.work.flows as usize;
+        match self.work.workload.has_runs() {
+            // Without earlier runs, the first flow begins the last run of all.
+            true if self.work.earlier_runs == 0 => self.begin_run(now_ps, 0),
+            true => flows.for_each(|flow| self.begin_run(now_ps, flow)),
+            false => flows.for_each(|flow| self.begin_request(now_ps, flow)),
+        }
+    }
+
+    fn client_hears(&self, now_ps: u64, frame: Frame) {
+        let Meaning { flow, kind, number } = Meaning::of(frame.cookie);
+        match kind {
+            Kind::Data => self.data_came(now_ps, flow, frame, number),
+            Kind::Acknowledgement | Kind::Gap => self.client_acknowledged(now_ps, flow, kind, number),
+            Kind::Response if self.work.workload == ServerWorkload::Memcached => self.request_ended(now_ps, flow),
+            Kind::Response => self.step_ended(now_ps, flow),
+            Kind::Open => self.connected(now_ps, flow),
+            Kind::Close => self.closed(now_ps, flow),
+            Kind::Request => {}
+        }
+    }
+
+    /// Notes packets of a response. The client's card announces them as its moderation says.
+    fn data_came(&self, now_ps: u64, flow: usize, frame: Frame, number: u32) {
+        let mut clients = self.clients.borrow_mut();
+        clients.rate.note(now_ps, frame.bytes, &self.server.driver);
+        let moderation = clients.rate.moderation;
+        let one = &mut clients.flows[flow];
+        one.receiver.receive(self.server.nic.packets(frame.bytes), number);
+        let is_full = moderation.frames.is_some_and(|frames| one.receiver.fresh() >= frames);
+        let poll_ps = now_ps + if is_full { 0 } else { moderation.delay_ps };
+        one.poll_ps = Some(one.poll_ps.map_or(poll_ps, |before_ps| before_ps.min(poll_ps)));
+    }
+
+    /// Lets the client of a flow handle what has arrived. It acknowledges two or more packets at once, and delays the
+    /// acknowledgement of a single packet. Then it looks whether it has waited for long enough.
+    fn poll(&self, now_ps: u64, flow: usize) {
+        let mut clients = self.clients.borrow_mut();
+        let one = &mut clients.flows[flow];
+        let polls = one.poll_ps.take_if(|at_ps| *at_ps <= now_ps).is_some();
+        let is_late = one.at_latest_ps.is_some_and(|at_ps| at_ps <= now_ps);
+        let fresh = one.receiver.fresh();
+        if polls && fresh == 1 && one.quick == 0 && one.at_latest_ps.is_none() {
+            one.at_latest_ps = Some(now_ps + self.server.software.delayed_acknowledgement_ps);
+        } else if fresh > 0 && (polls && (fresh >= 2 || one.quick > 0) || is_late) {
+            one.at_latest_ps = None;
+            one.quick = one.quick.saturating_sub(1);
+            let (number, _) = one.receiver.acknowledge();
+            let after_ps = clients.around(self.server.software.client_ps, 0.5);
+            drop(clients);
+            let bytes = self.server.software.header_bytes;
+            return self.client_sends(now_ps + after_ps, flow, bytes, Kind::Acknowledgement, number);
+        }
+        if one.timeout_ps.take_if(|at_ps| *at_ps <= now_ps).is_some() {
+            one.sender.give_up();
+            drop(clients);
+            self.pump(now_ps, flow);
+        }
+    }
+
+    /// Begins a connection of a flow.
+    fn connect(&self, flow: usize, is_measured: bool) {
+        self.flows.borrow_mut()[flow].connect(is_measured);
+        let one = &mut self.clients.borrow_mut().flows[flow];
+        (one.sender, one.receiver, one.quick) = (Sender::default(), Receiver::default(), QUICK);
+        (one.poll_ps, one.at_latest_ps, one.timeout_ps) = (None, None, None);
+    }
+
+    /// Takes the next frame that a client sends by now.
+    fn departs(&self, now_ps: u64) -> Option<(usize, Frame)> {
+        let mut clients = self.clients.borrow_mut();
+        clients.outbox.peek().filter(|Reverse((at_ps, ..))| *at_ps <= now_ps)?;
+        clients.outbox.pop().map(|Reverse((_, _, flow, bytes, cookie))| (flow, Frame { bytes, cookie }))
+    }
+
+    /// Sends a frame of a client at `at_ps`.
+    fn client_sends(&self, at_ps: u64, flow: usize, bytes: u32, kind: Kind, number: u32) {
+        let cookie = Meaning::new(flow, kind, number).cookie();
+        let clients = &mut *self.clients.borrow_mut();
+        clients.delayed += 1;
+        clients.outbox.push(Reverse((at_ps, clients.delayed, flow, bytes, cookie)));
+    }
+
+    /// Puts a frame on the link to the server at `at_ps`, or when the link is free.
+    fn put_on_link(&self, at_ps: u64, flow: usize, frame: Frame) {
+        let mut clients = self.clients.borrow_mut();
+        clients.link_free_ps = clients.link_free_ps.max(at_ps) + self.server.nic.wire_ps(frame.bytes);
+        let arrival_ps = clients.link_free_ps + self.server.software.propagation_ps;
+        let ring = self.card.receive_ring_number(self.receive_ring(flow));
+        self.nic.borrow_mut().receive(arrival_ps, ring, frame);
+        self.world.engine.notify(Wanted::Link.into());
+    }
+}

@@ -1,0 +1,67 @@
+//! Clients of Apache and Memcached: each has one request at a time. Apache has a connection for each request.
+
+use super::{ASK, Host, Kind, SET};
+use crate::run::server::application::VALUE_BYTES;
+use rand::RngExt;
+
+/// The share of requests that store a value: rIOMMU §5, and EiovaR §7.
+const SETS: f64 = 0.1;
+/// The key of a request, rIOMMU §5, and the words around it.
+const KEY_LINE_BYTES: u32 = 64 + 6;
+/// A request of ApacheBench. Assumed.
+const HTTP_REQUEST_BYTES: u32 = 100;
+
+impl Host {
+    pub(super) fn begin_request(&self, now_ps: u64, flow: usize) {
+        let software = &self.server.software;
+        let (at_ps, is_set) = {
+            let mut clients = self.clients.borrow_mut();
+            clients.flows[flow].asked_ps = now_ps;
+            let at_ps = now_ps + clients.around(software.client_request_ps, 0.5);
+            (at_ps, clients.random.random_bool(SETS))
+        };
+        if self.work.workload.has_connections() {
+            self.connect(flow, true);
+            return self.client_sends(at_ps, flow, software.header_bytes, Kind::Open, 0);
+        }
+        let bytes = software.header_bytes + KEY_LINE_BYTES;
+        match is_set {
+            true => self.client_sends(at_ps, flow, bytes + VALUE_BYTES, Kind::Request, SET),
+            false => self.client_sends(at_ps, flow, bytes, Kind::Request, ASK),
+        }
+    }
+
+    /// Asks for the file, on a connection that is open now.
+    pub(super) fn connected(&self, now_ps: u64, flow: usize) {
+        let headers = self.server.software.header_bytes;
+        self.client_sends(now_ps, flow, headers, Kind::Acknowledgement, 0);
+        self.client_sends(now_ps, flow, headers + HTTP_REQUEST_BYTES, Kind::Request, ASK);
+    }
+
+    /// Acknowledges the rest of the response, and closes the connection.
+    pub(super) fn closed(&self, now_ps: u64, flow: usize) {
+        let headers = self.server.software.header_bytes;
+        let (after_ps, rest) = {
+            let mut clients = self.clients.borrow_mut();
+            let after_ps = clients.around(self.server.software.client_ps, 0.5);
+            let one = &mut clients.flows[flow];
+            (one.poll_ps, one.at_latest_ps) = (None, None);
+            (after_ps, (one.receiver.fresh() > 0).then(|| one.receiver.acknowledge()))
+        };
+        if let Some((number, _)) = rest {
+            self.client_sends(now_ps + after_ps, flow, headers, Kind::Acknowledgement, number);
+        }
+        self.client_sends(now_ps + after_ps, flow, headers, Kind::Close, 0);
+        self.request_ended(now_ps, flow);
+    }
+
+    pub(super) fn request_ended(&self, now_ps: u64, flow: usize) {
+        {
+            let mut clients = self.clients.borrow_mut();
+            let latency_ps = now_ps - clients.flows[flow].asked_ps;
+            clients.latencies_ps.push(latency_ps);
+        }
+        self.look_at_progress();
+        self.begin_request(now_ps, flow);
+    }
+}

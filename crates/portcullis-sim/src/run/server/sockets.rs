@@ -1,0 +1,77 @@
+//! What the kernel of the server does with frames that arrive, on the CPU that polls the card.
+
+use super::Host;
+use super::card::Outgoing;
+use super::frames::{Kind, Meaning};
+use crate::run::driver::Driver;
+use portcullis_model::Completion;
+
+/// The bytes that the kernel merges into one packet before it handles them.
+const MERGED_BYTES: u32 = 64 << 10;
+
+impl Host {
+    /// Handles a frame.
+    pub(super) fn frame_came(&self, driver: &mut Driver<'_>, frame: &Completion) {
+        let Meaning { flow, kind, number } = Meaning::of(frame.cookie);
+        match kind {
+            Kind::Data => self.packet_came(driver, flow, number),
+            Kind::Acknowledgement => self.flows.borrow_mut()[flow].sender.acknowledge(number),
+            Kind::Gap => self.flows.borrow_mut()[flow].sender.lose(number),
+            Kind::Request => {
+                if self.work.workload.has_connections() {
+                    // The first segments of a connection are acknowledged at once.
+                    self.send_control(driver, flow, Kind::Acknowledgement, 0);
+                }
+                self.flows.borrow_mut()[flow].requests.push(number);
+            }
+            Kind::Open | Kind::Close => {
+                let answer = if kind == Kind::Open { Kind::Open } else { Kind::Acknowledgement };
+                self.send_control(driver, flow, answer, 0);
+            }
+            Kind::Response => {}
+        }
+        self.notify_flow(flow);
+    }
+
+    /// Handles a packet of a stream: all of its software.
+    fn packet_came(&self, driver: &mut Driver<'_>, flow: usize, number: u32) {
+        let software = &self.server.software;
+        self.world.engine.busy(software.cycles_per_packet);
+        let is_full = {
+            let one = &mut self.flows.borrow_mut()[flow];
+            one.receiver.receive(1, number);
+            self.packets.set(self.packets.get() + u64::from(one.is_measured));
+            one.receiver.fresh() >= MERGED_BYTES / software.segment_bytes
+        };
+        if is_full {
+            self.acknowledge(driver, flow);
+        }
+    }
+
+    /// Acknowledges what a poll has received. A single packet waits for the next one.
+    pub(super) fn poll_ended(&self, driver: &mut Driver<'_>) {
+        for flow in 0..self.work.flows as usize {
+            let fresh = self.flows.borrow()[flow].receiver.fresh();
+            if fresh >= 2 {
+                self.acknowledge(driver, flow);
+            }
+        }
+        self.look_at_progress();
+    }
+
+    fn acknowledge(&self, driver: &mut Driver<'_>, flow: usize) {
+        let (number, has_gap) = self.flows.borrow_mut()[flow].receiver.acknowledge();
+        let kind = if has_gap { Kind::Gap } else { Kind::Acknowledgement };
+        self.send_control(driver, flow, kind, number);
+    }
+
+    /// Sends a frame that consists of headers, unless the ring is full.
+    pub(super) fn send_control(&self, driver: &mut Driver<'_>, flow: usize, kind: Kind, number: u32) {
+        let linear_bytes = self.server.software.header_bytes;
+        let ring = self.transmit_ring(flow);
+        if self.card.has_room(ring) {
+            let meaning = Meaning::new(flow, kind, number);
+            self.card.transmit(self, driver, ring, &Outgoing { linear_bytes, file: 0..0, meaning });
+        }
+    }
+}
