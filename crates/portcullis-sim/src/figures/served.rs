@@ -47,9 +47,9 @@ pub struct ServedRun {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Length {
-    /// Half of what `simulate` makes.
+    /// Half of what `simulate` makes, after a quarter of the earlier runs.
     Short,
-    /// Five times what `simulate` makes.
+    /// Five times what `simulate` makes, after as many earlier runs.
     Full,
 }
 
@@ -163,9 +163,13 @@ impl ServedRun {
         let work = ServerWork::new(&machine, &self.workload, Some(self.cores), Some(self.flows), self.ring);
         let mut work = work.map_err(|error| error.to_string())?;
         match self.length {
-            Length::Short => (work.warm_up, work.measured) = (work.warm_up / 2, work.measured / 2),
+            Length::Short => {
+                (work.warm_up, work.measured) = (work.warm_up / 2, work.measured / 2);
+                work.earlier_runs /= 4;
+            }
             Length::Full => (work.warm_up, work.measured) = (5 * work.warm_up, 5 * work.measured),
         }
+        work.earlier_runs = self.earlier_runs.unwrap_or(work.earlier_runs);
         let choice = Choice::parse(&self.design).map_err(|error| error.to_string())?;
         let protection = [Protection::None, Protection::Strict, Protection::Deferred];
         let protection = protection.into_iter().find(|one| one.name() == self.protection);

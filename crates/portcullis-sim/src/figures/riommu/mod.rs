@@ -4,7 +4,7 @@ mod costs;
 mod rates;
 
 use super::Figure;
-use super::lab::{Bar, Lab};
+use super::lab::{Bar, Lab, RINGS};
 use super::served::ServedRun;
 use portcullis::Protection;
 
@@ -23,7 +23,7 @@ const RIOMMU: Figure = Figure {
 };
 
 /// Rings, with walks that do not snoop the caches as on that machine, and with walks that do.
-const NOT_COHERENT: Bar = Bar { name: "riommu-", design: "riommu", protection: Protection::Strict };
+const NOT_COHERENT: Bar = Bar { name: "riommu-", design: RINGS, protection: Protection::Strict };
 const COHERENT: Bar = Bar { name: "riommu", ..NOT_COHERENT };
 
 /// The run of a bar. Only [`COHERENT`] has walks that snoop.
