@@ -132,7 +132,7 @@ pub(crate) struct FiguresArguments {
     /// Fails if a number is out of its tolerance, or a score below the recorded one
     #[arg(long, conflicts_with = "list")]
     pub(crate) check: bool,
-    /// Makes runs of the laboratory that are ten times as long, after four times as many earlier runs
+    /// Makes runs of the laboratory that are ten times as long, and no fewer earlier runs than simulate makes
     #[arg(long, conflicts_with = "list")]
     pub(crate) full: bool,
     /// Makes only the share I of N of the runs, and prints a line of JSON for each, to be joined by --merge

@@ -220,13 +220,10 @@ static void close(struct pc_device *device)
 }
 
 /* Makes the kernel shut the device down ahead of the unit before a reboot. */
-static int link(struct pc_device *device)
+static bool link(struct pc_device *device)
 {
 	device->link = device_link_add(&device->pdev->dev, &pc_platform->dev, DL_FLAG_STATELESS);
-	if (device->link)
-		return 0;
-	pr_err("%s is not protected: nothing would stop it ahead of its unit\n", pci_name(device->pdev));
-	return -EINVAL;
+	return device->link;
 }
 
 bool pc_is_protected(struct pci_dev *pdev)
@@ -235,16 +232,13 @@ bool pc_is_protected(struct pci_dev *pdev)
 }
 
 /* A driver is bound while buffers of the former driver are still mapped. */
-static int take_over(struct pc_device *device)
+static void take_over(struct pc_device *device)
 {
-	int error = link(device);
-
-	if (error)
-		return error;
 	device->has_driver = true;
+	if (!link(device))
+		pr_warn("nothing stops %s ahead of its unit\n", pci_name(device->pdev));
 	pr_info("%s is protected as before: %s, %s; buffers of its former driver are still mapped\n",
 		pci_name(device->pdev), device->policy.design, device->policy.is_deferred ? "deferred" : "strict");
-	return 0;
 }
 
 /* The device has no driver that does DMA yet. The caller holds the device's lock. */
@@ -260,8 +254,10 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		pr_err("%s is not protected: no unit serves it\n", pci_name(pdev));
 		return -ENODEV;
 	}
-	if (pc_is_protected(pdev))
-		return take_over(pc_device_of(&pdev->dev));
+	if (pc_is_protected(pdev)) {
+		take_over(pc_device_of(&pdev->dev));
+		return 0;
+	}
 	if (pdev->dev.dma_ops) {
 		pr_err("%s is not protected: something else handles its DMA\n", pci_name(pdev));
 		return -EBUSY;
@@ -283,11 +279,11 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		drop(device);
 		return error;
 	}
-	error = link(device);
-	if (error) {
+	if (!link(device)) {
+		pr_err("%s is not protected: nothing would stop it ahead of its unit\n", pci_name(pdev));
 		close(device);
 		drop(device);
-		return error;
+		return -ENOMEM;
 	}
 	set_dma_ops(&pdev->dev, &device->ops);
 	mutex_lock(&pc_devices_lock);
@@ -379,7 +375,8 @@ void pc_unprotect(struct pci_dev *pdev)
 	struct pc_device *device = pc_device_of(&pdev->dev);
 	u64 count = left(device);
 
-	device_link_del(device->link);
+	if (device->link)
+		device_link_del(device->link);
 	device->has_driver = false;
 	if (count)
 		pr_warn("%s: its driver has left %llu buffers mapped; it stays protected until they are unmapped\n",

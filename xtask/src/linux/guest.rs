@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 /// The package with a busybox that needs no libraries.
 const BUSYBOX: &str = "busybox-static";
-/// The line that `guest/init` prints after a job. The exit status of the job follows it.
+/// The line that `guest/init` prints before a job.
+const BEGINS: &str = "JOB-BEGINS";
+/// The line that it prints after a job. The exit status of the job follows it.
 const DONE: &str = "JOB-DONE ";
 /// Words that a kernel prints when something is wrong.
 const COMPLAINTS: [&str; 5] = ["BUG:", "WARNING:", "Call Trace", "Kernel panic", "rcu: INFO"];
@@ -56,7 +58,22 @@ pub(crate) struct Transcript {
 
 impl Guest<'_> {
     /// Boots the machine and waits for the end of the job. The job must succeed, and the kernel must not complain.
+    ///
+    /// A machine that fails before its job begins is booted once more. A kernel patches its own code while it boots, and
+    /// the emulator sometimes lets another CPU execute the breakpoint that stood there in the meantime.
     pub(crate) fn run(&self, store: &Store) -> Result<Transcript, Failure> {
+        let (ended, has_begun) = self.run_once(store)?;
+        match ended {
+            Err(failure) if !has_begun => {
+                println!("    {}: {failure}\n    its job has not begun; once more:", self.name);
+                self.run_once(store)?.0
+            }
+            ended => ended,
+        }
+    }
+
+    /// One boot. The second value says whether the job began.
+    fn run_once(&self, store: &Store) -> Result<(Result<Transcript, Failure>, bool), Failure> {
         let logs = store.folder.join("logs");
         fs::create_dir_all(&logs).map_err(Failure::file(&logs))?;
         let log = logs.join(format!("{}.log", self.name));
@@ -74,10 +91,12 @@ impl Guest<'_> {
         let bytes = fs::read(&log).map_err(Failure::file(&log))?;
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
-        match self.wrong(end, &lines) {
+        let has_begun = lines.iter().any(|line| line.contains(BEGINS));
+        let ended = match self.wrong(end, &lines) {
             Some(reason) => Err(Error::Guest { name: self.name.to_owned(), reason, log, console: tail(&text) }.into()),
             None => Ok(Transcript { lines, elapsed }),
-        }
+        };
+        Ok((ended, has_begun))
     }
 
     fn initramfs(&self, store: &Store) -> Result<Vec<u8>, Failure> {

@@ -4,10 +4,12 @@ use super::bad_input::refused;
 use super::{portcullis, text};
 use serde_json::Value;
 
-const RUN: [&str; 7] = ["simulate", "--machine", "r210-bcm57810", "--workload", "netperf-stream", "--design", "eiovar"];
+const RUN: [&str; 5] = ["simulate", "--machine", "r210-bcm57810", "--design", "eiovar"];
 
+/// A run of `netperf-stream`, unless another workload is given.
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [&RUN, more].concat()
+    let stream = if more.contains(&"--workload") { &[][..] } else { &["--workload", "netperf-stream"] };
+    [&RUN, stream, more].concat()
 }
 
 #[test]
@@ -65,6 +67,17 @@ fn requests_have_a_latency_and_no_throughput() {
 }
 
 #[test]
+fn short_messages_keep_the_client_busy() {
+    let gbps = |workload| {
+        let output = portcullis(&with(&["--protection", "deferred", "--json", "--workload", workload]));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        document["results"][0]["throughput_gbps"].as_f64().expect("a stream")
+    };
+    let short = gbps("netperf-stream:message=64");
+    assert!(short < 2.0, "a message of 64 bytes in 300 ns: {short} Gb/s");
+}
+
+#[test]
 fn what_does_not_fit_together_is_refused_in_one_line() {
     refused(&with(&["--protection", "none"]), &["`eiovar` does not offer the protection `none`", "strict, deferred"]);
     refused(&with(&["--protection", "strict", "--cores", "0"]), &["--cores 0", "expected from 1 to 1"]);
@@ -81,6 +94,8 @@ fn what_does_not_fit_together_is_refused_in_one_line() {
     refused(&on("r210", "netperf-rr", "stock"), &["no machine `r210`", "r210-cx3"]);
     refused(&on("cascadelake-cx5", "netperf-rr", "stock"), &["cascadelake-cx5", "r210-cx3, r210-bcm57810"]);
     refused(&on("r210-cx3", "rings", "stock"), &["no workload `rings`", "netperf-stream, netperf-rr"]);
+    refused(&on("r210-cx3", "netperf-stream:message=0", "stock"), &["`message=0`", "with 1 to 1048576"]);
+    refused(&on("r210-cx3", "memcached:message=64", "stock"), &["`memcached` has no parameter `message=64`"]);
     refused(&on("r210-cx3", "netperf-rr", "stocks"), &["`stocks`"]);
     refused(&[&on("r210-cx3", "netperf-rr", "stock")[..], &["--ring", "1000"]].concat(), &["a power of two"]);
 }

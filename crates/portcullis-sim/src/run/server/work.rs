@@ -34,7 +34,11 @@ impl ServerWorkload {
 
 /// Every application: its name on the command line, and what it does.
 pub const SERVER_WORKLOADS: &[(&str, ServerWorkload, &str)] = &[
-    (STREAM, ServerWorkload::NetperfStream, "a client per flow sends a TCP stream as fast as the server takes it"),
+    (
+        STREAM,
+        ServerWorkload::NetperfStream,
+        "a client per flow sends a TCP stream as fast as the server takes it; `:message=BYTES` sets what it writes at once",
+    ),
     ("netperf-rr", ServerWorkload::NetperfRr, "a client per flow sends a byte, and waits for a byte"),
     ("apache-1m", ServerWorkload::Apache1m, "a client per flow asks for a file of 1 MiB, on a connection per request"),
     ("apache-1k", ServerWorkload::Apache1k, "a client per flow asks for a file of 1 KiB, on a connection per request"),
@@ -190,8 +194,8 @@ impl ServerWork {
             receive_entries,
             message_bytes,
             earlier_runs: EARLIER_RUNS,
-            // All entries of a ring are used, so that each of its addresses is given back and taken again. A request for
-            // a long file takes many entries.
+            // All entries of a ring are used, so that each of its addresses is given back and taken again. A request
+            // for a long file takes many entries.
             earlier_packets: if workload == ServerWorkload::Apache1m {
                 40
             } else {

@@ -13,8 +13,7 @@ use netperf::Step;
 use portcullis_model::Frame;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The kinds of requests: an ordinary one, one that stores a value, and a control message of Netperf.
 pub(super) const ASK: u32 = 0;
@@ -56,10 +55,10 @@ pub(super) struct Clients {
     random: Pcg64Mcg,
     /// Frames in transit, each with the time of its arrival.
     inbox: VecDeque<(u64, Frame)>,
-    /// Frames to be sent later, each with its time and its flow. Frames of the same time are in the order of their
-    /// numbers here.
-    outbox: BinaryHeap<Reverse<(u64, u64, usize, u32, u32)>>,
-    delayed: u64,
+    /// Frames to be sent later, each with its flow, by time. Frames of the same time are in the order in which they
+    /// were added.
+    outbox: BTreeMap<(u64, u64), (usize, Frame)>,
+    added: u64,
     /// When the link to the server is free, and when the CPU of the clients is.
     link_free_ps: u64,
     cpu_free_ps: u64,
@@ -76,8 +75,8 @@ impl Clients {
             rate: Rate::new(driver),
             random: Pcg64Mcg::seed_from_u64(seed),
             inbox: VecDeque::new(),
-            outbox: BinaryHeap::new(),
-            delayed: 0,
+            outbox: BTreeMap::new(),
+            added: 0,
             link_free_ps: 0,
             cpu_free_ps: 0,
             heard_ps: 0,
@@ -94,7 +93,7 @@ impl Clients {
     fn next_ps(&self) -> u64 {
         let times = |flow: &Flow| [flow.poll_ps, flow.at_latest_ps, flow.timeout_ps].into_iter().flatten().min();
         let arrival = self.inbox.front().map(|(at_ps, _)| *at_ps);
-        let departure = self.outbox.peek().map(|Reverse((at_ps, ..))| *at_ps);
+        let departure = self.outbox.first_key_value().map(|((at_ps, _), _)| *at_ps);
         self.flows
             .iter()
             .filter_map(times)
@@ -214,16 +213,15 @@ impl Host {
     /// Takes the next frame that a client sends by now.
     fn departs(&self, now_ps: u64) -> Option<(usize, Frame)> {
         let mut clients = self.clients.borrow_mut();
-        clients.outbox.peek().filter(|Reverse((at_ps, ..))| *at_ps <= now_ps)?;
-        clients.outbox.pop().map(|Reverse((_, _, flow, bytes, cookie))| (flow, Frame { bytes, cookie }))
+        Some(clients.outbox.first_entry().filter(|first| first.key().0 <= now_ps)?.remove())
     }
 
     /// Sends a frame of a client at `at_ps`.
     fn client_sends(&self, at_ps: u64, flow: usize, bytes: u32, kind: Kind, number: u32) {
-        let cookie = Meaning::new(flow, kind, number).cookie();
+        let frame = Frame { bytes, cookie: Meaning::new(flow, kind, number).cookie() };
         let clients = &mut *self.clients.borrow_mut();
-        clients.delayed += 1;
-        clients.outbox.push(Reverse((at_ps, clients.delayed, flow, bytes, cookie)));
+        clients.added += 1;
+        clients.outbox.insert((at_ps, clients.added), (flow, frame));
     }
 
     /// Puts a frame on the link to the server at `at_ps`, or when the link is free.
