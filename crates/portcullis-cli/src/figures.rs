@@ -3,10 +3,11 @@
 use crate::arguments::FiguresArguments;
 use crate::html::{Origin, Target};
 use crate::plan::progress_bar;
+use crate::shards::{self, Merged};
 use crate::show::show;
 use crate::table::{Column, Layout, number, wrap, wrap_behind};
 use crate::{Failure, bundled};
-use portcullis_sim::figures::{Figure, Grid, GridRow, Made, Point};
+use portcullis_sim::figures::{Class, Figure, Grid, GridRow, Made, Outcome, Plan, Point, Score, scores};
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -19,6 +20,7 @@ struct Document<'d> {
     origin: Origin,
     figures: Vec<FigureEntry<'d>>,
     points: Vec<&'d Point>,
+    scores: &'d [Score],
     violations: &'d [String],
 }
 
@@ -47,7 +49,7 @@ impl FigureInfo {
 
     /// Every figure.
     pub(crate) fn all() -> Vec<Self> {
-        Figure::ALL.iter().map(Self::of).collect()
+        Figure::all().map(Self::of).collect()
     }
 }
 
@@ -65,53 +67,97 @@ struct ListDocument {
 }
 
 pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Result<(), Failure> {
-    let wanted = wanted(&arguments.ids)?;
     if arguments.list {
-        let figures = wanted.into_iter().map(FigureInfo::of).collect();
+        let figures = wanted(&arguments.ids)?.into_iter().map(FigureInfo::of).collect();
         let document = ListDocument { schema: "portcullis.list/1", figures };
         let table = |out: &mut W| writeln!(out, "{}", table_of(&document.figures));
         return show(out, &document, None, arguments.json, table, &[]);
     }
-    let page = arguments.html.as_deref().map(|path| Target::new(path, [])).transpose()?;
-    let made = wanted.iter().map(|figure| make(figure)).collect::<Result<Vec<_>, _>>()?;
+    let page = arguments.html.as_deref().map(|path| Target::new(path, &arguments.merge)).transpose()?;
+    let merged = if arguments.merge.is_empty() {
+        let plan = plan(&arguments.ids, arguments.full)?;
+        if let Some(share) = arguments.shard {
+            let outcomes = make(&plan, &share.of(plan.pieces().len()))?;
+            return shards::print(out, &arguments.ids, &plan, share, outcomes);
+        }
+        let outcomes = make(&plan, &(0..plan.pieces().len()).collect::<Vec<_>>())?;
+        Merged { figures: arguments.ids.clone(), plan, outcomes }
+    } else {
+        shards::merge(&arguments.merge, plan)?
+    };
+    let Merged { figures, plan, outcomes } = merged;
+    let made = plan.draw(&outcomes);
+    let scores = scores(&plan, &made);
     let points: Vec<&Point> = made.iter().flat_map(|made| &made.points).collect();
-    let violations: Vec<String> = points.iter().filter_map(|point| point.violation()).collect();
-    // Without `--check`, a number out of tolerance is not a failure.
-    let failed = if arguments.check { violations } else { Vec::new() };
+    // Without `--check`, a number out of tolerance is not a failure. Numbers with a class count in the score.
+    let failed = if arguments.check {
+        let of_points = points.iter().filter(|point| point.class.is_none()).filter_map(|point| point.violation());
+        of_points.chain(scores.iter().filter_map(Score::violation)).collect()
+    } else {
+        Vec::new()
+    };
     let entry = |(figure, made): (&&'static Figure, _)| FigureEntry { info: FigureInfo::of(figure), made };
     let document = Document {
         schema: "portcullis.figures/1",
-        origin: Origin::of_this_run(),
-        figures: wanted.iter().zip(&made).map(entry).collect(),
+        origin: Origin::of(command(figures, plan.is_full(), arguments)),
+        figures: plan.figures().iter().zip(&made).map(entry).collect(),
         points,
+        scores: &scores,
         violations: &failed,
     };
-    let table = |out: &mut W| wanted.iter().zip(&made).try_for_each(|(figure, made)| print(out, figure, made));
+    let table = |out: &mut W| {
+        plan.figures().iter().zip(&made).try_for_each(|(figure, made)| print(out, figure, made))?;
+        print_scores(out, &scores)
+    };
     show(out, &document, page.as_ref(), arguments.json, table, &failed)
+}
+
+/// The arguments in one order, so that the whole and its shards joined have the same.
+fn command(figures: Vec<String>, is_full: bool, arguments: &FiguresArguments) -> Vec<String> {
+    let mut command = vec!["figures".to_owned()];
+    command.extend(figures);
+    let flags = [("--full", is_full), ("--check", arguments.check), ("--json", arguments.json)];
+    command.extend(flags.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag.to_owned()));
+    if let Some(path) = &arguments.html {
+        command.extend(["--html".to_owned(), path.to_string_lossy().into_owned()]);
+    }
+    command
 }
 
 /// The figures of these ids, each once. Without ids, all figures.
 fn wanted(ids: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     if ids.is_empty() {
-        return Ok(Figure::ALL.iter().collect());
+        return Ok(Figure::all().collect());
     }
     let mut wanted: Vec<&Figure> = Vec::new();
     for id in ids {
-        let figure = Figure::by_id(id).ok_or_else(|| {
-            let known: Vec<&str> = Figure::ALL.iter().map(|figure| figure.id).collect();
+        let figures = Figure::by_id(id).ok_or_else(|| {
+            let known: Vec<&str> =
+                Figure::all().map(|figure| figure.id).chain(Figure::GROUPS.iter().copied()).collect();
             Failure::Input(format!("no figure `{id}`; there are: {}", known.join(", ")))
         })?;
-        if !wanted.iter().any(|one| one.id == figure.id) {
-            wanted.push(figure);
+        for figure in figures {
+            if !wanted.iter().any(|one| one.id == figure.id) {
+                wanted.push(figure);
+            }
         }
     }
     Ok(wanted)
 }
 
-fn make(figure: &Figure) -> Result<Made, Failure> {
+fn plan(ids: &[String], is_full: bool) -> Result<Plan, Failure> {
+    Ok(Plan::new(wanted(ids)?, is_full))
+}
+
+/// Makes some of the pieces of a plan.
+fn make(plan: &Plan, places: &[usize]) -> Result<Vec<Outcome>, Failure> {
     let bar = progress_bar();
-    let made = figure.make(&|name| bundled::read(name).map(Arc::new), &mut |runs, run| {
-        bar.set_length(runs as u64);
+    let made = plan.make(places, &|name| bundled::read(name).map(Arc::new), &mut |runs, run| {
+        // The next figure counts its own runs.
+        if bar.length() != Some(runs as u64) {
+            bar.reset();
+            bar.set_length(runs as u64);
+        }
         bar.set_message(run.to_owned());
         bar.inc(1);
     });
@@ -126,29 +172,68 @@ fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
     for grid in &made.tables {
         print_grid(out, grid)?;
     }
-    let held: Vec<&Point> = made.points.iter().filter(|point| point.within.is_some()).collect();
-    let within = held.iter().filter(|point| point.within == Some(true)).count();
-    let verdict = format!("{within} of the {} numbers with a tolerance are within it.", held.len());
-    writeln!(out, "{}", wrap(&verdict))?;
-    for violation in held.iter().filter_map(|point| point.violation()) {
-        writeln!(out, "{}", wrap_behind("  ", "    ", &violation))?;
+    if made.points.iter().any(|point| point.class.is_some()) {
+        writeln!(out, "{}\n", table_of_points(&made.points))?;
+    } else {
+        print_verdict(out, &made.points)?;
     }
-    writeln!(out)?;
     for finding in &made.findings {
         writeln!(out, "{}", wrap(finding))?;
     }
     writeln!(out)
 }
 
+/// How many numbers with a tolerance are within it, and which are not.
+fn print_verdict(out: &mut impl Write, points: &[Point]) -> io::Result<()> {
+    let held: Vec<&Point> = points.iter().filter(|point| point.within.is_some()).collect();
+    let within = held.iter().filter(|point| point.within == Some(true)).count();
+    let verdict = format!("{within} of the {} numbers with a tolerance are within it.", held.len());
+    writeln!(out, "{}", wrap(&verdict))?;
+    for violation in held.iter().filter_map(|point| point.violation()) {
+        writeln!(out, "{}", wrap_behind("  ", "    ", &violation))?;
+    }
+    writeln!(out)
+}
+
+/// The numbers of a figure of the laboratory, beside the published ones.
+fn table_of_points(points: &[Point]) -> String {
+    let columns = [Column::words("number"), Column::numbers("published"), Column::numbers("ours")]
+        .into_iter()
+        .chain(["class", "within"].map(Column::words));
+    let columns: Vec<Column> = columns.collect();
+    let row = |point: &Point| {
+        let within = match point.within {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "",
+        };
+        let ours = if point.ours.is_nan() { "-".to_owned() } else { number(point.ours) };
+        let class = point.class.map_or("", Class::name);
+        vec![point.point.clone(), point.published.map_or("-".to_owned(), number), ours, class.into(), within.into()]
+    };
+    let rows: Vec<Vec<String>> = points.iter().map(row).collect();
+    Layout::of(&columns, &rows).table(&rows)
+}
+
+fn print_scores(out: &mut impl Write, scores: &[Score]) -> io::Result<()> {
+    for score in scores {
+        writeln!(out, "{}", wrap(&format!("{score}.")))?;
+        if let Some(advice) = score.advice() {
+            writeln!(out, "{}", wrap_behind("  ", "  ", &advice))?;
+        }
+    }
+    Ok(())
+}
+
 /// Prints a grid. Columns that do not fit follow below, again with the names of the rows in front.
 fn print_grid(out: &mut impl Write, grid: &Grid) -> io::Result<()> {
-    writeln!(out, "{}\n{}", wrap(&grid.title), wrap(grid.quantity))?;
+    writeln!(out, "{}\n{}", wrap(&grid.title), wrap(&grid.quantity))?;
     let cell = |value: &Option<f64>| value.map_or("-".to_owned(), number);
     let mut at = 0;
     while at < grid.columns.len() {
         let columns_from = |to: usize| -> Vec<Column> {
             let heads = grid.columns[at..to].iter().map(|head| Column::numbers(head));
-            std::iter::once(Column::words(grid.across)).chain(heads).collect()
+            std::iter::once(Column::words(&grid.across)).chain(heads).collect()
         };
         let rows_to = |to: usize| -> Vec<Vec<String>> {
             let row =

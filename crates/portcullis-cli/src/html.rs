@@ -20,6 +20,11 @@ impl Origin {
     /// This program with its arguments.
     pub(crate) fn of_this_run() -> Self {
         let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+        Self::of(arguments)
+    }
+
+    /// This program with arguments that have the same effect as those it was given.
+    pub(crate) fn of(arguments: impl IntoIterator<Item = String>) -> Self {
         let command = std::iter::once("portcullis".to_owned()).chain(arguments).collect();
         Self { version: env!("CARGO_PKG_VERSION"), command }
     }

@@ -18,6 +18,8 @@ mod machine;
 mod machine_file;
 mod plan;
 mod replacement;
+mod shards;
+mod share;
 mod show;
 mod simulate;
 mod table;

@@ -363,7 +363,7 @@ pub(super) struct Point {
     pub(super) id: String,
     pub(super) point: String,
     pub(super) published: Option<f64>,
-    pub(super) ours: f64,
+    pub(super) ours: Option<f64>,
     pub(super) tolerance: Option<Tolerance>,
     pub(super) within: Option<bool>,
 }

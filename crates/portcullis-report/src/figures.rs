@@ -29,7 +29,9 @@ fn section(one: &Figure, points: &[Point]) -> Result<Markup, ReportError> {
             h2 { (one.title) }
             p.quiet { (one.source) }
             @if one.no_such_hardware { p { strong { "No such hardware: " } "IOTLBs with prefetchers are hypothetical." } }
-            div.answer { ul { @for finding in &one.findings { li { (prose(finding)) } } } }
+            @if !one.findings.is_empty() {
+                div.answer { ul { @for finding in &one.findings { li { (prose(finding)) } } } }
+            }
             @for grid in &grids { (grid) }
             @if !held.is_empty() {
                 details {
@@ -88,7 +90,7 @@ fn held_table(points: &[&Point]) -> Markup {
                 tr {
                     th.word scope="row" { (point.point) }
                     (cell(point.published, number))
-                    (cell(Some(point.ours), number))
+                    (cell(point.ours, number))
                     td { @match point.tolerance { Some(tolerance) => (expected(tolerance)), None => "–" } }
                     td { @match point.within { Some(true) => "yes", Some(false) => { strong { "no" } }, None => "–" } }
                 }

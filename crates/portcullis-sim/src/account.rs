@@ -1,5 +1,6 @@
 //! The cycles that virtual cores have spent, by purpose.
 
+use crate::free_lists::FreeLists;
 use portcullis::platform::{LockClass, Phase};
 
 /// Number of phases and of lock classes.
@@ -9,7 +10,8 @@ const CLASSES: usize = 8;
 /// Cycles by phase, and the waits among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    phases: [u64; PHASES],
+    /// By phase, first of everything but maps, then of maps.
+    phases: [u64; 2 * PHASES],
     lock_waits: [u64; CLASSES],
     hardware_wait: u64,
     allocations: u64,
@@ -17,7 +19,19 @@ pub struct Account {
     search_steps_max: u64,
     /// Search steps of the allocation in progress.
     searching: u64,
+    maps: u64,
+    unmaps: u64,
+    queued: u64,
+    free_lists: FreeLists,
+    place: Place,
+}
+
+/// Where in `Account::phases` cycles are counted now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
     phase: usize,
+    /// `PHASES` inside a map, and otherwise 0.
+    side: usize,
 }
 
 const fn phase_index(phase: Phase) -> usize {
@@ -30,9 +44,6 @@ const fn phase_index(phase: Phase) -> usize {
         Phase::Invalidate => 5,
     }
 }
-
-const PHASE_BY_INDEX: [Phase; PHASES] =
-    [Phase::Other, Phase::IovaAllocate, Phase::IovaFind, Phase::IovaFree, Phase::Table, Phase::Invalidate];
 
 const fn class_index(class: LockClass) -> usize {
     match class {
@@ -58,24 +69,46 @@ impl Account {
             self.allocations += 1;
         }
         self.search_steps_max = self.search_steps_max.max(std::mem::take(&mut self.searching));
-        self.phase = phase_index(phase);
+        self.place.phase = phase_index(phase);
     }
 
-    /// Returns to the phase that an interrupt interrupted.
-    pub(crate) fn resume(&mut self, phase: Phase) {
-        self.phase = phase_index(phase);
+    /// Returns to the place that an interrupt interrupted.
+    pub(crate) fn resume(&mut self, place: Place) {
+        self.place = place;
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        PHASE_BY_INDEX[self.phase]
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// A map begins.
+    pub(crate) fn map(&mut self) {
+        (self.maps, self.place.side) = (self.maps + 1, PHASES);
+    }
+
+    /// An unmap begins.
+    pub(crate) fn unmap(&mut self) {
+        (self.unmaps, self.place.side) = (self.unmaps + 1, 0);
+    }
+
+    /// An unmap is put into a flush queue.
+    pub(crate) fn queue(&mut self) {
+        self.queued += 1;
+    }
+
+    /// An address is taken from a list or put on it, or is taken from the tree or put back there.
+    pub(crate) fn free_lists(&mut self) -> &mut FreeLists {
+        &mut self.free_lists
     }
 
     pub(crate) fn work(&mut self, cycles: u64) {
-        self.phases[self.phase] += cycles;
+        self.phases[self.place.side + self.place.phase] += cycles;
     }
 
-    pub(crate) fn forget_longest_search(&mut self) {
+    /// Forgets the longest search and the longest lists.
+    pub(crate) fn forget_longest(&mut self) {
         self.search_steps_max = 0;
+        self.free_lists.forget_longest();
     }
 
     pub(crate) fn search(&mut self, nodes: u64) {
@@ -102,12 +135,15 @@ impl Account {
     pub(crate) fn add(&mut self, other: &Self) {
         self.combine(other, |mine, theirs| mine + theirs);
         self.search_steps_max = self.search_steps_max.max(other.search_steps_max);
+        self.free_lists.add(&other.free_lists);
     }
 
-    /// What has been spent since `earlier`, a copy of this account. The longest search is that of the whole account.
+    /// What has been spent since `earlier`, a copy of this account. The longest search and the longest lists are those
+    /// of the whole account.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut spent = *self;
         spent.combine(earlier, |now, then| now - then);
+        spent.free_lists = self.free_lists.since(&earlier.free_lists);
         spent
     }
 
@@ -121,6 +157,9 @@ impl Account {
         self.hardware_wait = with(self.hardware_wait, other.hardware_wait);
         self.allocations = with(self.allocations, other.allocations);
         self.search_steps = with(self.search_steps, other.search_steps);
+        self.maps = with(self.maps, other.maps);
+        self.unmaps = with(self.unmaps, other.unmaps);
+        self.queued = with(self.queued, other.queued);
     }
 
     /// Cycles charged in all phases, including spins.
@@ -130,7 +169,32 @@ impl Account {
 
     /// Cycles charged to one phase, including spins.
     pub fn phase_cycles(&self, phase: Phase) -> u64 {
-        self.phases[phase_index(phase)]
+        self.phases[phase_index(phase)] + self.map_cycles(phase)
+    }
+
+    /// The part of these cycles that maps took. What a timer does while it interrupts a map counts too.
+    pub fn map_cycles(&self, phase: Phase) -> u64 {
+        self.phases[PHASES + phase_index(phase)]
+    }
+
+    /// Number of maps.
+    pub fn maps(&self) -> u64 {
+        self.maps
+    }
+
+    /// Number of unmaps.
+    pub fn unmaps(&self) -> u64 {
+        self.unmaps
+    }
+
+    /// Number of unmaps that were put into a flush queue.
+    pub fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// The lists of free addresses.
+    pub fn lists(&self) -> &FreeLists {
+        &self.free_lists
     }
 
     /// Cycles spent waiting for hardware.
@@ -163,19 +227,39 @@ impl Account {
 mod tests {
     use super::*;
     use LockClass::{Attachment, Depot, Domain, FlushQueue, InvalidationQueue, IovaAllocator, Magazine, Table};
+    use Phase::{IovaAllocate, IovaFind, IovaFree, Other};
 
     #[test]
     fn every_lock_class_and_every_phase_is_counted_by_itself() {
         let mut account = Account::default();
         let classes = [Attachment, FlushQueue, InvalidationQueue, IovaAllocator, Magazine, Depot, Domain, Table];
-        for (cycles, (class, phase)) in (1..).zip(classes.into_iter().zip(PHASE_BY_INDEX.into_iter().cycle())) {
+        let all = [Other, IovaAllocate, IovaFind, IovaFree, Phase::Table, Phase::Invalidate];
+        for (cycles, (class, phase)) in (1..).zip(classes.into_iter().zip(all.into_iter().cycle())) {
             account.enter(phase);
-            assert_eq!(account.phase(), phase);
             account.lock_wait(class, cycles);
         }
         let waits = classes.map(|class| account.lock_wait_cycles(class));
         assert_eq!(waits, [1, 2, 3, 4, 5, 6, 7, 8]);
-        let phases = PHASE_BY_INDEX.map(|phase| account.phase_cycles(phase));
+        let phases = all.map(|phase| account.phase_cycles(phase));
         assert_eq!((phases, account.cycles()), ([1 + 7, 2 + 8, 3, 4, 5, 6], 36));
+    }
+
+    #[test]
+    fn maps_are_counted_apart_and_an_interrupt_returns_to_its_place() {
+        let mut account = Account::default();
+        let table = |account: &mut Account, cycles| {
+            account.enter(Phase::Table);
+            account.work(cycles);
+        };
+        account.map();
+        table(&mut account, 10);
+        let place = account.place();
+        account.enter(Other);
+        account.unmap();
+        table(&mut account, 200);
+        account.resume(place);
+        account.work(1);
+        assert_eq!((account.map_cycles(Phase::Table), account.phase_cycles(Phase::Table)), (11, 211));
+        assert_eq!((account.maps(), account.unmaps(), account.cycles()), (1, 1, 211));
     }
 }

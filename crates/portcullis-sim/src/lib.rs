@@ -11,6 +11,7 @@ pub mod attack;
 pub mod compare;
 pub mod engine;
 pub mod figures;
+mod free_lists;
 mod machine;
 pub mod number;
 pub mod oracle;
@@ -28,6 +29,7 @@ mod traffic;
 
 pub use account::Account;
 pub use engine::CostBook;
+pub use free_lists::FreeLists;
 pub use machine::{Adaptation, Machine, MachineError, NicDriver, Server, Software};
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;

@@ -1,5 +1,6 @@
 //! A simulated run of a server, compared with the same run with no protection.
 
+use crate::account::Account;
 use crate::machine::Machine;
 use crate::outcome::RunOutcome;
 use crate::run::{Job, Measured, RunError, ServerWork, ServerWorkload, Work, measure};
@@ -139,6 +140,13 @@ impl<'m> Simulate<'m> {
         Job { options, batch, seed, leaf_only_hint, ..job }
     }
 
+    /// Makes the run without the one with no protection, so `throughput_vs_none` is not a number.
+    pub(crate) fn alone(&self) -> Result<(Simulation, Account), RunError> {
+        let job = self.job(self.choice.design, self.choice.options, self.protection);
+        let measured = measure(&job)?;
+        Ok((self.result(&job, &measured, f64::NAN), measured.account))
+    }
+
     /// Makes the run, after the one with no protection. `progress` is called before each.
     ///
     /// # Errors
@@ -149,11 +157,12 @@ impl<'m> Simulate<'m> {
         let unprotected = measure(&none)?;
         let Choice { design, options } = self.choice;
         if design == DesignId::Unprotected {
-            return Ok(self.result(&none, &unprotected, &unprotected));
+            return Ok(self.result(&none, &unprotected, 1.0));
         }
         progress(design.info().id);
         let job = self.job(design, options, self.protection);
-        Ok(self.result(&job, &measure(&job)?, &unprotected))
+        let measured = measure(&job)?;
+        Ok(self.result(&job, &measured, Self::rate(&measured) / Self::rate(&unprotected)))
     }
 
     /// Packets or requests per second.
@@ -162,7 +171,7 @@ impl<'m> Simulate<'m> {
         served as f64 * 1e12 / measured.span_ps.max(1) as f64
     }
 
-    fn result(&self, job: &Job<'_>, measured: &Measured, unprotected: &Measured) -> Simulation {
+    fn result(&self, job: &Job<'_>, measured: &Measured, throughput_vs_none: f64) -> Simulation {
         let served = measured.served.clone().unwrap_or_default();
         let (account, seconds) = (&measured.account, measured.span_ps.max(1) as f64 / 1e12);
         let cycles = served.busy_cycles + account.cycles();
@@ -185,7 +194,7 @@ impl<'m> Simulate<'m> {
         let arrived = served.received + served.dropped;
         Simulation {
             throughput_gbps: streams.then(|| served.payload_bytes as f64 * 8.0 / seconds / 1e9),
-            throughput_vs_none: Self::rate(measured) / Self::rate(unprotected),
+            throughput_vs_none,
             transactions_per_second: (!streams).then(|| served.transactions as f64 / seconds),
             latency_us_mean: (!latencies.is_empty()).then(|| sum_ps as f64 / 1e6 / latencies.len() as f64),
             latency_us_p99: latency_us((latencies.len() * 99).div_ceil(100).saturating_sub(1)),

@@ -21,14 +21,35 @@ fn a_figure_is_made_from_what_the_program_carries_and_checked() {
     assert!(points.iter().any(|point| point["within"] == true) && points.iter().all(|point| point["within"] != false));
 }
 
+/// A figure of the laboratory: each number has a class, and the figure a score.
+#[test]
+fn a_figure_of_the_laboratory_has_a_score() {
+    let document = json(&["figures", "eiovar-fig9", "--json"]);
+    let points = document["points"].as_array().expect("points");
+    assert!(points.iter().all(|point| point["id"] == "eiovar-fig9" && point["class"].is_string()), "{points:?}");
+    let within = points.iter().filter(|point| point["within"] == true).count();
+    let score = &document["scores"][0];
+    assert_eq!((score["figure"].as_str(), score["within"].as_u64()), (Some("eiovar-fig9"), Some(within as u64)));
+    // Only a part of the group was made, so the group has no score.
+    assert_eq!(document["scores"].as_array().map(Vec::len), Some(1));
+    let text = printed(&["figures", "eiovar-fig9"]);
+    assert!(text.contains(&format!("eiovar-fig9: {within} of {} numbers are within", points.len())), "{text}");
+}
+
 #[test]
 fn figures_are_listed_and_an_unknown_one_is_bad_usage() {
     let listed = json(&["list", "figures", "--json"]);
     let ids: Vec<&str> =
         listed["figures"].as_array().expect("figures").iter().filter_map(|one| one["id"].as_str()).collect();
-    assert_eq!(ids, ["thesis-prefetch", "amit-2010", "riommu-cycles", "contiguity", "ceiling"]);
+    assert_eq!(ids[..5], ["thesis-prefetch", "amit-2010", "riommu-cycles", "contiguity", "ceiling"]);
+    let of_eiovar =
+        ["fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "table2", "table3"];
+    assert_eq!(ids[5..17], of_eiovar.map(|part| format!("eiovar-{part}")));
+    assert_eq!(ids[17..], ["table1", "packets", "ratios", "rtt", "none"].map(|part| format!("riommu-{part}")));
     let text = printed(&["figures", "--list"]);
     assert!(ids.iter().all(|id| text.contains(id)), "{text}");
-    refused(&["figures", "figure-8"], &[&["`figure-8`"][..], &ids].concat());
+    refused(&["figures", "figure-8"], &[&["`figure-8`"][..], &ids, &["eiovar, riommu"]].concat());
+    let of_group = printed(&["figures", "eiovar", "--list"]);
+    assert_eq!(of_group.matches("eiovar-").count(), of_eiovar.len(), "{of_group}");
     refused(&["figures", "--list", "--check"], &["--check"]);
 }

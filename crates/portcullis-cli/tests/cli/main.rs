@@ -21,6 +21,7 @@ mod nothing_tested;
 mod prefetching;
 mod readme;
 mod riommu;
+mod shards;
 mod simulate;
 mod sub_page;
 

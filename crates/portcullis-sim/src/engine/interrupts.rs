@@ -159,12 +159,12 @@ impl Engine {
     }
 
     fn handle(&self, state: &CoreState, charging: bool, handler: impl FnOnce()) {
-        let phase = state.account.borrow().phase();
+        let place = state.account.borrow().place();
         state.in_interrupt.set(true);
         let before = state.charging.replace(charging);
         handler();
         state.charging.set(before);
         state.in_interrupt.set(false);
-        state.account.borrow_mut().resume(phase);
+        state.account.borrow_mut().resume(place);
     }
 }

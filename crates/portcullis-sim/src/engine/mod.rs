@@ -284,9 +284,9 @@ impl Engine {
         self.cores[..self.cpus].iter().map(|core| core.busy_cycles.get()).collect()
     }
 
-    /// Resets the longest search, because the measured part begins now.
-    pub(crate) fn forget_longest_search(&self) {
-        self.cores.iter().for_each(|core| core.account.borrow_mut().forget_longest_search());
+    /// Resets the longest search and the longest lists, because the measured part begins now.
+    pub(crate) fn forget_longest(&self) {
+        self.cores.iter().for_each(|core| core.account.borrow_mut().forget_longest());
     }
 
     /// Runs one body per core until all have ended. All start at the same moment. Returns how long the longest body
@@ -441,6 +441,13 @@ impl Engine {
                 return self.taken_down_at(phase, state);
             }
             Step::TreeSearch { nodes } => state.account.borrow_mut().search(nodes),
+            Step::Map | Step::ChunkMap => state.account.borrow_mut().map(),
+            Step::Unmap | Step::ChunkUnmap => state.account.borrow_mut().unmap(),
+            Step::FlushQueuePush => state.account.borrow_mut().queue(),
+            Step::ListPop => state.account.borrow_mut().free_lists().allocated(true),
+            Step::TreeInsert => state.account.borrow_mut().free_lists().allocated(false),
+            Step::ListPush => state.account.borrow_mut().free_lists().freed(true),
+            Step::TreeErase => state.account.borrow_mut().free_lists().freed(false),
             _ => {}
         }
         let cycles = self.costs.of(step);

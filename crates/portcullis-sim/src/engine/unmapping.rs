@@ -35,11 +35,11 @@ impl Engine {
         state.taking_down.set(false);
         let handler = self.on_taken_down.borrow().clone();
         if let Some(handler) = handler {
-            let phase = state.account.borrow().phase();
+            let place = state.account.borrow().place();
             let charging = state.charging.replace(false);
             handler();
             state.charging.set(charging);
-            state.account.borrow_mut().resume(phase);
+            state.account.borrow_mut().resume(place);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! e1000e.
 
 use super::runs::{Bench, Run};
-use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
+use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::number;
 use portcullis::Protection;
 use portcullis::designs::DesignId;
@@ -17,7 +17,8 @@ pub(super) const FIGURE: Figure = Figure {
     title: "What a small IOTLB misses, with prefetching and hints",
     source: "Amit et al., WIOSCA 2010: misses of an E1000 that sends, as ratios to the naive IOTLB",
     is_hypothetical: true,
-    make,
+    group: None,
+    make: Make::Whole(make),
 };
 
 const TRACE: &str = "e1000e-tx.strict.4cpu";
@@ -113,8 +114,8 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
         });
     let grid = Grid {
         title: format!("{TRACE}, stock, {ENTRIES} entries of {WAYS} ways, a buffer of 4"),
-        quantity: "misses over those of the naive IOTLB",
-        across: "",
+        quantity: "misses over those of the naive IOTLB".to_owned(),
+        across: "".to_owned(),
         columns: ["published", "deferred", "over published", "strict"].map(str::to_owned).into(),
         rows: rows.collect(),
     };

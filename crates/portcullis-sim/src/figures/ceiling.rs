@@ -2,7 +2,7 @@
 //! 2 MiB.
 
 use super::runs::{Bench, Run};
-use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
+use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::gbps;
 use crate::run::Pace;
 use portcullis::Protection;
@@ -13,7 +13,8 @@ pub(super) const FIGURE: Figure = Figure {
     title: "What a saturated device moves through strict protection, with no link in its way",
     source: "this project",
     is_hypothetical: true,
-    make,
+    group: None,
+    make: Make::Whole(make),
 };
 
 /// 16 rings with buffers of one page.
@@ -70,8 +71,8 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     let rows = [flat("unprotected", 0), flat("no prefetcher", 2), flat("no prefetcher, leaves of 2 MiB", 3)];
     let grid = Grid {
         title: format!("{PAGES}, portcullis strict, batches of {BATCH}"),
-        quantity: "Gb/s achieved; no link is modelled",
-        across: "entries of the prefetcher's buffer",
+        quantity: "Gb/s achieved; no link is modelled".to_owned(),
+        across: "entries of the prefetcher's buffer".to_owned(),
         columns: BUFFERS.map(|buffer| buffer.to_string()).into(),
         rows: rows.into_iter().chain(DEPTHS.map(by_buffer)).collect(),
     };

@@ -1,7 +1,7 @@
 //! What a contiguous order of addresses gains: every strict design with every prefetcher.
 
 use super::runs::{Bench, Run};
-use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
+use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::number;
 use portcullis::Protection;
 use portcullis::designs::DesignId;
@@ -11,7 +11,8 @@ pub(super) const FIGURE: Figure = Figure {
     title: "What a contiguous order of addresses makes of prefetchers",
     source: "this project",
     is_hypothetical: true,
-    make,
+    group: None,
+    make: Make::Whole(make),
 };
 
 const RING: &str = "rings:ring=256,burst=16";
@@ -68,8 +69,8 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
         };
         made.tables.push(Grid {
             title: format!("{}, strict, single unmaps", subject.name),
-            quantity: "IOTLB misses per page",
-            across: "prefetcher",
+            quantity: "IOTLB misses per page".to_owned(),
+            across: "prefetcher".to_owned(),
             columns: PREFETCHERS.iter().map(|(name, _)| (*name).to_owned()).collect(),
             rows: rows.map(row).collect(),
         });

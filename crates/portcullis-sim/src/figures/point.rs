@@ -1,9 +1,11 @@
 //! A number of a figure, and its tolerance.
 
-use serde::Serialize;
+use super::{Class, number_or_null};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// The range in which a number must lie.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tolerance {
     /// This value or more.
@@ -26,15 +28,16 @@ impl Tolerance {
 }
 
 /// A number of a figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
     /// The id of its figure.
-    pub id: &'static str,
+    pub id: Cow<'static, str>,
     /// The name of the number.
     pub point: String,
     /// The published number, in the same unit. `None` if only a shape was published, or nothing.
     pub published: Option<f64>,
-    /// The number from our runs.
+    /// The number from our runs. `null` in JSON, and not a number here, if a run could not be made.
+    #[serde(with = "number_or_null")]
     pub ours: f64,
     /// The range in which it must lie. `None` if it is only shown.
     pub tolerance: Option<Tolerance>,
@@ -42,13 +45,26 @@ pub struct Point {
     pub within: Option<bool>,
     /// Whether the model was calibrated with the published number, so that agreement shows nothing.
     pub calibration: bool,
+    /// The class of a number of the laboratory.
+    pub class: Option<Class>,
 }
 
 impl Point {
     /// A number that is only shown.
     pub(super) fn new(point: impl Into<String>, ours: f64) -> Self {
-        let (id, point) = ("", point.into());
-        Self { id, point, published: None, ours, tolerance: None, within: None, calibration: false }
+        let (id, point) = ("".into(), point.into());
+        Self { id, point, published: None, ours, tolerance: None, within: None, calibration: false, class: None }
+    }
+
+    /// A number of the laboratory, by its class.
+    pub(super) fn of(class: Class, point: impl Into<String>, published: f64, ours: f64) -> Self {
+        let held = Self::new(point, ours).beside(published).held(class.tolerance(published));
+        Self { class: Some(class), calibration: class == Class::Cal, ..held }
+    }
+
+    /// A shape, which is there or not.
+    pub(super) fn shape(point: impl Into<String>, is_there: bool) -> Self {
+        Self::of(Class::S, point, 1.0, f64::from(u8::from(is_there)))
     }
 
     /// Adds the published number.
@@ -80,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_is_out_of_tolerance_is_named_and_what_is_only_shown_is_not() {
-        let point = Point { id: "x", ..Point::new("a number", 0.5) };
+        let point = Point { id: "x".into(), ..Point::new("a number", 0.5) };
         assert!(point.violation().is_none() && point.within.is_none());
         for (tolerance, holds) in [
             (Tolerance::AtLeast(0.5), true),

@@ -5,7 +5,7 @@
 //! compared.
 
 use super::runs::{Bench, Numbers};
-use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
+use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::machine::Machine;
 use crate::number::number;
 use portcullis::Protection;
@@ -16,7 +16,8 @@ pub(super) const FIGURE: Figure = Figure {
     title: "Cycles per packet with rings and without (an estimate)",
     source: "rIOMMU (ASPLOS'15), Netperf stream on r210-cx3",
     is_hypothetical: true,
-    make,
+    group: None,
+    make: Make::Whole(make),
 };
 
 const MACHINE: &str = "r210-cx3";
@@ -115,8 +116,8 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     });
     let grid = Grid {
         title: format!("{WORK} on {MACHINE}"),
-        quantity: "cycles, of a packet of two buffers and of a page; a packet's are an estimate",
-        across: "",
+        quantity: "cycles, of a packet of two buffers and of a page; a packet's are an estimate".to_owned(),
+        across: "".to_owned(),
         columns: ["published, packet", "packet", "over published", "page"].map(str::to_owned).into(),
         rows: rows.collect(),
     };

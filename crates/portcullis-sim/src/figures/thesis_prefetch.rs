@@ -6,7 +6,7 @@
 //! prefetching does not.
 
 use super::runs::{Bench, Numbers, Run, Subject};
-use super::{Figure, FigureError, Grid, GridRow, Made, Point, Tolerance};
+use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::{number, percent};
 use crate::outcome::RiotlbCounts;
 use portcullis::designs::DesignId;
@@ -16,7 +16,8 @@ pub(super) const FIGURE: Figure = Figure {
     title: "IOTLB prefetchers by the length of their history",
     source: "Malka's thesis (Technion, 2014), as rIOMMU (ASPLOS'15, §5.4) tells it: shapes, no numbers",
     is_hypothetical: true,
-    make,
+    group: None,
+    make: Make::Whole(make),
 };
 
 const RING: &str = "rings:ring=256,burst=16";
@@ -208,8 +209,10 @@ fn of_subjects(bench: &mut Bench<'_>, subjects: &[Subject]) -> Result<Made, Figu
     ];
     let riotlb = Grid {
         title: "rIOTLB: one entry of each ring is cached, and the one behind it".to_owned(),
-        quantity: "requests for another entry than the one before; those that had to be read while a device waited, by reason",
-        across: "",
+        quantity:
+            "requests for another entry than the one before; those that had to be read while a device waited, by reason"
+                .to_owned(),
+        across: "".to_owned(),
         columns: columns.map(str::to_owned).into(),
         rows: rings.iter().map(InRings::row).collect(),
     };
@@ -234,6 +237,7 @@ fn grid(part: &Part<'_>, quantity: &'static str, is_covered: bool) -> Grid {
     let Part { subject, design, .. } = part;
     let title = format!("{}, {}: {} pages mapped at once", subject.name, design.info().id, subject.live_pages);
     let (across, columns) = ("history, by the pages mapped at once", TIMES.map(|times| times.to_string()).into());
+    let (quantity, across) = (quantity.to_owned(), across.to_owned());
     Grid { title, quantity, across, columns, rows: PREFETCHERS.into_iter().zip(&part.with).map(row).collect() }
 }
 

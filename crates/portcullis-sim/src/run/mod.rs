@@ -487,7 +487,7 @@ struct Start {
 impl Start {
     fn of(world: &World) -> Self {
         world.warm.set(false);
-        world.engine.forget_longest_search();
+        world.engine.forget_longest();
         world.engine.forget_steps();
         world.tally.borrow_mut().table_pages_max = world.table_pages();
         world.tell(&RunEvent::WarmedUp);
