@@ -27,6 +27,7 @@ mod nic;
 mod parameters;
 mod prefetch;
 mod ram;
+mod schedule;
 mod slab;
 mod vtd;
 

@@ -203,13 +203,24 @@ impl Ram {
         let Some(index) = index else { return self.write_bytes(phys, &value.to_le_bytes()) };
         // Aligned, so the bytes are within one word. Nearly all of these writes are the status of a wait.
         let (slot, shift) = (word_index(phys), phys.as_u64() % WORD_BYTES as u64 * 8);
-        let entry = &self.page(index)[slot];
-        let word = entry.load_bits() & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
-        entry.store_bits(word);
+        let word = self.page(index)[slot].load_bits() & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
+        self.store(index, slot, word);
+        true
+    }
+
+    /// Writes an aligned word as a device does: it appears in every view. Outside the memory, or if it is not aligned,
+    /// it writes nothing and returns `false`.
+    pub fn write_u64(&self, phys: PhysAddr, word: u64) -> bool {
+        let index = self.index(phys).filter(|_| phys.as_u64().is_multiple_of(WORD_BYTES as u64));
+        index.inspect(|index| self.store(*index, word_index(phys), word)).is_some()
+    }
+
+    /// Stores a word of a page in every view.
+    fn store(&self, index: usize, slot: usize, word: u64) {
+        self.page(index)[slot].store_bits(word);
         if let Some(flushed) = &self.flushed {
             shadow(flushed, index)[slot].store_bits(word);
         }
-        true
     }
 
     /// Reads bytes as a device does. If some lie outside the memory, returns `None` and leaves `out` unchanged.
@@ -243,13 +254,15 @@ impl Ram {
             let (now, later) = rest.split_at(rest.len().min(WORD_BYTES - offset));
             let index = ((at >> PAGE_SHIFT) - self.base.pfn()) as usize;
             let slot = word_index(PhysAddr::new(at));
-            let page = self.page(index);
-            let mut word = page[slot].load_bits().to_le_bytes();
-            word[offset..offset + now.len()].copy_from_slice(now);
-            page[slot].store_bits(u64::from_le_bytes(word));
-            if let Some(flushed) = &self.flushed {
-                shadow(flushed, index)[slot].store_bits(u64::from_le_bytes(word));
-            }
+            let word = match now.try_into() {
+                Ok(whole) => u64::from_le_bytes(whole),
+                Err(_) => {
+                    let mut word = self.page(index)[slot].load_bits().to_le_bytes();
+                    word[offset..offset + now.len()].copy_from_slice(now);
+                    u64::from_le_bytes(word)
+                }
+            };
+            self.store(index, slot, word);
             (rest, at) = (later, at + now.len() as u64);
         }
         true
@@ -364,6 +377,9 @@ mod tests {
         assert!(!ram.write_bytes(last, &[1, 2, 3]));
         assert_eq!(ram.read_bytes(last, &mut [0; 3]), None);
         assert!(!ram.write_u32(PhysAddr::new(0), 1));
+        assert!(ram.write_u64(PhysAddr::new(BASE.as_u64() + 8), 7) && !ram.write_u64(PhysAddr::new(0), 1));
+        assert!(!ram.write_u64(PhysAddr::new(BASE.as_u64() + 12), 1));
+        assert_eq!(ram.read_u64(PhysAddr::new(BASE.as_u64() + 8)), Some(7));
         assert_eq!(ram.read_u64(PhysAddr::new(BASE.as_u64() - 1)), None);
         let mut tail = [9; 2];
         ram.read_bytes(last, &mut tail).unwrap();

@@ -1,35 +1,30 @@
 //! PCIe: reads with their own tags, and posted writes in order. Each access lies within a page.
 
 use super::NicParameters;
+use crate::schedule::Schedule;
 use crate::vtd::Vtd;
 use portcullis::table::Rights;
 use portcullis::{Iova, PhysAddr, SourceId};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// A bounded number of bytes in flight.
 struct Window {
     bytes: u64,
     used: u64,
-    /// When each access completes, and its bytes.
-    under_way: BinaryHeap<Reverse<(u64, u64)>>,
+    /// The bytes of each access, by the time of its completion.
+    under_way: Schedule<u64>,
 }
 
 impl Window {
     fn new(bytes: u64) -> Self {
-        Self { bytes, used: 0, under_way: BinaryHeap::new() }
+        Self { bytes, used: 0, under_way: Schedule::default() }
     }
 
     /// When there may be room for `len` bytes: `now_ps` if there is room now. A single access always has room.
     fn room_ps(&mut self, now_ps: u64, len: u64) -> u64 {
-        while let Some(&Reverse((done_ps, bytes))) = self.under_way.peek() {
-            if self.used == 0 || self.used + len <= self.bytes {
-                break;
-            }
-            if done_ps > now_ps {
-                return done_ps;
-            }
-            self.under_way.pop();
+        while self.used > 0 && self.used + len > self.bytes {
+            let Some((_, bytes)) = self.under_way.take(now_ps) else {
+                return self.under_way.first_ps().unwrap_or(now_ps);
+            };
             self.used -= bytes;
         }
         now_ps
@@ -37,7 +32,7 @@ impl Window {
 
     fn add(&mut self, done_ps: u64, len: u64) {
         self.used += len;
-        self.under_way.push(Reverse((done_ps, len)));
+        self.under_way.add(done_ps, len);
     }
 }
 

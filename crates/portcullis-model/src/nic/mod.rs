@@ -16,12 +16,13 @@ pub use ring::{
     COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, PIECES_MAX, RingConfig, entry_bytes,
 };
 
+use crate::schedule::Schedule;
 use crate::vtd::Vtd;
 use bus::Bus;
 use moderation::Announce;
 use portcullis::{Iova, PhysAddr, SourceId};
 use ring::{Entry, Reading, Ring, pages};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A frame without its bytes.
@@ -70,11 +71,17 @@ enum Due {
     Sent(RingNumber, u32, Frame),
     Arrived(RingNumber, Frame),
     WriteOn,
-    /// A frame of so many bytes has left the receive buffer.
-    Drained(u32),
-    Landed(RingNumber),
+    Completed(RingNumber, Completed),
     Arm(RingNumber, u32),
     Announce(RingNumber, u32),
+}
+
+/// What the end of the write of a completion means.
+struct Completed {
+    /// A frame of so many bytes has left the receive buffer.
+    drained_bytes: Option<u32>,
+    /// Whether the completion has landed in memory.
+    has_landed: bool,
 }
 
 /// A posted write that was not issued yet.
@@ -97,9 +104,7 @@ pub struct Nic {
     bus: Bus,
     rings: Vec<Ring>,
     now_ps: u64,
-    /// By time. Events at the same time are in the order in which they were added.
-    due: BTreeMap<(u64, u64), Due>,
-    set: u64,
+    due: Schedule<Due>,
     /// Posted writes in order, and whether there is an event for the first of them.
     writes: VecDeque<Write>,
     writes_on: bool,
@@ -118,8 +123,7 @@ impl Nic {
             vtd,
             rings: Vec::new(),
             now_ps: 0,
-            due: BTreeMap::new(),
-            set: 0,
+            due: Schedule::default(),
             writes: VecDeque::new(),
             writes_on: false,
             link_free_ps: 0,
@@ -165,13 +169,12 @@ impl Nic {
 
     /// When the next event is due.
     pub fn next_event_ps(&self) -> Option<u64> {
-        self.due.first_key_value().map(|((at_ps, _), _)| *at_ps)
+        self.due.first_ps()
     }
 
     /// Performs all events up to `now_ps`.
     pub fn advance(&mut self, now_ps: u64) {
-        while let Some(first) = self.due.first_entry().filter(|first| first.key().0 <= now_ps) {
-            let ((at_ps, _), due) = first.remove_entry();
+        while let Some((at_ps, due)) = self.due.take(now_ps) {
             self.now_ps = at_ps;
             self.act(due);
         }
@@ -189,8 +192,7 @@ impl Nic {
     }
 
     fn set_due(&mut self, at_ps: u64, due: Due) {
-        self.set += 1;
-        self.due.insert((at_ps.max(self.now_ps), self.set), due);
+        self.due.add(at_ps.max(self.now_ps), due);
     }
 
     fn act(&mut self, due: Due) {
@@ -217,14 +219,16 @@ impl Nic {
                 self.writes_on = false;
                 self.write_on();
             }
-            Due::Drained(bytes) => {
-                self.buffered_bytes -= u64::from(bytes);
-                self.counters.received += 1;
-            }
-            Due::Landed(ring) => {
-                let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);
-                let announce = announcer.landed(now_ps, config.moderation);
-                self.announce(ring, announce);
+            Due::Completed(ring, Completed { drained_bytes, has_landed }) => {
+                if let Some(bytes) = drained_bytes {
+                    self.buffered_bytes -= u64::from(bytes);
+                    self.counters.received += 1;
+                }
+                if has_landed {
+                    let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);
+                    let announce = announcer.landed(now_ps, config.moderation);
+                    self.announce(ring, announce);
+                }
             }
             Due::Arm(ring, seen) => {
                 let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);
@@ -401,14 +405,15 @@ impl Nic {
             let Some(Write { what, .. }) = self.writes.pop_front() else { return };
             let write = self.bus.write(&self.vtd, self.now_ps, iova, len);
             let Written::Completion(number, completion) = what else { continue };
-            if self.rings[number].config.direction == Direction::Receive {
-                self.set_due(write.done_ps, Due::Drained(completion.bytes));
+            let is_received = self.rings[number].config.direction == Direction::Receive;
+            let phys = write.phys.filter(|phys| self.vtd.ram().contains(*phys, COMPLETION_BYTES as usize));
+            if let Some(phys) = phys {
+                let bytes = completion.words().map(u64::to_le_bytes);
+                self.vtd.post(write.done_ps, phys, bytes.as_flattened());
             }
-            if let Some(phys) = write.phys.filter(|phys| self.vtd.ram().contains(*phys, COMPLETION_BYTES as usize)) {
-                let bytes = completion.words().map(u64::to_le_bytes).concat();
-                self.vtd.post(write.done_ps, phys, &bytes);
-                self.set_due(write.done_ps, Due::Landed(number));
-            }
+            let completed =
+                Completed { drained_bytes: is_received.then_some(completion.bytes), has_landed: phys.is_some() };
+            self.set_due(write.done_ps, Due::Completed(number, completed));
         }
     }
 }

@@ -217,9 +217,14 @@ impl Ring {
 
     /// Decodes entry `number` at `phys`, using `read` to read words.
     pub(super) fn entry(&self, number: u32, phys: PhysAddr, read: impl Fn(PhysAddr) -> u64) -> Entry {
-        let at = (phys.as_u64()..).step_by(DESCRIPTOR_BYTES as usize).take(self.config.pieces as usize);
-        let pieces = at.map(|at| Descriptor::of([read(PhysAddr::new(at)), read(PhysAddr::new(at + 8))]));
-        let pieces = pieces.filter(|piece| piece.bytes > 0).collect();
+        let mut pieces = SmallVec::new();
+        for piece in 0..u64::from(self.config.pieces) {
+            let at = phys.as_u64() + piece * DESCRIPTOR_BYTES;
+            let descriptor = Descriptor::of([read(PhysAddr::new(at)), read(PhysAddr::new(at + 8))]);
+            if descriptor.bytes > 0 {
+                pieces.push(descriptor);
+            }
+        }
         Entry { number, pieces }
     }
 }

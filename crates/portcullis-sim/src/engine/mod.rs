@@ -1,10 +1,12 @@
 //! Virtual cores in virtual time.
 //!
-//! Each core is a fiber, and so is each *actor*: a device or a client beside the CPUs. One OS thread runs them all. A
-//! core has its own clock, and everything that it does advances this clock. Before a core touches anything shared, it
-//! calls [`Engine::sync`], which first lets every core with an earlier clock run. Shared state therefore changes in the
-//! order of virtual time, regardless of the order in which fibers run. Ties go to the lower core number, so that every
-//! run is the same.
+//! Each core is a fiber. One OS thread runs them all. A core has its own clock, and everything that it does advances
+//! this clock. Before a core touches anything shared, it calls [`Engine::sync`], which first lets every core with an
+//! earlier clock run. Shared state therefore changes in the order of virtual time, regardless of the order in which
+//! fibers run. Ties go to the lower core number, so that every run is the same.
+//!
+//! Beside the CPUs there are *actors*, such as devices and clients. An actor has turns like a core, but acts at a
+//! moment and never has to wait in the middle. So it is a function, and a core that lets it go first calls it.
 
 mod cost;
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
@@ -13,6 +15,7 @@ mod interrupts;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
+mod turns;
 mod unmapping;
 mod waiting;
 
@@ -28,10 +31,9 @@ use portcullis::platform::{Phase, Step, Wait};
 use portcullis_model::Vtd;
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
+use turns::Turns;
 use waiting::Waiters;
 
 /// Number of a virtual core. Actors are numbered after the CPUs.
@@ -70,22 +72,28 @@ impl Frequency {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
 
-/// What a core or an actor runs.
+/// What a core runs.
 pub type Body = Box<dyn FnOnce()>;
 
-/// A core that can continue at a time. Ordered by time, then by core.
-type Turn = Reverse<(u64, Core)>;
+/// What an actor does at its turns. The first is at the start of a run.
+pub struct Actor {
+    /// The event that gives it a turn before the time that it has asked for.
+    pub event: Event,
+    /// Acts, and returns when it wants its next turn, if it does not only wait for the event.
+    pub act: Box<dyn FnMut() -> Option<u64>>,
+}
 
 /// How often each step of the protection layer was charged.
 pub(crate) type StepCounts = FxHashMap<Step, u64>;
 
 /// The state of a virtual core or an actor.
 struct CoreState {
-    /// Whether this is an actor. Time passes for an actor only while it sleeps or waits. Nothing is charged to it, and
-    /// it takes no interrupts.
+    /// Whether this is an actor. Time passes for an actor only between its turns. Nothing is charged to it, and it
+    /// takes no interrupts.
     is_actor: bool,
+    actor: RefCell<Option<Actor>>,
     now_ps: Cell<u64>,
-    /// The time of its turn, while it is ready. Its other entries among the ready cores are stale.
+    /// The time of its turn, while it is ready.
     turn_ps: Cell<Option<u64>>,
     /// When its present rest began, if an interrupt may shorten it.
     resting_since_ps: Cell<Option<u64>>,
@@ -115,7 +123,7 @@ pub struct Engine {
     /// The CPUs, and behind them the actors.
     cores: Vec<CoreState>,
     cpus: usize,
-    ready: RefCell<BinaryHeap<Turn>>,
+    ready: RefCell<Turns>,
     /// Cores that wait for an event, see [`Engine::wait_until`].
     waiters: RefCell<Waiters>,
     current: Cell<Option<Core>>,
@@ -152,6 +160,7 @@ impl Drop for Stop<'_> {
         self.0.waiters.borrow_mut().clear();
         for core in &self.0.cores {
             core.suspender.borrow_mut().take();
+            core.actor.borrow_mut().take();
             core.turn_ps.set(None);
             core.resting_since_ps.set(None);
             core.waits_for.set(None);
@@ -169,6 +178,7 @@ impl CoreState {
     fn new(is_actor: bool) -> Self {
         Self {
             is_actor,
+            actor: RefCell::default(),
             now_ps: Cell::new(0),
             turn_ps: Cell::new(None),
             resting_since_ps: Cell::new(None),
@@ -299,41 +309,46 @@ impl Engine {
             .unwrap_or_else(|stuck| panic!("{} virtual cores wait for each other and none can go on", stuck.cores))
     }
 
-    /// Runs one body per core and one per actor, all from the same moment, until the bodies of all cores have ended.
-    /// The actors are then stopped wherever they are. Returns how long the longest core took, in picoseconds.
+    /// Runs one body per core beside actors, all from the same moment, until the bodies of all cores have ended. The
+    /// actors then have no more turns. Returns how long the longest core took, in picoseconds.
     ///
     /// # Errors
     /// [`Stuck`] if neither the remaining cores nor the actors can continue.
     ///
     /// # Panics
-    /// If there are more bodies than cores or actors.
-    pub fn run_beside(self: &Rc<Self>, bodies: Vec<Body>, actors: Vec<Body>) -> Result<u64, Stuck> {
+    /// If there are more bodies than cores, or more actors than [made](Engine::with_actors).
+    pub fn run_beside(self: &Rc<Self>, bodies: Vec<Body>, actors: Vec<Actor>) -> Result<u64, Stuck> {
         assert!(bodies.len() <= self.cpus, "more bodies than cores");
-        assert!(actors.len() <= self.cores.len() - self.cpus, "more bodies than actors");
+        assert!(actors.len() <= self.cores.len() - self.cpus, "more actors than there are");
         let start_ps = self.outside_ps.get();
         let mut running = bodies.len();
-        let mut fibers: Vec<Option<Fiber>> = self.cores.iter().map(|_| None).collect();
-        for (core, body) in bodies.into_iter().enumerate().chain((self.cpus..).zip(actors)) {
+        let mut fibers = Vec::with_capacity(bodies.len());
+        for (core, body) in bodies.into_iter().enumerate() {
             let fiber = Fiber::new(body);
-            self.cores[core].now_ps.set(start_ps);
             *self.cores[core].suspender.borrow_mut() = Some(fiber.suspender());
-            fibers[core] = Some(fiber);
+            fibers.push(fiber);
+            self.cores[core].now_ps.set(start_ps);
+            self.set_turn(start_ps, core);
+        }
+        for (core, actor) in (self.cpus..).zip(actors) {
+            *self.cores[core].actor.borrow_mut() = Some(actor);
+            self.cores[core].now_ps.set(start_ps);
             self.set_turn(start_ps, core);
         }
         // Dropped before the fibers: while a panic unwinds them, no core runs, and calls to the engine do nothing.
         let stop = Stop(self);
         let mut end_ps = start_ps;
         while running > 0 {
-            let Some((at_ps, core)) = self.first_turn() else { return Err(Stuck { cores: running }) };
-            self.ready.borrow_mut().pop();
+            let Some((_, core)) = self.first_turn() else { return Err(Stuck { cores: running }) };
+            self.begin_turn(core);
             let state = &self.cores[core];
-            state.turn_ps.set(None);
-            state.now_ps.set(state.now_ps.get().max(at_ps));
-            self.current.set(Some(core));
-            self.horizon_ps.set(0);
-            let ended = fibers[core].as_mut().expect("what has a turn has a body").resume();
+            if state.is_actor {
+                self.act(state);
+                continue;
+            }
+            let ended = fibers[core].resume();
             self.current.set(None);
-            if ended && !state.is_actor {
+            if ended {
                 running -= 1;
                 end_ps = end_ps.max(state.now_ps.get());
                 self.wake_all(state.now_ps.get());
@@ -360,17 +375,20 @@ impl Engine {
     #[cold]
     fn sync_with_others(&self, core: Core) {
         let state = &self.cores[core];
+        if state.is_actor {
+            return;
+        }
         self.let_earlier_go(core, state);
         self.take_interrupt(state);
         self.find_horizon(state);
     }
 
-    /// Suspends the running core until no other turn is earlier.
+    /// Lets others go until no other turn is earlier.
     fn let_earlier_go(&self, core: Core, state: &CoreState) {
         let now_ps = state.now_ps.get();
         if self.first_turn().is_some_and(|first| first < (now_ps, core)) {
             self.set_turn(now_ps, core);
-            self.suspend(state);
+            self.suspend(core, state);
         }
     }
 
@@ -381,20 +399,23 @@ impl Engine {
 
     /// The earliest turn of the ready cores.
     fn first_turn(&self) -> Option<(u64, Core)> {
-        let mut ready = self.ready.borrow_mut();
-        loop {
-            let Reverse((at_ps, core)) = *ready.peek()?;
-            if self.cores[core].turn_ps.get() == Some(at_ps) {
-                return Some((at_ps, core));
-            }
-            ready.pop();
-        }
+        self.ready.borrow().first()
     }
 
     /// Sets the turn of a core, and replaces the one that it may have.
     fn set_turn(&self, at_ps: u64, core: Core) {
-        self.cores[core].turn_ps.set(Some(at_ps));
-        self.ready.borrow_mut().push(Reverse((at_ps, core)));
+        let before_ps = self.cores[core].turn_ps.replace(Some(at_ps));
+        self.ready.borrow_mut().set(core, before_ps, at_ps);
+    }
+
+    /// Begins the earliest turn, which is that of `core`.
+    fn begin_turn(&self, core: Core) {
+        let state = &self.cores[core];
+        self.ready.borrow_mut().remove_first();
+        let at_ps = state.turn_ps.take().unwrap_or(0);
+        state.now_ps.set(state.now_ps.get().max(at_ps));
+        self.current.set(Some(core));
+        self.horizon_ps.set(0);
     }
 
     /// Makes a core ready at a time.
@@ -403,10 +424,38 @@ impl Engine {
         self.horizon_ps.set(self.horizon_ps.get().min(at_ps));
     }
 
-    fn suspend(&self, state: &CoreState) {
+    /// Suspends the running core until its turn comes. Actors whose turns come first act at once, so that a core that
+    /// waits only for actors keeps its fiber.
+    fn suspend(&self, core: Core, state: &CoreState) {
+        while let Some((_, first)) = self.first_turn() {
+            let other = &self.cores[first];
+            if first != core && !other.is_actor {
+                break;
+            }
+            self.begin_turn(first);
+            if first == core {
+                return;
+            }
+            self.act(other);
+        }
         let suspender = state.suspender.borrow_mut().take().expect("a running core has a suspender");
         suspender.suspend();
         *state.suspender.borrow_mut() = Some(suspender);
+    }
+
+    /// Lets an actor act, whose turn has begun, and then wait for its next one.
+    fn act(&self, state: &CoreState) {
+        let Some(actor) = &mut *state.actor.borrow_mut() else { return };
+        let core = self.current.get().expect("the actor whose turn it is");
+        if state.waits_for.take().is_some() {
+            self.waiters.borrow_mut().remove(core);
+        }
+        let next_ps = (actor.act)();
+        self.await_event(core, state, actor.event);
+        if let Some(next_ps) = next_ps {
+            self.set_turn(next_ps.max(state.now_ps.get()), core);
+        }
+        self.current.set(None);
     }
 
     /// Runs `work` and charges its cost as protection.

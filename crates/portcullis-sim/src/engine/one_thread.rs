@@ -15,7 +15,8 @@ fn thread_number() -> NonZeroU64 {
         static NUMBER: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
     }
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    NUMBER.get().unwrap_or_else(|| {
+    // `try_with` is inlined, and `get` is not.
+    NUMBER.try_with(Cell::get).ok().flatten().unwrap_or_else(|| {
         // Relaxed: only uniqueness matters.
         let number = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).expect("fewer than 2^64 threads");
         NUMBER.set(Some(number));

@@ -1,25 +1,21 @@
 //! How time passes on a core apart from protection: busy work, sleep, and waiting for events.
 
 use super::{Core, CoreState, Engine, Event};
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
-/// The waiting cores by event.
+/// The waiting cores. There is usually none, or few.
 #[derive(Default)]
-pub(super) struct Waiters(FxHashMap<Event, SmallVec<[Core; 2]>>);
+pub(super) struct Waiters(Vec<(Event, Core)>);
 
 impl Waiters {
-    fn add(&mut self, event: Event, core: Core) {
-        self.0.entry(event).or_default().push(core);
+    /// Removes and returns a core that waits for `event`. The order does not matter, because turns are ordered by time
+    /// and core.
+    fn take(&mut self, event: Event) -> Option<Core> {
+        let at = self.0.iter().position(|(awaited, _)| *awaited == event)?;
+        Some(self.0.swap_remove(at).1)
     }
 
-    fn remove(&mut self, event: Event, core: Core) {
-        if let Some(cores) = self.0.get_mut(&event) {
-            cores.retain(|waiting| *waiting != core);
-            if cores.is_empty() {
-                self.0.remove(&event);
-            }
-        }
+    pub(super) fn remove(&mut self, core: Core) {
+        self.0.retain(|(_, waiting)| *waiting != core);
     }
 
     pub(super) fn clear(&mut self) {
@@ -78,42 +74,38 @@ impl Engine {
     pub fn wait_until(&self, event: Event, condition: impl Fn() -> bool) {
         let Some(core) = self.current.get() else { return };
         while !condition() {
-            self.wait(core, event, None);
+            self.wait(core, event);
         }
     }
 
-    /// Suspends the running core or actor, uncharged, until `event` is [notified](Engine::notify) or `at_ps` has come.
-    pub fn wait_for(&self, event: Event, at_ps: Option<u64>) {
-        if let Some(core) = self.current.get() {
-            self.wait(core, event, at_ps);
-        }
-    }
-
-    /// Suspends the running core until `event` is notified, an interrupt was taken, or `at_ps` has come.
-    fn wait(&self, core: Core, event: Event, at_ps: Option<u64>) {
+    /// Suspends the running core until `event` is notified, or an interrupt was taken.
+    fn wait(&self, core: Core, event: Event) {
         let state = &self.cores[core];
-        self.waiters.borrow_mut().add(event, core);
-        state.waits_for.set(Some(event));
-        let interrupt_ps = state.interrupt_ps().filter(|_| state.takes_interrupts());
-        if let Some(at_ps) = interrupt_ps.into_iter().chain(at_ps).min() {
+        self.await_event(core, state, event);
+        if let Some(at_ps) = state.interrupt_ps().filter(|_| state.takes_interrupts()) {
             // The core gets a turn at that time. If it is woken before, `wake` replaces this turn.
-            self.make_ready(at_ps.max(state.now_ps.get()), core);
+            self.set_turn(at_ps.max(state.now_ps.get()), core);
         }
-        self.suspend(state);
+        self.suspend(core, state);
         if state.waits_for.take().is_some() {
-            self.waiters.borrow_mut().remove(event, core);
+            self.waiters.borrow_mut().remove(core);
             self.take_interrupt(state);
         }
+    }
+
+    /// Notes that a core or an actor waits from now on.
+    pub(super) fn await_event(&self, core: Core, state: &CoreState, event: Event) {
+        self.waiters.borrow_mut().0.push((event, core));
+        state.waits_for.set(Some(event));
     }
 
     /// Wakes the cores that wait for `event`, so that they check their conditions. Their clocks advance at least to
     /// that of the running core.
     #[inline]
     pub fn notify(&self, event: Event) {
-        // This is called often, and usually no core waits.
-        if !self.waiters.borrow().0.is_empty() {
-            let cores = self.waiters.borrow_mut().0.remove(&event);
-            cores.into_iter().flatten().for_each(|core| self.wake(core, self.now_ps()));
+        let next = || self.waiters.borrow_mut().take(event);
+        while let Some(core) = next() {
+            self.wake(core, self.now_ps());
         }
     }
 
@@ -124,8 +116,7 @@ impl Engine {
 
     pub(super) fn wake_all(&self, now_ps: u64) {
         let all = std::mem::take(&mut self.waiters.borrow_mut().0);
-        // The order does not matter, because turns are ordered by time and core.
-        all.into_values().flatten().for_each(|core| self.wake(core, now_ps));
+        all.into_iter().for_each(|(_, core)| self.wake(core, now_ps));
     }
 
     fn wake(&self, core: Core, now_ps: u64) {

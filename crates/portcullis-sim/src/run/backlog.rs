@@ -3,7 +3,8 @@
 
 use super::live::{Buffer, Slot};
 use portcullis::{Access, Stream};
-use std::collections::{BTreeMap, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
 /// A buffer that waits to be mapped.
 #[derive(Clone)]
@@ -28,7 +29,7 @@ enum Unmapped {
 #[derive(Default)]
 pub(super) struct Backlog {
     queue: BTreeMap<u64, (Slot, Waiting)>,
-    by_slot: HashMap<Slot, Unmapped>,
+    by_slot: FxHashMap<Slot, Unmapped>,
     next: u64,
 }
 
@@ -62,6 +63,9 @@ impl Backlog {
 
     /// Removes a buffer that is about to be mapped or is no longer wanted. Returns whether it was here.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
+        if self.by_slot.is_empty() {
+            return false;
+        }
         let unmapped = self.by_slot.remove(&slot);
         if let Some(Unmapped::Waits(place)) = unmapped {
             self.queue.remove(&place);

@@ -7,7 +7,7 @@ use portcullis::design::{Design, Info};
 use portcullis::designs::{DesignId, Visitor};
 use portcullis::domain::RawBatch;
 use portcullis::invalidation::Due;
-use portcullis::{Domain, DomainConfig, DynDomain, IovaRange, NewDomainError, RawMapError, Request, UnmapError};
+use portcullis::{Domain, DomainConfig, DynDomain, IovaRange, NewDomainError, RawMapError, Request};
 use std::fmt;
 
 /// Unmaps that are committed together.
@@ -19,10 +19,9 @@ pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange
     unsafe { domain.map_request(request) }
 }
 
-/// Returns whether translations were cleared. None are if other mappings still use all of the pages.
-pub(super) fn unmap(batch: &mut AnyBatch<'_>, range: IovaRange) -> Result<bool, UnmapError> {
-    batch.unmap(range)?;
-    Ok(batch.revoked().last().is_some_and(|revoked| revoked.due != Due::Nothing))
+/// Whether the last unmap of a batch has cleared translations. It has not if other mappings still use all of the pages.
+pub(super) fn has_cleared(batch: &AnyBatch<'_>) -> bool {
+    batch.revoked().last().is_some_and(|revoked| revoked.due != Due::Nothing)
 }
 
 type Opened = Result<DynDomain, NewDomainError>;

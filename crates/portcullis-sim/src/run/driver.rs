@@ -168,9 +168,7 @@ impl<'w> Driver<'w> {
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());
                 drop(tally);
                 if !world.info.physical_addresses() {
-                    for range in &ranges {
-                        world.live_ranges.borrow_mut().insert(device, *range, slot);
-                    }
+                    world.mapped.borrow_mut().add(device, &ranges);
                 }
                 let seen = self.seen(device, segments, &ranges);
                 let (segments, addressing, settled) = (segments.clone(), world.info.addressing, Cell::new(false));
@@ -284,7 +282,16 @@ impl<'w> Driver<'w> {
         }
         let begun_ps = world.engine.now_ps();
         let batch = &mut self.batches[live.device];
-        let unmap = || live.ranges.iter().try_fold(false, |any, range| Ok(design::unmap(batch, *range)? || any));
+        let is_watched = world.is_watched();
+        let unmap = || {
+            let mut any_cleared = false;
+            for range in &live.ranges {
+                batch.unmap(*range)?;
+                // This passes all unmaps of the batch, so it is asked only for those who want to know.
+                any_cleared |= is_watched && design::has_cleared(batch);
+            }
+            Ok(any_cleared)
+        };
         match world.engine.charged(unmap) {
             Ok(any_cleared) => world.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(any_cleared) }),
             Err(error) => return world.fail(RunError::Unmap(error)),
@@ -337,8 +344,8 @@ impl<'w> Driver<'w> {
     fn hand_back(&self, slot: Slot, live: &Live) {
         let world = self.world;
         // Until now the device's reach of these pages counted as this mapping's, even if others share them.
-        for range in &live.ranges {
-            world.live_ranges.borrow_mut().remove((live.device, range.first_pfn(), slot));
+        if !world.info.physical_addresses() {
+            world.mapped.borrow_mut().remove(live.device, &live.ranges);
         }
         world.provoke(&RunEvent::HandedBack { slot, live });
         let stale: u64 = live.pages().map(|page| u64::from(self.is_stale(live, page.iova, page.phys))).sum();
@@ -357,7 +364,7 @@ impl<'w> Driver<'w> {
         let (world, device) = (self.world, live.device);
         let source = world.devices.borrow()[device].source();
         let reaches = || world.vtd.reaches(world.engine.now_ps(), source, iova, live.access.rights()) == Some(phys);
-        let owned = || world.live_ranges.borrow().overlapping(device, iova.pfn(), iova.pfn() + 1).next().is_some();
+        let owned = || world.mapped.borrow().has(device, iova.pfn());
         if !reaches() {
             return false;
         }

@@ -13,24 +13,23 @@ pub(super) type Slot = u32;
 /// A range of bytes in a page, as the first byte and the one after the last.
 pub(super) type Extent = (u16, u16);
 
-/// The segments of a buffer: a part of the list of all buffers of the run.
+/// The segments of a buffer: a single one, or a part of the list of all buffers of the run.
 #[derive(Clone)]
-pub(super) struct Buffer {
-    all: Rc<[Segment]>,
-    start: u32,
-    end: u32,
+pub(super) enum Buffer {
+    One(Segment),
+    Part { all: Rc<[Segment]>, start: u32, end: u32 },
 }
 
 impl Buffer {
     /// The segments `range` of `all`.
     pub(super) fn new(all: &Rc<[Segment]>, range: Range<usize>) -> Self {
-        Self { all: all.clone(), start: range.start as u32, end: range.end as u32 }
+        Self::Part { all: all.clone(), start: range.start as u32, end: range.end as u32 }
     }
 }
 
 impl From<Segment> for Buffer {
     fn from(segment: Segment) -> Self {
-        Self { all: Rc::new([segment]), start: 0, end: 1 }
+        Self::One(segment)
     }
 }
 
@@ -38,7 +37,10 @@ impl Deref for Buffer {
     type Target = [Segment];
 
     fn deref(&self) -> &[Segment] {
-        &self.all[self.start as usize..self.end as usize]
+        match self {
+            Self::One(segment) => std::slice::from_ref(segment),
+            Self::Part { all, start, end } => &all[*start as usize..*end as usize],
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod design;
 mod driver;
 mod grace;
 mod live;
+mod mapped;
 mod observers;
 mod ranges;
 mod replay;

@@ -2,8 +2,8 @@
 
 use super::backlog::Backlog;
 use super::live::{Buffer, Live, Slot};
+use super::mapped::MappedPages;
 use super::observers::{Observer, RunEvent};
-use super::ranges::Ranges;
 use super::shown::ShownPayloads;
 use super::{Job, RunError, Work, replay};
 use crate::engine::{Engine, Event};
@@ -124,8 +124,8 @@ pub(super) struct World {
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot.
     pub(super) live: RefCell<Vec<Option<Live>>>,
-    /// The addresses of the live mappings, by device, if they are not physical.
-    pub(super) live_ranges: RefCell<Ranges<usize, Slot>>,
+    /// The pages of the live mappings, if their addresses are not physical.
+    pub(super) mapped: RefCell<MappedPages>,
     pub(super) tally: RefCell<Tally>,
     /// The buffers that wait for room in a ring.
     pub(super) backlog: RefCell<Backlog>,
@@ -207,7 +207,7 @@ impl World {
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
-            live_ranges: RefCell::default(),
+            mapped: RefCell::default(),
             tally: RefCell::new(Tally { work_by_core: vec![CoreWork::default(); cores], ..Tally::default() }),
             backlog: RefCell::default(),
             waits_for_room: matches!(job.work, Work::Rings(_) | Work::Churn(_)),
@@ -286,6 +286,11 @@ impl World {
                 observer.borrow_mut().act(self, event);
             }
         }
+    }
+
+    /// Whether there are observers.
+    pub(super) fn is_watched(&self) -> bool {
+        !self.observers.is_empty()
     }
 
     /// Whether some observers act.

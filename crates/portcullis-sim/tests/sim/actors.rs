@@ -5,7 +5,7 @@ use portcullis::Platform;
 use portcullis::platform::{Lock, LockClass, Step};
 use portcullis_model::Ram;
 use portcullis_sim::LabPlatform;
-use portcullis_sim::engine::{Body, Engine, Event, Frequency, Stuck};
+use portcullis_sim::engine::{Actor, Body, Engine, Event, Frequency, Stuck};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +22,19 @@ fn bench(cpus: usize, actors: usize) -> (Rc<Engine>, LabPlatform) {
 
 fn body(body: impl FnOnce() + 'static) -> Body {
     Box::new(body)
+}
+
+/// An actor that acts at these times, in cycles, unless an event comes before. It gets the number of the act.
+fn actor(event: u64, times: Vec<u64>, mut act: impl FnMut(usize) + 'static) -> Actor {
+    let mut turn = 0;
+    let act = move || {
+        if turn > 0 {
+            act(turn - 1);
+        }
+        turn += 1;
+        times.get(turn - 1).map(|at| at * PS_PER_CYCLE)
+    };
+    Actor { event: Event(event), act: Box::new(act) }
 }
 
 /// Takes interrupts by noting when they came.
@@ -42,12 +55,11 @@ fn an_actor_is_no_cpu_is_never_charged_and_ends_with_the_cpus() {
     assert_eq!((engine.cores(), platform.cpus()), (2, 2));
     let (inner, acted) = (engine.clone(), Rc::new(Cell::new(0)));
     let (acts, probes) = (acted.clone(), platform.clone());
-    let actor = body(move || {
-        loop {
-            inner.sleep_until(inner.now_ps() + 10 * PS_PER_CYCLE);
-            inner.charged(|| probes.probe(Step::RegisterWrite));
-            acts.set(acts.get() + 1);
-        }
+    let times = (1..).map(|act| 10 * act).take(20).collect();
+    let actor = actor(1, times, move |_| {
+        inner.charged(|| probes.probe(Step::RegisterWrite));
+        inner.busy(5);
+        acts.set(acts.get() + 1);
     });
     let sleeper = engine.clone();
     let took = engine.run_beside(vec![body(move || sleeper.sleep_until(95 * PS_PER_CYCLE))], vec![actor]);
@@ -65,11 +77,7 @@ fn busy_work_is_counted_and_not_charged_and_an_interrupt_lengthens_it() {
     let (cpu, device) = (engine.clone(), engine.clone());
     let took = engine.run_beside(
         vec![body(move || cpu.charged(|| cpu.busy(100)))],
-        vec![body(move || {
-            device.sleep_until(40 * PS_PER_CYCLE);
-            device.raise(0, device.now_ps(), 5);
-            device.sleep_until(200 * PS_PER_CYCLE);
-        })],
+        vec![actor(1, vec![40], move |_| device.raise(0, device.now_ps(), 5))],
     );
     assert_eq!(took, Ok(130 * PS_PER_CYCLE));
     assert_eq!(*taken.borrow(), [(40, 5)], "in the middle of the work");
@@ -94,13 +102,7 @@ fn an_interrupt_comes_to_who_sleeps_or_waits_and_after_a_critical_section() {
             holder.notify(Event(1));
         }),
     ];
-    let actor = body(move || {
-        for (cpu, at) in [(0, 10), (1, 20), (2, 30)] {
-            device.sleep_until(at * PS_PER_CYCLE);
-            device.raise(cpu, 0, cpu as u8);
-        }
-        device.sleep_until(1000 * PS_PER_CYCLE);
-    });
+    let actor = actor(2, vec![10, 20, 30], move |cpu| device.raise(cpu, 0, cpu as u8));
     engine.run_beside(bodies, vec![actor]).expect("all go on");
     let taken = taken.borrow();
     assert_eq!(taken[..2], [(10, 0), (20, 1)]);
@@ -130,7 +132,7 @@ fn a_masked_vector_stays_pending_and_others_come() {
 fn who_waits_is_woken_by_its_own_event_only() {
     let (engine, _) = bench(2, 1);
     let looks = Rc::new(Cell::new(0));
-    let (counted, patient, other, actor) = (looks.clone(), engine.clone(), engine.clone(), engine.clone());
+    let (counted, patient, other, inner) = (looks.clone(), engine.clone(), engine.clone(), engine.clone());
     let bodies = vec![
         body(move || {
             patient.wait_until(Event(1), || {
@@ -147,11 +149,9 @@ fn who_waits_is_woken_by_its_own_event_only() {
             other.notify(Event(1));
         }),
     ];
-    let actor = body(move || {
-        actor.wait_for(Event(2), Some(7 * PS_PER_CYCLE));
-        assert_eq!(actor.now_ps(), PS_PER_CYCLE, "the event comes first");
-        actor.wait_for(Event(3), Some(7 * PS_PER_CYCLE));
-        assert_eq!(actor.now_ps(), 7 * PS_PER_CYCLE, "or the time");
+    let actor = actor(2, vec![7, 1], move |act| {
+        // The event comes first, or the time.
+        assert!(act > 1 || inner.now_ps() == PS_PER_CYCLE);
     });
     engine.run_beside(bodies, vec![actor]).expect("all go on");
     assert_eq!(looks.get(), 2, "before it waits, and when it is told");
@@ -160,10 +160,10 @@ fn who_waits_is_woken_by_its_own_event_only() {
 #[test]
 fn a_run_that_cannot_go_on_says_so() {
     let (engine, _) = bench(2, 1);
-    let (one, actor) = (engine.clone(), engine.clone());
+    let one = engine.clone();
     let ended = engine.run_beside(
         vec![body(move || one.wait_until(Event(1), || false)), body(|| ())],
-        vec![body(move || actor.wait_for(Event(2), None))],
+        vec![actor(2, Vec::new(), |_| ())],
     );
     assert_eq!(ended, Err(Stuck { cores: 1 }));
 }

@@ -20,7 +20,7 @@ pub use work::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 use super::driver::Driver;
 use super::world::{Wanted, World};
 use super::{Job, RunError, Start};
-use crate::engine::Body;
+use crate::engine::{Actor, Body};
 use crate::machine::Server;
 use crate::traffic::Payload;
 use card::Card;
@@ -161,12 +161,16 @@ pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Sta
             host.card.interrupt(&host, vector);
         }
     })));
-    let body = |run: fn(&Host, usize), number: usize| {
+    let body = |core: usize| {
         let host = host.clone();
-        Box::new(move || run(&host, number)) as Body
+        Box::new(move || host.core(core)) as Body
     };
-    let cores = (0..work.cores as usize).map(|core| body(Host::core, core)).collect();
-    let actors = vec![body(hardware::run, 0), body(clients::run, 0)];
+    let actor = |wanted: Wanted, act: fn(&Host) -> Option<u64>| {
+        let host = host.clone();
+        Actor { event: wanted.into(), act: Box::new(move || act(&host)) }
+    };
+    let cores = (0..work.cores as usize).map(body).collect();
+    let actors = vec![actor(Wanted::Link, hardware::act), actor(Wanted::Clients, clients::act)];
     if engine.run_beside(cores, actors).is_err() {
         world.fail(RunError::NoProgress);
     }

@@ -53,6 +53,7 @@ pub(super) struct Clients {
     flows: Vec<Flow>,
     rate: Rate,
     random: Pcg64Mcg,
+    has_begun: bool,
     /// Frames in transit, each with the time of its arrival.
     inbox: VecDeque<(u64, Frame)>,
     /// Frames to be sent later, each with its flow, by time. Frames of the same time are in the order in which they
@@ -74,6 +75,7 @@ impl Clients {
             flows: (0..work.flows).map(|_| Flow::default()).collect(),
             rate: Rate::new(driver),
             random: Pcg64Mcg::seed_from_u64(seed),
+            has_begun: false,
             inbox: VecDeque::new(),
             outbox: BTreeMap::new(),
             added: 0,
@@ -110,26 +112,28 @@ impl Clients {
     }
 }
 
-pub(super) fn run(host: &Host, _: usize) {
-    let engine = &host.world.engine;
-    engine.wait_until(Wanted::Clients.into(), || host.is_open.get());
-    host.clients.borrow_mut().heard_ps = engine.now_ps();
-    host.clients_begin(engine.now_ps());
-    while !host.is_over() {
-        let now_ps = engine.now_ps();
-        while let Some(frame) = host.arrived(now_ps) {
-            host.client_hears(now_ps, frame);
-        }
-        (0..host.work.flows as usize).for_each(|flow| host.poll(now_ps, flow));
-        while let Some((flow, frame)) = host.departs(now_ps) {
-            host.put_on_link(now_ps, flow, frame);
-        }
-        if now_ps >= host.clients.borrow().heard_ps + PATIENCE_PS {
-            return host.world.fail(RunError::NoProgress);
-        }
-        let next_ps = host.clients.borrow().next_ps();
-        engine.wait_for(Wanted::Clients.into(), Some(next_ps));
+/// Lets the clients do what is due. Returns when they have something to do next.
+pub(super) fn act(host: &Host) -> Option<u64> {
+    let now_ps = host.world.engine.now_ps();
+    if !host.is_open.get() || host.is_over() {
+        return None;
     }
+    if !std::mem::replace(&mut host.clients.borrow_mut().has_begun, true) {
+        host.clients.borrow_mut().heard_ps = now_ps;
+        host.clients_begin(now_ps);
+    }
+    while let Some(frame) = host.arrived(now_ps) {
+        host.client_hears(now_ps, frame);
+    }
+    (0..host.work.flows as usize).for_each(|flow| host.poll(now_ps, flow));
+    while let Some((flow, frame)) = host.departs(now_ps) {
+        host.put_on_link(now_ps, flow, frame);
+    }
+    if now_ps >= host.clients.borrow().heard_ps + PATIENCE_PS {
+        host.world.fail(RunError::NoProgress);
+        return None;
+    }
+    Some(host.clients.borrow().next_ps())
 }
 
 impl Host {
