@@ -1,15 +1,18 @@
-//! How many mappings per second of host time the lab replays, under every design and protection.
+//! How many mappings per second of host time the lab replays, under every design and protection, and how many packets
+//! of a stream it simulates.
 //!
-//! An operation is a mapping with everything that belongs to it: its map, the device's accesses, and its unmap.
+//! An operation is a mapping with everything that belongs to it: its map, the device's accesses, and its unmap. A packet
+//! comes from the client through the network card to the application, and is acknowledged.
 
 use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
 use portcullis::design::Options;
-use portcullis::designs::DesignId;
+use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, PayloadRule, Work, machine_pace, run};
+use portcullis_sim::simulate::Simulate;
+use portcullis_sim::{Job, Machine, PayloadRule, ServerWork, Work, machine_pace, run};
 use portcullis_trace::Trace;
 use std::hint::black_box;
 use std::io::Cursor;
@@ -45,6 +48,26 @@ fn rings(criterion: &mut Criterion) {
         let expected = Expected { operations, pages: operations * u64::from(rings.pages) };
         every_design(criterion, &format!("rings:{parameters}"), &work, &expected);
     }
+}
+
+/// The packets of a stream on one core, on every machine whose network card is known.
+fn packets(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("packets of netperf-stream, portcullis strict");
+    for machine in Machine::all().into_iter().filter(|machine| machine.server.is_some()) {
+        let work = ServerWork::new(&machine, "netperf-stream", Some(1), None, None).expect("a known card");
+        let packets = work.packets();
+        let choice = Choice { design: DesignId::Portcullis, options: Options::NONE };
+        let simulate = Simulate::new(&machine, work, choice, Protection::Strict).expect("a protection of the design");
+        group.throughput(Throughput::Elements(packets)).sampling_mode(SamplingMode::Flat);
+        group.bench_function(&machine.id, |bencher| {
+            bencher.iter(|| {
+                let received = black_box(&simulate).received().expect("the run succeeds");
+                // The others are control messages.
+                assert!((packets..packets + packets / 100).contains(&received), "{received} frames are not the work");
+            });
+        });
+    }
+    group.finish();
 }
 
 /// One benchmark for each design and protection.
@@ -98,6 +121,6 @@ criterion_group! {
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800))
         .without_plots();
-    targets = trace, rings
+    targets = trace, rings, packets
 }
 criterion_main!(replay);

@@ -165,6 +165,16 @@ impl<'m> Simulate<'m> {
         Ok(self.result(&job, &measured, Self::rate(&measured) / Self::rate(&unprotected)))
     }
 
+    /// Makes only the run itself. Returns how many frames the server has received from the start.
+    ///
+    /// # Errors
+    /// A [`RunError`].
+    pub fn received(&self) -> Result<u64, RunError> {
+        let Choice { design, options } = self.choice;
+        let measured = measure(&self.job(design, options, self.protection))?;
+        Ok(measured.served.map_or(0, |served| served.received_in_all))
+    }
+
     /// Packets or requests per second.
     fn rate(measured: &Measured) -> f64 {
         let served = measured.served.as_ref().map_or(0, |served| served.packets + served.transactions);

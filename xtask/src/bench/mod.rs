@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: measures how many operations per second the lab replays, and checks a cost book of this
-//! machine.
+//! `cargo xtask bench`: measures how many operations per second the lab replays and how many packets it simulates, and
+//! checks a cost book of this machine.
 
 pub(crate) mod instructions;
 mod machine;
@@ -15,6 +15,9 @@ use std::time::SystemTime;
 
 /// Operations per second that every design must reach.
 const GOAL: f64 = 1e6;
+/// The work whose elements are packets, each on one core, and the goals by machine.
+const PACKETS: &str = "packets";
+const PACKET_GOALS: [(&str, f64); 2] = [("r210-bcm57810", 0.8e6), ("r210-cx3", 0.4e6)];
 
 /// What criterion writes to `benchmark.json`.
 #[derive(Deserialize)]
@@ -60,7 +63,9 @@ pub(crate) fn bench(workspace: &Workspace) -> Result<(), Failure> {
         return Err(Failure::Contents { path: criterion, reason: "the bench left no estimates here".to_owned() });
     }
     rates.sort_by_key(|rate| rate.measured);
-    print(&rates);
+    let (packets, operations): (Vec<_>, Vec<_>) = rates.into_iter().partition(|rate| rate.work.starts_with(PACKETS));
+    print(&operations);
+    print_packets(&packets);
     machine::stages(&mut stages)?;
     stages.finish();
     Ok(())
@@ -123,5 +128,16 @@ fn print(rates: &[Rate]) {
     match slow {
         0 => println!("every design replays at least 1 million operations per second"),
         _ => println!("{slow} of {} runs replay fewer than 1 million operations per second", rates.len()),
+    }
+}
+
+/// Prints the rates of packets, of which there is one for each machine.
+fn print_packets(rates: &[Rate]) {
+    let width = rates.iter().map(|rate| rate.design.len()).max().unwrap_or(0);
+    println!("\n{:width$}  million simulated packets/s of a host core (median)", "machine");
+    for Rate { work, design: machine, operations_per_second: rate, .. } in rates {
+        let goal = PACKET_GOALS.iter().find(|(known, _)| known == machine).map(|(_, goal)| goal);
+        let ratio = goal.map_or(String::new(), |goal| format!(", {:.2} of the goal {:.1}", rate / goal, goal / 1e6));
+        println!("{machine:width$}  {:.2}{ratio} ({work})", rate / 1e6);
     }
 }

@@ -86,7 +86,7 @@ impl Leaves {
     }
 
     pub(super) fn peek(&self, domain: u16, iova: Iova) -> Option<Leaf> {
-        (0..3).find_map(|kind| {
+        (0..3).filter(|kind| self.in_use[*kind]).find_map(|kind| {
             let shift = leaf_shift(kind);
             let bits = self.cache.peek(key(domain, kind, iova, shift))?;
             Some(Leaf { entry: EntryValue::from_bits(bits), shift })

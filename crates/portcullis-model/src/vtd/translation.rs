@@ -309,8 +309,9 @@ impl Translation {
         iova: Iova,
         rights: Rights,
     ) -> Option<PhysAddr> {
-        let context = match self.contexts.get(&source.0) {
-            Some(&context) => context,
+        let last = self.last.filter(|(last, _)| *last == source).map(|(_, context)| context);
+        let context = match last.or_else(|| self.contexts.get(&source.0).copied()) {
+            Some(context) => context,
             None => walk::context(ram, &self.parameters, root, source, &mut false).ok()?,
         };
         if context.translation_type == TranslationType::Rings {

@@ -89,6 +89,9 @@ impl<'w> Driver<'w> {
     /// Maps waiting buffers, as far as there is room.
     fn work_off_backlog(&mut self, device: usize) {
         let (world, mut from) = (self.world, 0);
+        if world.backlog.borrow().len() == 0 {
+            return;
+        }
         let mut full: Vec<(Access, Stream)> = Vec::new();
         loop {
             let next = world.backlog.borrow().next(from, device);

@@ -278,7 +278,14 @@ impl World {
 
     /// Tells the observers of an event, and then lets those act that do. First, other cores do everything that comes
     /// before.
+    #[inline]
     pub(super) fn provoke(&self, event: &RunEvent<'_>) {
+        if self.is_watched() {
+            self.provoke_observers(event);
+        }
+    }
+
+    fn provoke_observers(&self, event: &RunEvent<'_>) {
         self.tell(event);
         if self.is_provoking() {
             self.engine.sync();

@@ -42,8 +42,10 @@ pub(crate) struct Served {
     pub(crate) payload_bytes: u64,
     /// Cycles of all CPUs apart from protection.
     pub(crate) busy_cycles: u64,
-    /// Frames that the server received, and those that its card dropped.
+    /// Frames that the server received from the start, and those that came in the measured part.
+    pub(crate) received_in_all: u64,
     pub(crate) received: u64,
+    /// Frames that its card dropped.
     pub(crate) dropped: u64,
     /// The latency of each request, in picoseconds, sorted.
     pub(crate) latencies_ps: Vec<u64>,
@@ -198,6 +200,7 @@ impl Host {
             transactions: end.transactions - begun.transactions,
             payload_bytes: packets * u64::from(self.server.software.segment_bytes),
             busy_cycles: end.busy_cycles - begun.busy_cycles,
+            received_in_all: end.nic.received,
             received: end.nic.received - begun.nic.received,
             dropped: end.nic.dropped - begun.nic.dropped,
             latencies_ps,

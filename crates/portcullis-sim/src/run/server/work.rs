@@ -206,6 +206,11 @@ impl ServerWork {
         })
     }
 
+    /// All packets or requests.
+    pub fn packets(&self) -> u64 {
+        u64::from(self.earlier_runs * self.earlier_packets) + self.warm_up + self.measured
+    }
+
     /// The packets or requests that are counted and come before the measurement.
     pub(super) fn unmeasured(&self) -> u64 {
         // The clients of Netperf count those of the last run only.
