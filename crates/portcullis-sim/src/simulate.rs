@@ -177,8 +177,8 @@ impl<'m> Simulate<'m> {
 
     /// Packets or requests per second.
     fn rate(measured: &Measured) -> f64 {
-        let served = measured.served.as_ref().map_or(0, |served| served.packets + served.transactions);
-        served as f64 * 1e12 / measured.span_ps.max(1) as f64
+        let served = measured.served.as_ref().map_or(0.0, |served| served.packets as f64 + served.transactions);
+        served * 1e12 / measured.span_ps.max(1) as f64
     }
 
     fn result(&self, job: &Job<'_>, measured: &Measured, throughput_vs_none: f64) -> Simulation {
@@ -205,7 +205,7 @@ impl<'m> Simulate<'m> {
         Simulation {
             throughput_gbps: streams.then(|| served.payload_bytes as f64 * 8.0 / seconds / 1e9),
             throughput_vs_none,
-            transactions_per_second: (!streams).then(|| served.transactions as f64 / seconds),
+            transactions_per_second: (!streams).then(|| served.transactions / seconds),
             latency_us_mean: (!latencies.is_empty()).then(|| sum_ps as f64 / 1e6 / latencies.len() as f64),
             latency_us_p99: latency_us((latencies.len() * 99).div_ceil(100).saturating_sub(1)),
             cpu_percent: 100.0 * cycles as f64 / (seconds * self.machine.core_hz * f64::from(self.work.cores)),

@@ -18,11 +18,6 @@ const VALUE_LINES_BYTES: u32 = 90;
 /// `STORED`, and the end of its line.
 const STORED_BYTES: u32 = 8;
 
-/// The bytes of the file that a request of Apache asks for.
-fn file_bytes(workload: ServerWorkload) -> u32 {
-    if workload == ServerWorkload::Apache1m { 1 << 20 } else { 1 << 10 }
-}
-
 pub(super) fn run(host: &Host, driver: &mut Driver<'_>, core: usize) {
     let flows: Vec<usize> = (0..host.work.flows as usize).filter(|flow| host.work.core_of(*flow) == core).collect();
     let has_work = |flow: usize| !host.flows.borrow()[flow].requests.is_empty() || host.sendable(flow) > 0;
@@ -44,6 +39,17 @@ pub(super) fn run(host: &Host, driver: &mut Driver<'_>, core: usize) {
 }
 
 impl Host {
+    /// The cycles of a request.
+    pub(super) fn cycles_per_request(&self) -> u64 {
+        let software = &self.server.software;
+        match self.work.workload {
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => software.cycles_per_transaction,
+            ServerWorkload::Apache1m => software.cycles_per_apache_1m,
+            ServerWorkload::Apache1k => software.cycles_per_apache_1k,
+            ServerWorkload::Memcached => software.cycles_per_memcached,
+        }
+    }
+
     /// Does the work of a request, and begins its response.
     fn answer(&self, driver: &mut Driver<'_>, flow: usize, request: u32) {
         let software = &self.server.software;
@@ -53,17 +59,17 @@ impl Host {
         };
         match self.work.workload {
             ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => match request {
-                CONTROL => respond(driver, software.cycles_per_transaction, software.header_bytes + CONTROL_BYTES),
-                _ => respond(driver, software.cycles_per_transaction, software.small_frame_bytes),
+                CONTROL => respond(driver, self.cycles_per_request(), software.header_bytes + CONTROL_BYTES),
+                _ => respond(driver, self.cycles_per_request(), software.small_frame_bytes),
             },
             ServerWorkload::Memcached => {
                 let bytes = if request == SET { STORED_BYTES } else { VALUE_BYTES + VALUE_LINES_BYTES };
-                respond(driver, software.cycles_per_memcached, software.header_bytes + bytes);
+                respond(driver, self.cycles_per_request(), software.header_bytes + bytes);
             }
             ServerWorkload::Apache1m | ServerWorkload::Apache1k => {
                 debug_assert_eq!(request, ASK);
                 let one = &mut self.flows.borrow_mut()[flow];
-                (one.done_bytes, one.left_bytes) = (0, file_bytes(self.work.workload));
+                (one.done_bytes, one.left_bytes) = (0, self.work.workload.file_bytes().unwrap_or_default());
             }
         }
     }
@@ -83,15 +89,12 @@ impl Host {
 
     /// Sends the next part of a file, and closes the connection after the last one.
     fn send_part(&self, driver: &mut Driver<'_>, flow: usize) {
-        let (workload, software) = (self.work.workload, &self.server.software);
-        let whole = file_bytes(workload);
-        let request = match workload {
-            ServerWorkload::Apache1m => software.cycles_per_apache_1m,
-            _ => software.cycles_per_apache_1k,
-        };
+        let software = &self.server.software;
         let bytes = self.sendable(flow);
+        let whole = self.work.workload.file_bytes().unwrap_or(bytes);
         // The cycles of a request are spent with the bytes of its response.
-        self.world.engine.busy(request * u64::from(bytes) / u64::from(whole));
+        self.world.engine.busy(self.cycles_per_request() * u64::from(bytes) / u64::from(whole));
+        self.file_bytes.set(self.file_bytes.get() + u64::from(bytes));
         let (file, number, is_last) = {
             let one = &mut self.flows.borrow_mut()[flow];
             let file = one.done_bytes..one.done_bytes + bytes;

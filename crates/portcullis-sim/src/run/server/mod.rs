@@ -36,8 +36,9 @@ use std::rc::Rc;
 pub(crate) struct Served {
     /// Packets of streams that the server received.
     pub(crate) packets: u64,
-    /// Requests whose response arrived at the client.
-    pub(crate) transactions: u64,
+    /// Requests that were answered. Of the files that were sent in part, the part counts, so that it does not matter
+    /// where the measurement begins and ends.
+    pub(crate) transactions: f64,
     /// Payload bytes of these packets.
     pub(crate) payload_bytes: u64,
     /// Cycles of all CPUs apart from protection.
@@ -57,6 +58,7 @@ struct Moment {
     busy_cycles: u64,
     packets: u64,
     transactions: u64,
+    file_bytes: u64,
     nic: NicCounters,
 }
 
@@ -73,6 +75,8 @@ struct Host {
     is_open: Cell<bool>,
     /// Packets of measured streams that the server received.
     packets: Cell<u64>,
+    /// Bytes of files that were sent.
+    file_bytes: Cell<u64>,
     start: OnceCell<(Start, Moment)>,
     end: OnceCell<Moment>,
 }
@@ -96,6 +100,7 @@ impl Host {
             nic: RefCell::new(nic),
             is_open: Cell::new(false),
             packets: Cell::new(0),
+            file_bytes: Cell::new(0),
             start: OnceCell::new(),
             end: OnceCell::new(),
         }
@@ -111,6 +116,7 @@ impl Host {
         Moment {
             busy_cycles: self.world.engine.busy_cycles_by_core().iter().sum(),
             packets: self.packets.get(),
+            file_bytes: self.file_bytes.get(),
             transactions: clients.latencies_ps.len() as u64,
             nic: self.nic.borrow().counters(),
         }
@@ -197,7 +203,10 @@ impl Host {
         let packets = end.packets - begun.packets;
         let served = Served {
             packets,
-            transactions: end.transactions - begun.transactions,
+            transactions: match self.work.workload.file_bytes() {
+                Some(bytes) => (end.file_bytes - begun.file_bytes) as f64 / f64::from(bytes),
+                None => (end.transactions - begun.transactions) as f64,
+            },
             payload_bytes: packets * u64::from(self.server.software.segment_bytes),
             busy_cycles: end.busy_cycles - begun.busy_cycles,
             received_in_all: end.nic.received,

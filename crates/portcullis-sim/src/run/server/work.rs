@@ -26,6 +26,15 @@ impl ServerWorkload {
         matches!(self, Self::Apache1m | Self::Apache1k)
     }
 
+    /// The length of the file that each request asks for, if it asks for one.
+    pub(super) fn file_bytes(self) -> Option<u32> {
+        match self {
+            Self::Apache1m => Some(1 << 20),
+            Self::Apache1k => Some(1 << 10),
+            _ => None,
+        }
+    }
+
     /// Whether its clients make runs, which begin and end with control messages.
     pub(super) fn has_runs(self) -> bool {
         matches!(self, Self::NetperfStream | Self::NetperfRr)
