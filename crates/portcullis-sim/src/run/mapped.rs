@@ -1,47 +1,63 @@
 //! The pages of address space that live mappings have.
 
 use portcullis::IovaRange;
+use portcullis::design::Addressing;
 use rustc_hash::FxHashMap;
 
 /// How many live mappings have each page, by device. Several may share a page.
-#[derive(Default)]
-pub(super) struct MappedPages(FxHashMap<(usize, u64), u32>);
+pub(super) struct MappedPages {
+    /// By device and by number of the unit.
+    mappings: FxHashMap<(usize, u64), u32>,
+    /// What is counted: pages, or entries, which have very many page numbers.
+    unit_pages: u64,
+}
 
 impl MappedPages {
+    /// Those of a design with such addresses.
+    pub(super) fn new(addressing: Addressing) -> Self {
+        let unit_pages = if let Addressing::Entries { pages } = addressing { pages } else { 1 };
+        Self { mappings: FxHashMap::default(), unit_pages }
+    }
+
     pub(super) fn add(&mut self, device: usize, ranges: &[IovaRange]) {
-        for pfn in pages(ranges) {
-            *self.0.entry((device, pfn)).or_default() += 1;
+        for unit in self.units(ranges) {
+            *self.mappings.entry((device, unit)).or_default() += 1;
         }
     }
 
     pub(super) fn remove(&mut self, device: usize, ranges: &[IovaRange]) {
-        for pfn in pages(ranges) {
-            if let Some(mappings) = self.0.get_mut(&(device, pfn)) {
+        for unit in self.units(ranges) {
+            if let Some(mappings) = self.mappings.get_mut(&(device, unit)) {
                 *mappings -= 1;
                 if *mappings == 0 {
-                    self.0.remove(&(device, pfn));
+                    self.mappings.remove(&(device, unit));
                 }
             }
         }
     }
 
     pub(super) fn has(&self, device: usize, pfn: u64) -> bool {
-        self.0.contains_key(&(device, pfn))
+        self.mappings.contains_key(&(device, pfn / self.unit_pages))
     }
-}
 
-fn pages(ranges: &[IovaRange]) -> impl Iterator<Item = u64> {
-    ranges.iter().flat_map(|range| range.first_pfn()..range.end_pfn())
+    fn units<'r>(&self, ranges: &'r [IovaRange]) -> impl Iterator<Item = u64> + use<'r> {
+        let pages = self.unit_pages;
+        ranges.iter().flat_map(move |range| range.first_pfn() / pages..range.end_pfn().div_ceil(pages))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ranges(all: [(u64, u64); 2]) -> [IovaRange; 2] {
+        all.map(|(first, pages)| IovaRange::new(first, pages).expect("a range"))
+    }
+
     #[test]
     fn a_page_is_mapped_until_its_last_mapping_is_gone() {
-        let [low, high] = [(4, 3), (6, 2)].map(|(first, pages)| IovaRange::new(first, pages).expect("a range"));
-        let mut mapped = MappedPages::default();
+        let [low, high] = ranges([(4, 3), (6, 2)]);
+        let mut mapped = MappedPages::new(Addressing::Own);
         mapped.add(0, &[low, high]);
         mapped.add(1, &[high]);
         mapped.remove(0, &[high]);
@@ -49,6 +65,19 @@ mod tests {
         assert_eq!((of_device(0), of_device(1)), (vec![4, 5, 6], vec![6, 7]));
         mapped.remove(1, &[high]);
         mapped.remove(0, &[low]);
-        assert!(mapped.0.is_empty());
+        assert!(mapped.mappings.is_empty());
+    }
+
+    #[test]
+    fn an_entry_is_one_unit() {
+        let entry = 1 << 40;
+        let [first, third] = ranges([(0, entry), (2 * entry, entry)]);
+        let mut mapped = MappedPages::new(Addressing::Entries { pages: entry });
+        mapped.add(0, &[first, third]);
+        assert_eq!(
+            [entry - 1, entry, 2 * entry, 3 * entry - 1].map(|pfn| mapped.has(0, pfn)),
+            [true, false, true, true]
+        );
+        assert_eq!(mapped.mappings.len(), 2);
     }
 }

@@ -207,7 +207,7 @@ impl World {
             domains,
             devices: RefCell::new(devices.iter().map(model).collect()),
             live: RefCell::default(),
-            mapped: RefCell::default(),
+            mapped: RefCell::new(MappedPages::new(design.info().addressing)),
             tally: RefCell::new(Tally { work_by_core: vec![CoreWork::default(); cores], ..Tally::default() }),
             backlog: RefCell::default(),
             waits_for_room: matches!(job.work, Work::Rings(_) | Work::Churn(_)),
