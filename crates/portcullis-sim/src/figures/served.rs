@@ -165,9 +165,9 @@ impl ServedRun {
         match self.length {
             Length::Short => {
                 (work.warm_up, work.measured) = (work.warm_up / 2, work.measured / 2);
-                // The earlier runs of Netperf are short. Those of the others would take most of the time.
+                // The earlier runs of Netperf are short. All of those of the others would take most of the time.
                 if !matches!(work.workload, ServerWorkload::NetperfStream | ServerWorkload::NetperfRr) {
-                    work.earlier_runs /= 5;
+                    work.earlier_runs /= 2;
                 }
             }
             Length::Full => (work.warm_up, work.measured) = (5 * work.warm_up, 5 * work.measured),
