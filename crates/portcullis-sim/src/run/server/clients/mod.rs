@@ -49,6 +49,10 @@ struct Flow {
     left: u32,
 }
 
+/// A frame to be sent later: its time, its number among such frames, which orders those of the same time, its flow, its
+/// bytes and its cookie.
+type Departure = (u64, u64, usize, u32, u32);
+
 /// All clients.
 pub(super) struct Clients {
     flows: Vec<Flow>,
@@ -57,9 +61,8 @@ pub(super) struct Clients {
     has_begun: bool,
     /// Frames in transit, each with the time of its arrival.
     inbox: VecDeque<(u64, Frame)>,
-    /// Frames to be sent later, each with its time and its flow. Frames of the same time are in the order of their
-    /// numbers here.
-    outbox: BinaryHeap<Reverse<(u64, u64, usize, u32, u32)>>,
+    /// Frames to be sent later.
+    outbox: BinaryHeap<Reverse<Departure>>,
     delayed: u64,
     /// When the link to the server is free, and when the CPU of the clients is.
     link_free_ps: u64,
