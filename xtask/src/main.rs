@@ -104,8 +104,8 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
-    /// Measure how many operations per second the lab replays under every design, and check that a cost book of
-    /// this machine predicts what a pair takes here.
+    /// Measure how many operations per second the lab replays under every design and how many packets it simulates, and
+    /// check that a cost book of this machine predicts what a pair takes here.
     ///
     /// With --check, count instructions under callgrind instead, and time nothing.
     Bench {

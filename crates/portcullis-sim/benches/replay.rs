@@ -1,8 +1,8 @@
 //! How many mappings per second of host time the lab replays, under every design and protection, and how many packets
 //! of a stream it simulates.
 //!
-//! An operation is a mapping with everything that belongs to it: its map, the device's accesses, and its unmap. A packet
-//! comes from the client through the network card to the application, and is acknowledged.
+//! An operation is a mapping with everything that belongs to it: its map, the device's accesses, and its unmap. A
+//! packet comes from the client through the network card to the application, and is acknowledged.
 
 use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,

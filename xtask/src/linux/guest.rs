@@ -59,8 +59,8 @@ pub(crate) struct Transcript {
 impl Guest<'_> {
     /// Boots the machine and waits for the end of the job. The job must succeed, and the kernel must not complain.
     ///
-    /// A machine that fails before its job begins is booted once more. A kernel patches its own code while it boots, and
-    /// the emulator sometimes lets another CPU execute the breakpoint that stood there in the meantime.
+    /// A machine that fails before its job begins is booted once more. A kernel patches its own code while it boots,
+    /// and the emulator sometimes lets another CPU execute the breakpoint that stood there in the meantime.
     pub(crate) fn run(&self, store: &Store) -> Result<Transcript, Failure> {
         let (ended, has_begun) = self.run_once(store)?;
         match ended {

@@ -79,7 +79,8 @@ pub type Body = Box<dyn FnOnce()>;
 pub struct Actor {
     /// The event that gives it a turn before the time that it has asked for.
     pub event: Event,
-    /// Acts, and returns when it wants its next turn, if it does not only wait for the event.
+    /// Acts, and returns when it wants its next turn, if it does not only wait for the event. It must not sleep or wait
+    /// itself.
     pub act: Box<dyn FnMut() -> Option<u64>>,
 }
 

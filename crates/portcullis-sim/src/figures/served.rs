@@ -47,7 +47,7 @@ pub struct ServedRun {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Length {
-    /// Half of what `simulate` makes; for requests of Apache and Memcached, after a fifth of the earlier runs.
+    /// Half of what `simulate` makes; for requests of Apache and Memcached, after half of the earlier runs.
     Short,
     /// Five times what `simulate` makes, after as many earlier runs.
     Full,

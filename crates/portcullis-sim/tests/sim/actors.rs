@@ -24,11 +24,12 @@ fn body(body: impl FnOnce() + 'static) -> Body {
     Box::new(body)
 }
 
-/// An actor that acts at these times, in cycles, unless an event comes before. It gets the number of the act.
+/// An actor that acts once for each of these times, in cycles, unless an event comes before. It gets the number of the
+/// act.
 fn actor(event: u64, times: Vec<u64>, mut act: impl FnMut(usize) + 'static) -> Actor {
     let mut turn = 0;
     let act = move || {
-        if turn > 0 {
+        if (1..=times.len()).contains(&turn) {
             act(turn - 1);
         }
         turn += 1;
@@ -58,7 +59,6 @@ fn an_actor_is_no_cpu_is_never_charged_and_ends_with_the_cpus() {
     let times = (1..).map(|act| 10 * act).take(20).collect();
     let actor = actor(1, times, move |_| {
         inner.charged(|| probes.probe(Step::RegisterWrite));
-        inner.busy(5);
         acts.set(acts.get() + 1);
     });
     let sleeper = engine.clone();
