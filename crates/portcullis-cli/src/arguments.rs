@@ -152,10 +152,10 @@ pub(crate) struct FiguresArguments {
 
 #[derive(Args)]
 pub(crate) struct SimulateArguments {
-    /// The machine, by id, or a file in the format of `list machines --json`
+    /// The machine, by id, or a file with one entry of `list machines --json`
     #[arg(long)]
     pub(crate) machine: String,
-    /// The workload: netperf-stream or netperf-rr
+    /// The workload, by id; `list workloads` shows those of `simulate`
     #[arg(long)]
     pub(crate) workload: String,
     /// The design, by id; parameters as in eiovar:k=512; `list designs` shows them
@@ -167,7 +167,7 @@ pub(crate) struct SimulateArguments {
     /// CPUs that serve (default: 1)
     #[arg(long, value_name = "N")]
     pub(crate) cores: Option<u32>,
-    /// Flows, which are spread over the CPUs (default: one per CPU)
+    /// Flows, which are spread over the CPUs (default: one per CPU for Netperf, 32 for the others)
     #[arg(long, value_name = "N")]
     pub(crate) flows: Option<u32>,
     /// Entries of each ring of the card (default: those of its driver)
@@ -183,7 +183,7 @@ pub(crate) struct SimulateArguments {
     /// Sends no invalidation hint, as Linux did before October 2025
     #[arg(long)]
     pub(crate) no_hint: bool,
-    /// Sets a value of the machine, such as iotlb_entries=64; `list machines --json` shows all
+    /// Sets a value of the machine, such as iotlb_entries=64, but none of its card; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
     /// Seed of the clients

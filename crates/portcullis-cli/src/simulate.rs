@@ -9,6 +9,7 @@ use crate::{Failure, machine_file};
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::Choice;
+use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use portcullis_sim::simulate::{Simulate, Simulation};
 use portcullis_sim::{Machine, ServerWork};
 use serde::Serialize;
@@ -91,12 +92,24 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
 /// The machine with the settings of the command line.
 fn machine(arguments: &SimulateArguments) -> Result<Machine, Failure> {
     let (machine, _) = machine_file::find(&arguments.machine)?;
+    if let Some(setting) = arguments.settings.iter().find(|setting| is_of_estimates(setting)) {
+        return Err(Failure::Input(format!(
+            "--set {setting}: only estimates use this value, and `simulate` makes none"
+        )));
+    }
     let mut machine = Variant::with(machine, &arguments.settings)?.machine;
     machine.check().map_err(Failure::input)?;
     if arguments.costs == Costs::Zero {
         machine.costs = machine.costs.free();
     }
     Ok(machine)
+}
+
+/// Whether a setting is of a value that `compare` uses for its estimates, and a simulated run does not.
+fn is_of_estimates(setting: &str) -> bool {
+    let key = setting.split_once('=').map_or(setting, |(key, _)| key);
+    let own = ["link_gbps", "disk_iops", "disk_bytes_per_second"];
+    own.contains(&key) || key.starts_with("unprotected_cycles_per")
 }
 
 /// Violations of the design in this run, beyond what it declares.
@@ -113,10 +126,12 @@ fn print(out: &mut impl Write, document: &Document<'_>, choice: Choice) -> io::R
     let Document {
         machine, workload, cores, flows, seed, results: [Row { protection, batch, simulation, .. }], ..
     } = document;
+    let hypothetical =
+        if choice.design.info().is_hypothetical() { format!(" ({NO_SUCH_HARDWARE})") } else { String::new() };
     let head = [
         format!("{workload} on {machine} (assumed)"),
-        format!("{choice} {protection}, batches of {batch}"),
-        format!("{cores} cores, {flows} flows, seed {seed}"),
+        format!("{choice} {protection}{hypothetical}, batches of {batch}"),
+        format!("cores: {cores}, flows: {flows}, seed {seed}"),
     ];
     writeln!(out, "{}\n", side_by_side(&head, "   "))?;
     let outcome = &simulation.outcome;

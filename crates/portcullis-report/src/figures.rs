@@ -28,7 +28,7 @@ fn section(one: &Figure, points: &[Point]) -> Result<Markup, ReportError> {
         section id=(one.id) {
             h2 { (one.title) }
             p.quiet { (one.source) }
-            @if one.no_such_hardware { p { strong { "No such hardware: " } "IOTLBs with prefetchers are hypothetical." } }
+            @if one.no_such_hardware { p { strong { "No such hardware: " } "what the figure shows is hypothetical." } }
             @if !one.findings.is_empty() {
                 div.answer { ul { @for finding in &one.findings { li { (prose(finding)) } } } }
             }

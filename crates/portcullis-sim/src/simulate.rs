@@ -66,7 +66,7 @@ pub struct Simulate<'m> {
 /// The results of a run. The field names are JSON keys. The keys of a row of `compare` follow them.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// The rate of payload at the clients. `None` if the workload has requests.
+    /// The rate of payload at the server. `None` if the workload has requests.
     pub throughput_gbps: Option<f64>,
     /// The rate as a share of the rate with no protection.
     pub throughput_vs_none: f64,

@@ -67,6 +67,27 @@ fn requests_have_a_latency_and_no_throughput() {
 }
 
 #[test]
+fn a_run_in_which_no_client_makes_progress_ends_with_status_1() {
+    let document = portcullis(&["list", "machines", "--json"]);
+    let document: Value = serde_json::from_slice(&document.stdout).expect("JSON");
+    let machines = document["machines"].as_array().expect("machines");
+    let mut machine = machines.iter().find(|one| one["id"] == "r210-cx3").expect("a machine").clone();
+    machine["server"]["nic"]["receive_buffer_bytes"] = 0.into();
+    let folder = std::env::temp_dir().join(format!("portcullis-deaf-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a new folder");
+    let file = folder.join("deaf.json");
+    std::fs::write(&file, machine.to_string()).expect("a new file");
+    let file_name = file.to_str().expect("a name");
+    let mut arguments = vec!["simulate", "--machine", file_name, "--workload", "netperf-rr"];
+    arguments.extend(["--design", "eiovar", "--protection", "strict"]);
+    let output = portcullis(&arguments);
+    std::fs::remove_dir_all(&folder).expect("ours");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no client made progress"), "{said}");
+}
+
+#[test]
 fn short_messages_keep_the_client_busy() {
     let gbps = |workload| {
         let output = portcullis(&with(&["--protection", "deferred", "--json", "--workload", workload]));
@@ -85,6 +106,7 @@ fn what_does_not_fit_together_is_refused_in_one_line() {
     refused(&with(&["--protection", "strict", "--flows", "0"]), &["--flows 0"]);
     refused(&with(&["--protection", "strict", "--ring", "5000"]), &["--ring 5000", "64 to 4078", "bnx2x"]);
     refused(&with(&["--protection", "strict", "--set", "cors=2"]), &["`cors`"]);
+    refused(&with(&["--protection", "strict", "--set", "link_gbps=1"]), &["link_gbps=1", "only estimates"]);
     let twice = ["--protection", "strict", "--set", "poll=9", "--set", "poll=8"];
     refused(&with(&twice), &["--set poll=8", "`poll` is set twice"]);
     refused(&with(&["--protection", "some"]), &["strict or deferred, or none"]);

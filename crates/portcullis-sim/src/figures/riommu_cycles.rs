@@ -1,8 +1,7 @@
 //! rIOMMU (ASPLOS'15): cycles per packet of a Netperf stream, with and without walks that snoop the caches.
 //!
-//! A packet of that machine takes two buffers. Its cycles without protection are taken from the paper, because no run
-//! here reproduces them: the lab has no network cards yet, so cycles per packet are an estimate. Only ratios are
-//! compared.
+//! A packet of that machine takes two buffers. Its cycles without protection are taken from the paper, and cycles per
+//! packet are an estimate here. `riommu-packets` has the same bars from events. Only ratios are compared.
 
 use super::runs::{Bench, Numbers};
 use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};

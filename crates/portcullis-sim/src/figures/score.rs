@@ -52,8 +52,10 @@ pub fn scores(plan: &Plan, made: &[Made]) -> Vec<Score> {
 impl Score {
     /// Says what is wrong if the score is lower than the recorded one.
     pub fn violation(&self) -> Option<String> {
-        let [within, scored] = self.recorded.filter(|recorded| self.compared_with(*recorded).is_lt())?;
-        Some(format!("{self}; recorded are {within} of {scored}"))
+        let [within, scored] = self.recorded?;
+        let has_fewer = self.scored < scored;
+        (has_fewer || self.compared_with([within, scored]).is_lt())
+            .then(|| format!("{self}; recorded are {within} of {scored}"))
     }
 
     /// Says what to do if the score is higher than the recorded one, or if none is recorded.
@@ -90,6 +92,8 @@ mod tests {
         let lower = score(2, 4, Some([3, 4]));
         let expected = "a-figure: 2 of 4 numbers are within their class; recorded are 3 of 4";
         assert_eq!((lower.violation().as_deref(), lower.advice()), (Some(expected), None));
+        // Without a number that was out of its class.
+        assert!(score(3, 3, Some([3, 4])).violation().is_some());
         // More numbers, and a smaller share of them.
         assert!(score(4, 6, Some([3, 4])).violation().is_some());
         for higher in [score(4, 4, Some([3, 4])), score(0, 4, None)] {

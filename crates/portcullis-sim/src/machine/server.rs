@@ -1,7 +1,8 @@
 //! The rest of a server: its network card, the driver of the card, the costs of its software, and the client at the
 //! other end of the link.
 
-use portcullis_model::{Moderation, NicParameters};
+use portcullis::PAGE_SIZE;
+use portcullis_model::{Moderation, NicParameters, PIECES_MAX};
 use serde::{Deserialize, Serialize};
 
 /// What the lab needs to know of a machine in addition to its CPUs and its IOMMU.
@@ -14,6 +15,43 @@ pub struct Server {
     pub driver: NicDriver,
     /// The software of the server, and of its clients.
     pub software: Software,
+}
+
+/// The most rings in a direction: each has a vector of its own.
+const RINGS_MAX: u32 = 32;
+
+impl Server {
+    /// The first value that no server can have, and its range.
+    pub(super) fn out_of_range(&self) -> Option<(&'static str, &'static str)> {
+        let Self { nic, driver, software } = self;
+        let [least, most] = driver.entries_range;
+        let is_buffer = |bytes: &u32| (1..=PAGE_SIZE as u32).contains(bytes);
+        let checks = [
+            ("transmit_rings", (1..=RINGS_MAX).contains(&driver.transmit_rings), "from 1 to 32"),
+            ("receive_rings", (1..=RINGS_MAX).contains(&driver.receive_rings), "from 1 to 32"),
+            ("entries_range", 1 <= least && least <= most && most <= 1 << 16, "within 1 to 65536, the least first"),
+            ("transmit_entries", (least..=most).contains(&driver.transmit_entries), "within `entries_range`"),
+            ("receive_entries", (least..=most).contains(&driver.receive_entries), "within `entries_range`"),
+            (
+                "receive_buffers",
+                (1..=PIECES_MAX as usize).contains(&driver.receive_buffers.len())
+                    && driver.receive_buffers.iter().all(is_buffer),
+                "from 1 to 18 lengths from 1 to 4096",
+            ),
+            ("budget", driver.budget > 0, "at least 1"),
+            ("offload_packets", (1..=OFFLOAD_PACKETS).contains(&driver.offload_packets), "from 1 to 45"),
+            ("link_gbps", (1e-3..=1e7).contains(&nic.link_gbps), "from 0.001 to 10000000, in Gb/s"),
+            ("fetch_entries", nic.fetch_entries > 0, "at least 1"),
+            ("segment_bytes", (64..=9000).contains(&nic.segment_bytes), "from 64 to 9000"),
+            (
+                "segment_bytes",
+                nic.segment_bytes == software.segment_bytes,
+                "the same for the card and for the software",
+            ),
+            ("window_bytes", software.window_bytes >= 2 * u64::from(software.segment_bytes), "at least two segments"),
+        ];
+        checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, expected)| (key, expected))
+    }
 }
 
 /// The behavior of the driver of a network card, taken from the published driver.
@@ -288,6 +326,29 @@ mod tests {
                 "{}: {per_packet}",
                 machine.id
             );
+        }
+    }
+
+    #[test]
+    fn what_no_server_can_have_is_named() {
+        assert_eq!(r210_cx3().out_of_range(), None);
+        assert_eq!(r210_bcm57810().out_of_range(), None);
+        type Change = fn(&mut Server);
+        let changes: [(&str, Change); 9] = [
+            ("transmit_rings", |server| server.driver.transmit_rings = 0),
+            ("receive_rings", |server| server.driver.receive_rings = 33),
+            ("entries_range", |server| server.driver.entries_range = [0, 8]),
+            ("receive_entries", |server| server.driver.receive_entries = 1),
+            ("receive_buffers", |server| server.driver.receive_buffers.clear()),
+            ("budget", |server| server.driver.budget = 0),
+            ("link_gbps", |server| server.nic.link_gbps = 0.0),
+            ("segment_bytes", |server| server.nic.segment_bytes = 0),
+            ("window_bytes", |server| server.software.window_bytes = 0),
+        ];
+        for (key, change) in changes {
+            let mut server = r210_cx3();
+            change(&mut server);
+            assert_eq!(server.out_of_range().map(|(key, _)| key), Some(key));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The values of a machine by name: sets one, and checks whether such a machine can exist.
 
-use super::Machine;
+use super::{Machine, Server};
 use portcullis_model::ParameterError;
 use serde_json::Value;
 use thiserror::Error;
@@ -126,6 +126,9 @@ impl Machine {
         let dear = |(_, cycles): &(&String, &Value)| cycles.as_u64().is_none_or(|cycles| cycles > CYCLES_MAX);
         if let Some((key, _)) = costs.as_object().into_iter().flatten().find(dear) {
             return Err(range(key, "at most 1000000000 cycles"));
+        }
+        if let Some((key, expected)) = self.server.as_ref().and_then(Server::out_of_range) {
+            return Err(range(key, expected));
         }
         self.iommu.check()?;
         for (key, [low, high]) in &self.assumed {

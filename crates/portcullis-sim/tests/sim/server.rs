@@ -180,6 +180,19 @@ fn a_run_in_which_no_client_makes_progress_ends() {
 }
 
 #[test]
+fn a_full_transmit_ring_loses_no_frame() {
+    // More clients than entries, each with frames that open and close its connections.
+    let machine = machine("r210-cx3");
+    let work = ServerWork::new(&machine, "apache-1m", None, Some(128), Some(64)).expect("a server");
+    let work = ServerWork { earlier_runs: 0, warm_up: 128, measured: 256, ..work };
+    let run = Simulate::new(&machine, work, choice(DesignId::Eiovar), Strict).expect("it is offered");
+    let ours = run.run(|_| ()).expect("no client is left waiting");
+    // With a client fewer, the others would be served sooner.
+    let (latency_us, rate) = (ours.latency_us_mean.expect("requests"), ours.transactions_per_second.expect("requests"));
+    assert!(is_near(latency_us * 1e-6 * rate, 128.0, 0.1), "{latency_us} us at {rate} requests per second");
+}
+
+#[test]
 fn work_that_a_machine_cannot_do_is_named() {
     let (cx3, bcm) = (machine("r210-cx3"), machine("r210-bcm57810"));
     let refused = |machine: &Machine, name: &str, cores, flows, ring, parts: &[&str]| {

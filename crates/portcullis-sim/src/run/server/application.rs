@@ -76,15 +76,9 @@ impl Host {
 
     /// Sends a response that the application has copied into one buffer.
     fn respond(&self, driver: &mut Driver<'_>, flow: usize, linear_bytes: u32) {
-        let ring = self.transmit_ring(flow);
         let meaning = Meaning::new(flow, Kind::Response, 0);
-        while !self.card.has_room(ring) && !self.is_over() {
-            self.card.ask_for_room(self, ring);
-            let core = self.work.core_of(flow);
-            let may_go = || self.card.has_room(ring) || self.is_over();
-            self.world.engine.wait_until(Wanted::Flows(core).into(), may_go);
-        }
-        self.card.transmit(self, driver, ring, &Outgoing { linear_bytes, file: 0..0, meaning });
+        let frame = Outgoing { linear_bytes, file: 0..0, meaning };
+        self.card.transmit(self, driver, self.transmit_ring(flow), frame);
     }
 
     /// Sends the next part of a file, and closes the connection after the last one.
@@ -104,7 +98,8 @@ impl Host {
         let http_bytes = if file.start == 0 { HTTP_BYTES } else { 0 };
         let linear_bytes = software.header_bytes + http_bytes;
         let meaning = Meaning::new(flow, Kind::Data, number);
-        self.card.transmit(self, driver, self.transmit_ring(flow), &Outgoing { linear_bytes, file, meaning });
+        let frame = Outgoing { linear_bytes, file, meaning };
+        self.card.transmit(self, driver, self.transmit_ring(flow), frame);
         if is_last {
             self.send_control(driver, flow, Kind::Close, 0);
         }

@@ -47,6 +47,8 @@ struct Ring {
     /// The mapped buffers: for a transmit ring in the order of its frames, for a receive ring by the index of the
     /// entry.
     live: RefCell<VecDeque<Pieces>>,
+    /// Frames that found a transmit ring full.
+    waiting: RefCell<VecDeque<Outgoing>>,
     /// The rate of a receive ring.
     rate: RefCell<Rate>,
 }
@@ -67,8 +69,14 @@ impl Ring {
             filled: Cell::new(0),
             taken: Cell::new(0),
             live: RefCell::default(),
+            waiting: RefCell::default(),
             rate: RefCell::new(Rate::new(driver)),
         }
+    }
+
+    /// Whether an entry is free.
+    fn has_room(&self) -> bool {
+        self.filled.get().wrapping_sub(self.taken.get()) < self.shape.entries
     }
 
     fn memory(&self) -> &RingMemory {
@@ -180,7 +188,7 @@ impl Card {
     /// Whether a transmit ring has room for a frame.
     pub(super) fn has_room(&self, ring: usize) -> bool {
         let ring = &self.transmit[ring];
-        ring.filled.get().wrapping_sub(ring.taken.get()) < ring.shape.entries
+        ring.has_room() && ring.waiting.borrow().is_empty()
     }
 
     /// Requests an interrupt for a full transmit ring, if its completions raise none otherwise.
@@ -190,10 +198,20 @@ impl Card {
         }
     }
 
-    /// Sends a frame. Interrupts are disabled, because their handlers send frames too.
-    pub(super) fn transmit(&self, host: &Host, driver: &mut Driver<'_>, ring: usize, frame: &Outgoing) {
-        let ring = &self.transmit[ring];
+    /// Sends a frame, or keeps it until the ring has room.
+    pub(super) fn transmit(&self, host: &Host, driver: &mut Driver<'_>, ring: usize, frame: Outgoing) {
+        if self.has_room(ring) {
+            self.put(host, driver, &self.transmit[ring], &frame);
+        } else {
+            self.transmit[ring].waiting.borrow_mut().push_back(frame);
+            self.ask_for_room(host, ring);
+        }
+    }
+
+    /// Fills an entry of a ring that has room. Interrupts are disabled, because their handlers send frames too.
+    fn put(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, frame: &Outgoing) {
         host.world.engine.uninterrupted(|| {
+            assert!(ring.has_room(), "the ring has room");
             driver.serve(ring.stream + 1);
             let number = ring.filled.get();
             let cookie = frame.meaning.cookie();
@@ -258,6 +276,10 @@ impl Card {
         }
         driver.commit();
         self.packets.give_back(sent);
+        while ring.has_room() {
+            let Some(frame) = ring.waiting.borrow_mut().pop_front() else { break };
+            self.put(host, driver, ring, &frame);
+        }
         flows.into_iter().for_each(|flow| host.notify_flow(flow));
     }
 

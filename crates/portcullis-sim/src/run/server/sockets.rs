@@ -65,13 +65,11 @@ impl Host {
         self.send_control(driver, flow, kind, number);
     }
 
-    /// Sends a frame that consists of headers, unless the ring is full.
+    /// Sends a frame that consists of headers.
     pub(super) fn send_control(&self, driver: &mut Driver<'_>, flow: usize, kind: Kind, number: u32) {
         let linear_bytes = self.server.software.header_bytes;
-        let ring = self.transmit_ring(flow);
-        if self.card.has_room(ring) {
-            let meaning = Meaning::new(flow, kind, number);
-            self.card.transmit(self, driver, ring, &Outgoing { linear_bytes, file: 0..0, meaning });
-        }
+        let meaning = Meaning::new(flow, kind, number);
+        let frame = Outgoing { linear_bytes, file: 0..0, meaning };
+        self.card.transmit(self, driver, self.transmit_ring(flow), frame);
     }
 }

@@ -23,11 +23,21 @@ pub(super) struct Sender {
     threshold: u32,
     /// Further losses among the packets up to this one do not shrink the window again.
     recovers_up_to: u32,
+    /// Whether the other end will miss packets that were given up already.
+    expects_gap: bool,
 }
 
 impl Default for Sender {
     fn default() -> Self {
-        Self { sent: 0, over: 0, window: INITIAL_WINDOW, grown: 0, threshold: u32::MAX, recovers_up_to: 0 }
+        Self {
+            sent: 0,
+            over: 0,
+            window: INITIAL_WINDOW,
+            grown: 0,
+            threshold: u32::MAX,
+            recovers_up_to: 0,
+            expects_gap: false,
+        }
     }
 }
 
@@ -68,7 +78,7 @@ impl Sender {
 
     /// Handles an acknowledgement that says that packets are missing.
     pub(super) fn lose(&mut self, number: u32) {
-        let is_new = self.over >= self.recovers_up_to;
+        let is_new = self.over >= self.recovers_up_to && !std::mem::take(&mut self.expects_gap);
         self.acknowledge(number);
         if is_new {
             self.shrink((self.window / 2).max(WINDOW_MIN));
@@ -78,6 +88,7 @@ impl Sender {
     /// Takes all packets as lost, because nothing was heard for long.
     pub(super) fn give_up(&mut self) {
         self.over = self.sent;
+        self.expects_gap = true;
         self.shrink(WINDOW_MIN);
     }
 
@@ -142,6 +153,9 @@ mod tests {
         assert_eq!((sender.window, sender.in_flight()), (3, 3), "packets behind that window");
         sender.give_up();
         assert_eq!((sender.in_flight(), sender.room(100)), (0, WINDOW_MIN));
+        sender.send(2);
+        sender.lose(21);
+        assert_eq!(sender.window, WINDOW_MIN + 1, "the gap is known");
     }
 
     #[test]

@@ -217,7 +217,8 @@ impl ServerWork {
 
     /// All packets or requests.
     pub fn packets(&self) -> u64 {
-        u64::from(self.earlier_runs * self.earlier_packets) + self.warm_up + self.measured
+        let flows = if self.workload.has_runs() { u64::from(self.flows) } else { 1 };
+        flows * u64::from(self.earlier_runs) * u64::from(self.earlier_packets) + self.warm_up + self.measured
     }
 
     /// The packets or requests that are counted and come before the measurement.

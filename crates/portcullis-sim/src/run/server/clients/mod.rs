@@ -10,7 +10,7 @@ use super::{Host, RunError, ServerWork, ServerWorkload};
 use crate::machine::NicDriver;
 use crate::run::world::Wanted;
 use netperf::Step;
-use portcullis_model::Frame;
+use portcullis_model::{Frame, RingNumber};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, VecDeque};
@@ -56,9 +56,9 @@ pub(super) struct Clients {
     has_begun: bool,
     /// Frames in transit, each with the time of its arrival.
     inbox: VecDeque<(u64, Frame)>,
-    /// Frames to be sent later, each with its flow, by time. Frames of the same time are in the order in which they
+    /// Frames to be sent later, each with its ring, by time. Frames of the same time are in the order in which they
     /// were added.
-    outbox: BTreeMap<(u64, u64), (usize, Frame)>,
+    outbox: BTreeMap<(u64, u64), (RingNumber, Frame)>,
     added: u64,
     /// When the link to the server is free, and when the CPU of the clients is.
     link_free_ps: u64,
@@ -126,8 +126,8 @@ pub(super) fn act(host: &Host) -> Option<u64> {
         host.client_hears(now_ps, frame);
     }
     (0..host.work.flows as usize).for_each(|flow| host.poll(now_ps, flow));
-    while let Some((flow, frame)) = host.departs(now_ps) {
-        host.put_on_link(now_ps, flow, frame);
+    while let Some((ring, frame)) = host.departs(now_ps) {
+        host.put_on_link(now_ps, ring, frame);
     }
     if now_ps >= host.clients.borrow().heard_ps + PATIENCE_PS {
         host.world.fail(RunError::NoProgress);
@@ -202,7 +202,7 @@ impl Host {
         if one.timeout_ps.take_if(|at_ps| *at_ps <= now_ps).is_some() {
             one.sender.give_up();
             drop(clients);
-            self.pump(now_ps, flow);
+            self.go_on(now_ps, flow);
         }
     }
 
@@ -215,7 +215,7 @@ impl Host {
     }
 
     /// Takes the next frame that a client sends by now.
-    fn departs(&self, now_ps: u64) -> Option<(usize, Frame)> {
+    fn departs(&self, now_ps: u64) -> Option<(RingNumber, Frame)> {
         let mut clients = self.clients.borrow_mut();
         Some(clients.outbox.first_entry().filter(|first| first.key().0 <= now_ps)?.remove())
     }
@@ -223,17 +223,18 @@ impl Host {
     /// Sends a frame of a client at `at_ps`.
     fn client_sends(&self, at_ps: u64, flow: usize, bytes: u32, kind: Kind, number: u32) {
         let frame = Frame { bytes, cookie: Meaning::new(flow, kind, number).cookie() };
+        // That of the present connection, even if the frame leaves after the next one has begun.
+        let ring = self.card.receive_ring_number(self.receive_ring(flow));
         let clients = &mut *self.clients.borrow_mut();
         clients.added += 1;
-        clients.outbox.insert((at_ps, clients.added), (flow, frame));
+        clients.outbox.insert((at_ps, clients.added), (ring, frame));
     }
 
     /// Puts a frame on the link to the server at `at_ps`, or when the link is free.
-    fn put_on_link(&self, at_ps: u64, flow: usize, frame: Frame) {
+    fn put_on_link(&self, at_ps: u64, ring: RingNumber, frame: Frame) {
         let mut clients = self.clients.borrow_mut();
         clients.link_free_ps = clients.link_free_ps.max(at_ps) + self.server.nic.wire_ps(frame.bytes);
         let arrival_ps = clients.link_free_ps + self.server.software.propagation_ps;
-        let ring = self.card.receive_ring_number(self.receive_ring(flow));
         self.nic.borrow_mut().receive(arrival_ps, ring, frame);
         self.world.engine.notify(Wanted::Link.into());
     }

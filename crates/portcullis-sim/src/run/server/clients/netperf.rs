@@ -68,14 +68,23 @@ impl Host {
         }
     }
 
+    /// Sends on, or ends an earlier stream if all of it is acknowledged or lost.
+    pub(super) fn go_on(&self, now_ps: u64, flow: usize) {
+        let has_ended = {
+            let one = &self.clients.borrow().flows[flow];
+            one.left == 0 && one.sender.in_flight() <= 1
+        };
+        if has_ended { self.control(now_ps, flow, Step::Ending) } else { self.pump(now_ps, flow) }
+    }
+
     /// Sends as many packets of a stream as the window allows.
-    pub(super) fn pump(&self, now_ps: u64, flow: usize) {
+    fn pump(&self, now_ps: u64, flow: usize) {
         let software = &self.server.software;
         let bytes = software.header_bytes + software.segment_bytes;
         // The application writes messages, and the kernel joins them to full packets.
         let cpu_ps =
             software.client_message_ps * u64::from(software.segment_bytes) / u64::from(self.work.message_bytes);
-        let window = self.window_packets();
+        let (window, ring) = (self.window_packets(), self.card.receive_ring_number(self.receive_ring(flow)));
         loop {
             let mut clients = self.clients.borrow_mut();
             let one = &mut clients.flows[flow];
@@ -89,13 +98,13 @@ impl Host {
             let at_ps = clients.cpu_free_ps;
             drop(clients);
             let cookie = Meaning::new(flow, Kind::Data, number).cookie();
-            self.put_on_link(at_ps, flow, Frame { bytes, cookie });
+            self.put_on_link(at_ps, ring, Frame { bytes, cookie });
         }
     }
 
-    /// Handles an acknowledgement by the server. An earlier stream ends when all of it is acknowledged.
+    /// Handles an acknowledgement by the server.
     pub(super) fn client_acknowledged(&self, now_ps: u64, flow: usize, kind: Kind, number: u32) {
-        let has_ended = {
+        {
             let one = &mut self.clients.borrow_mut().flows[flow];
             if self.work.workload != ServerWorkload::NetperfStream || one.step != Step::Sending {
                 return;
@@ -104,9 +113,8 @@ impl Host {
                 Kind::Gap => one.sender.lose(number),
                 _ => one.sender.acknowledge(number),
             }
-            one.left == 0 && one.sender.in_flight() <= 1
-        };
-        if has_ended { self.control(now_ps, flow, Step::Ending) } else { self.pump(now_ps, flow) }
+        }
+        self.go_on(now_ps, flow);
     }
 
     /// Sends the next request of one byte.
