@@ -63,8 +63,8 @@ fn found_3_the_readme_names_the_time_limit_of_a_commit() {
     let seconds = INVALIDATION_TIMEOUT_US / 1_000_000;
     assert_eq!(seconds * 1_000_000, INVALIDATION_TIMEOUT_US);
     let readme = format!(
-        "A commit spins until the hardware is done, for at most {seconds} s, and once more where a submission that it shared \
-         has failed"
+        "A commit spins until the hardware is done, for at most {seconds} s. If it had shared the submission of another CPU \
+         and that has failed, it submits its own and spins once more."
     );
     assert!(read("README.md").contains(&readme), "{readme}");
     let design = format!("A commit spins for at most `INVALIDATION_TIMEOUT_US`, {seconds} s");
