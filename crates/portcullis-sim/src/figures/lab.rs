@@ -29,7 +29,7 @@ pub(super) struct Bar {
     pub(super) protection: Protection,
 }
 
-const fn bar(name: &'static str, design: &'static str, protection: Protection) -> Bar {
+pub(super) const fn bar(name: &'static str, design: &'static str, protection: Protection) -> Bar {
     Bar { name, design, protection }
 }
 

@@ -1,11 +1,11 @@
 //! Figures 4 to 7: a stream again and again on the same addresses, under bounds of the free lists.
 
 use super::super::class::Class::{C2, R25, Z};
-use super::super::lab::{Bar, Lab};
+use super::super::lab::{Lab, bar};
 use super::super::served::{Length, Numbers};
 use super::super::shape::{greatest, is_flat, least, mean};
 use super::super::{Figure, Grid, Made, Make, Point};
-use super::{EIOVAR, at_most};
+use super::EIOVAR;
 use portcullis::Protection::{self, Deferred, Strict};
 
 pub(super) const FIGURE_4: Figure = Figure {
@@ -60,9 +60,8 @@ fn iterations(length: Length) -> Vec<u32> {
 /// The numbers of a variant at each iteration.
 fn of_variant(lab: &Lab<'_>, variant: usize, protection: Protection) -> Vec<Numbers> {
     let (name, design) = VARIANTS[variant];
-    let bar: Bar = at_most(name, design, protection);
     let run = |iteration| {
-        let mut run = lab.stream(bar);
+        let mut run = lab.stream(bar(name, design, protection));
         run.earlier_runs = Some(iteration - 1);
         lab.of(&run)
     };

@@ -11,8 +11,6 @@ mod search;
 mod table_2;
 
 use super::Figure;
-use super::lab::Bar;
-use portcullis::Protection;
 
 /// The figures and tables, in the order of the paper.
 pub(super) const FIGURES: [Figure; 12] = [
@@ -33,8 +31,3 @@ pub(super) const FIGURES: [Figure; 12] = [
 /// What each of them has in common.
 const EIOVAR: Figure =
     Figure { id: "", title: "", source: "EiovaR (FAST'15)", group: Some("eiovar"), ..Figure::OF_LABORATORY };
-
-/// EiovaR with at most this many freed addresses.
-const fn at_most(name: &'static str, design: &'static str, protection: Protection) -> Bar {
-    Bar { name, design, protection }
-}

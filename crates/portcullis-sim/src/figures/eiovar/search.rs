@@ -1,11 +1,11 @@
 //! Figures 3, 8 and 9: how long searches are, and the bound from which on there are none.
 
 use super::super::class::Class::{R25, Z};
-use super::super::lab::{Lab, STRICT};
+use super::super::lab::{Lab, STRICT, bar};
 use super::super::served::Numbers;
 use super::super::shape::{falls, rises};
 use super::super::{Figure, Grid, Made, Make, Point};
-use super::{EIOVAR, at_most};
+use super::EIOVAR;
 use portcullis::Protection::Deferred;
 
 pub(super) const FIGURE_3: Figure =
@@ -41,7 +41,7 @@ const K_300: usize = 6;
 
 fn with_bound(lab: &Lab<'_>, bound: usize) -> Numbers {
     let (name, design) = BOUNDS[bound];
-    lab.of(&lab.stream(at_most(name, design, Deferred)))
+    lab.of(&lab.stream(bar(name, design, Deferred)))
 }
 
 fn grid(quantity: &str, names: &[&str], rows: &[(&str, Vec<f64>)]) -> Grid {

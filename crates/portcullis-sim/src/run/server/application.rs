@@ -76,9 +76,7 @@ impl Host {
 
     /// Sends a response that the application has copied into one buffer.
     fn respond(&self, driver: &mut Driver<'_>, flow: usize, linear_bytes: u32) {
-        let meaning = Meaning::new(flow, Kind::Response, 0);
-        let frame = Outgoing { linear_bytes, file: 0..0, meaning };
-        self.card.transmit(self, driver, self.transmit_ring(flow), frame);
+        self.send_linear(driver, flow, linear_bytes, Meaning::new(flow, Kind::Response, 0));
     }
 
     /// Sends the next part of a file, and closes the connection after the last one.

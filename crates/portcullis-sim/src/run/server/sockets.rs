@@ -67,8 +67,11 @@ impl Host {
 
     /// Sends a frame that consists of headers.
     pub(super) fn send_control(&self, driver: &mut Driver<'_>, flow: usize, kind: Kind, number: u32) {
-        let linear_bytes = self.server.software.header_bytes;
-        let meaning = Meaning::new(flow, kind, number);
+        self.send_linear(driver, flow, self.server.software.header_bytes, Meaning::new(flow, kind, number));
+    }
+
+    /// Sends a frame of one buffer.
+    pub(super) fn send_linear(&self, driver: &mut Driver<'_>, flow: usize, linear_bytes: u32, meaning: Meaning) {
         let frame = Outgoing { linear_bytes, file: 0..0, meaning };
         self.card.transmit(self, driver, self.transmit_ring(flow), frame);
     }
