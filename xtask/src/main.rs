@@ -123,7 +123,7 @@ enum Chore {
         /// benches/instructions.json. With --peers: fail if a goal is missed.
         #[arg(long)]
         check: bool,
-        /// Write new limits from the present counts.
+        /// Write the present counts, and lower the limits to 3 % above them. A limit rises only if its count is above it.
         #[arg(long, requires = "check", conflicts_with = "peers")]
         update: bool,
     },

@@ -78,16 +78,17 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     Ok(())
 }
 
-/// A limit for the new count.
+/// A limit for the new count. It only rises if the count is above it, so small losses cannot add up.
 fn renewed(limit: &Limit, counted: f64) -> Limit {
-    let Limit { design, protection, workload, .. } = limit;
+    let Limit { design, protection, workload, limit, .. } = limit;
+    let renewed = (counted * ALLOWANCE).ceil();
     let tenths = |value: f64| (value * 10.0).round() / 10.0;
     Limit {
         design: design.clone(),
         protection: protection.clone(),
         workload: workload.clone(),
         counted: tenths(counted),
-        limit: (counted * ALLOWANCE).ceil(),
+        limit: if counted > *limit { renewed } else { renewed.min(*limit) },
     }
 }
 
@@ -138,8 +139,10 @@ mod tests {
     fn limits_allow_a_little() {
         let text = r#"{"design": "a", "protection": "strict", "workload": "page-1", "counted": 1.0, "limit": 2.0}"#;
         let limit: Limit = serde_json::from_str(text).expect("a line");
-        let renewed = renewed(&limit, 100.04);
-        assert_eq!((renewed.counted, renewed.limit), (100.0, 104.0));
+        let limit = renewed(&limit, 100.04);
+        assert_eq!((limit.counted, limit.limit), (100.0, 104.0));
+        assert_eq!(renewed(&limit, 101.0).limit, 104.0, "a count within its limit does not raise it");
+        assert_eq!(renewed(&limit, 90.0).limit, 93.0);
     }
 
     /// A limit below what was counted, or far above it, guards nothing.
