@@ -227,7 +227,10 @@ fn print_scores(out: &mut impl Write, scores: &[Score]) -> io::Result<()> {
 
 /// Prints a grid. Columns that do not fit follow below, again with the names of the rows in front.
 fn print_grid(out: &mut impl Write, grid: &Grid) -> io::Result<()> {
-    writeln!(out, "{}\n{}", wrap(&grid.title), wrap(&grid.quantity))?;
+    writeln!(out, "{}", wrap(&grid.title))?;
+    if grid.quantity != grid.title {
+        writeln!(out, "{}", wrap(&grid.quantity))?;
+    }
     let cell = |value: &Option<f64>| value.map_or("-".to_owned(), number);
     let mut at = 0;
     while at < grid.columns.len() {

@@ -116,15 +116,22 @@ static u64 start_of(struct scatterlist *list)
 	return sg_dma_address(list) & PAGE_MASK;
 }
 
-/* Sets the addresses of a list's pieces. False if a piece would cross a boundary that its device cannot cross. */
-static bool place(struct device *dev, struct scatterlist *list, int count, u64 at)
+/*
+ * Sets the addresses of a list's pieces, each in front of a boundary or behind it if they are padded: see Pieces in
+ * space.rs. False if a piece would lie across a boundary that its device cannot cross.
+ */
+static bool place(struct device *dev, struct scatterlist *list, int count, u64 at, bool is_padded)
 {
 	u64 mask = dma_get_seg_boundary(dev);
 	struct scatterlist *piece;
 	int i;
 
 	for_each_sg(list, piece, count, i) {
-		sg_dma_address(piece) = at + offset_in_page(piece->offset);
+		u64 offset = offset_in_page(piece->offset);
+
+		if (is_padded && ((at + offset) & mask) + piece->length - 1 > mask)
+			at = ALIGN(at, mask + 1);
+		sg_dma_address(piece) = at + offset;
 		sg_dma_len(piece) = piece->length;
 		if ((sg_dma_address(piece) & mask) + piece->length - 1 > mask)
 			return false;
@@ -133,12 +140,51 @@ static bool place(struct device *dev, struct scatterlist *list, int count, u64 a
 	return true;
 }
 
+static bool unmap_run(struct pc_device *device, u64 at)
+{
+	int error = pcr_unmap_list(device->space, at);
+
+	if (unlikely(error)) {
+		pc_was_not_unmapped(device, at, error);
+		return false;
+	}
+	pc_has_unmapped(device);
+	return true;
+}
+
+/*
+ * Maps a list of which a piece would lie across a boundary. If the whole run fits between two boundaries, it is mapped
+ * there. Otherwise there is padding in front of the pieces that would lie across one.
+ */
+static noinline bool map_between(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
+				 struct pcr_wish *wish)
+{
+	u64 boundary = (u64)dma_get_seg_boundary(dev) + 1, bytes = 0, at;
+	struct pc_device *device = pc_device_of(dev);
+	struct scatterlist *piece;
+	int i;
+
+	for_each_sg(list, piece, count, i)
+		bytes += extent_of(piece);
+	if (bytes <= boundary)
+		wish->boundary = boundary;
+	else
+		wish->alignment = wish->piece_boundary = boundary;
+	at = pcr_map_list(device->space, list, count, dir, wish);
+	if (at == DMA_MAPPING_ERROR)
+		return false;
+	if (place(dev, list, count, at, bytes > boundary))
+		return true;
+	/* A piece is longer than the distance of two boundaries. */
+	unmap_run(device, at);
+	return false;
+}
+
 /* Maps all pieces in one run of pages. Each begins in a new page. There is one map and one unmap. */
 static bool map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
-	int error;
 	u64 at;
 
 	if (likely(wish.limit >= device->last))
@@ -146,18 +192,9 @@ static bool map_run(struct device *dev, struct scatterlist *list, int count, enu
 	at = pcr_map_list(device->space, list, count, dir, &wish);
 	if (at == DMA_MAPPING_ERROR)
 		return false;
-	if (place(dev, list, count, at))
+	if (likely(place(dev, list, count, at, false)))
 		return true;
-	/* If the whole run fits between two boundaries, it can be mapped so that it crosses none. */
-	error = pcr_unmap_list(device->space, at);
-	if (error) {
-		pc_was_not_unmapped(device, at, error);
-		return false;
-	}
-	pc_has_unmapped(device);
-	wish.boundary = (u64)dma_get_seg_boundary(dev) + 1;
-	at = pcr_map_list(device->space, list, count, dir, &wish);
-	return at != DMA_MAPPING_ERROR && place(dev, list, count, at);
+	return unmap_run(device, at) && map_between(dev, list, count, dir, &wish);
 }
 
 static int map_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
@@ -186,18 +223,13 @@ static void unmap_sg(struct device *dev, struct scatterlist *list, int count, en
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct scatterlist *piece;
-	int i, error;
+	int i;
 
 	if (trace_portcullis_unmap_enabled())
 		for_each_sg(list, piece, count, i)
 			trace_portcullis_unmap(dev, sg_dma_address(piece), sg_dma_len(piece), dir);
-	error = pcr_unmap_list(device->space, start_of(list));
-	if (unlikely(error)) {
-		pc_was_not_unmapped(device, start_of(list), error);
-		return;
-	}
-	this_cpu_inc(device->counts->unmaps);
-	pc_has_unmapped(device);
+	if (unmap_run(device, start_of(list)))
+		this_cpu_inc(device->counts->unmaps);
 }
 
 /*
@@ -215,9 +247,7 @@ static int dma_supported(struct device *dev, u64 mask)
 	if (bits < NARROWEST_BITS)
 		return 0;
 	pcr_space_use(device->space, &use);
-	if (!use.live_ranges)
-		pc_reopen(device, bits);
-	return 1;
+	return use.live_ranges || !pc_reopen(device, bits);
 }
 
 /* Any width from the narrowest on is enough, because devices use addresses of the domain. */

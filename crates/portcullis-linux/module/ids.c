@@ -162,18 +162,19 @@ static int close_id(u16 id, void *data)
 	return error == -EINVAL ? 0 : error;
 }
 
-int pc_open(struct pci_dev *pdev)
+void pc_open(struct pci_dev *pdev)
 {
 	struct passing passing = { .pdev = pdev, .unit = pc_unit_of(pdev) };
 	int error;
 
 	if (!passing.unit)
-		return 0;
+		return;
 	mutex_lock(&ids_lock);
 	take_off(pdev);
 	error = pc_for_each_id(pdev, open_id, &passing);
 	mutex_unlock(&ids_lock);
-	return error;
+	if (error)
+		pr_err("%s stays shut out: error %d\n", pci_name(pdev), error);
 }
 
 int pc_close(struct pci_dev *pdev)

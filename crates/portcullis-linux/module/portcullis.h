@@ -45,7 +45,7 @@ struct pcr_opening {
 };
 
 struct pcr_wish {
-	u64 limit, alignment, boundary;
+	u64 limit, alignment, boundary, piece_boundary;
 	bool is_lasting;
 };
 
@@ -155,7 +155,7 @@ bool pc_shares_id(struct pci_dev *pdev);
  * pc_open lets a device pass through, except by ids that it shares with a closed device. pc_close closes a device,
  * and with it all devices that share an id with it.
  */
-int pc_open(struct pci_dev *pdev);
+void pc_open(struct pci_dev *pdev);
 int pc_close(struct pci_dev *pdev);
 void pc_forget(struct pci_dev *pdev);
 void pc_ids_stop(void);
@@ -212,7 +212,10 @@ bool pc_is_protected(struct pci_dev *pdev);
 int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy);
 void pc_unprotect(struct pci_dev *pdev);
 void pc_leave(struct pci_dev *pdev);
-/* Opens another domain, of `bits` bits, while nothing is mapped. */
+/*
+ * Opens another domain, of `bits` bits, while nothing is mapped. If there is no memory for it, the device keeps its
+ * domain. After an error it is shut out.
+ */
 int pc_reopen(struct pc_device *device, u8 bits);
 void pc_start_ticking(struct pc_device *device);
 

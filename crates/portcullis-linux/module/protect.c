@@ -183,12 +183,6 @@ static void drop(struct pc_device *device)
 	kfree(device);
 }
 
-static void let_through(struct pc_device *device)
-{
-	if (pc_open(device->pdev))
-		pr_err("%s stays shut out\n", pci_name(device->pdev));
-}
-
 static int open(struct pc_device *device)
 {
 	struct pcr_unit_use use;
@@ -206,7 +200,7 @@ static int open(struct pc_device *device)
 		return error;
 	error = open_space(device, bits, &device->space);
 	if (error)
-		let_through(device);
+		pc_open(device->pdev);
 	else
 		device->last = DMA_BIT_MASK(bits);
 	return error;
@@ -216,7 +210,7 @@ static void close(struct pc_device *device)
 {
 	pcr_close(device->space);
 	if (device->is_there)
-		let_through(device);
+		pc_open(device->pdev);
 }
 
 /* Makes the kernel shut the device down ahead of the unit before a reboot. */
@@ -302,8 +296,7 @@ int pc_reopen(struct pc_device *device, u8 bits)
 		return error;
 	error = open_space(device, bits, &after);
 	if (error)
-		/* Attach the device to its former domain again. If that fails too, the device stays shut out. */
-		return pcr_attach(before, pc_own_id(device->pdev)) ?: error;
+		return pcr_attach(before, pc_own_id(device->pdev));
 	stop_ticking(device);
 	/* Readers of the device list access the domains. */
 	mutex_lock(&pc_devices_lock);

@@ -26,5 +26,7 @@ extern const struct file_operations test_alias;
 extern struct pci_driver test_edu;
 /* The attacker, while it has its driver. */
 extern struct pci_dev *test_edu_device;
+/* Makes it write to an address, and says whether the write landed in a page of memory, which it overwrites. */
+int test_edu_lands(u8 *memory, dma_addr_t at, bool *landed);
 
 #endif

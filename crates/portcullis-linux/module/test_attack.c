@@ -36,8 +36,8 @@ static int edu_write(dma_addr_t at)
 	return -EIO;
 }
 
-/* Whether the write lands. The device's own buffer is all zero, so a remaining byte of 0xaa was not written. */
-static int lands(u8 *memory, dma_addr_t at, bool *landed)
+/* The device's own buffer is all zero, so a remaining byte of 0xaa was not written. */
+int test_edu_lands(u8 *memory, dma_addr_t at, bool *landed)
 {
 	int error;
 
@@ -57,9 +57,9 @@ static int attack(u8 *memory, bool by_memory)
 	if (dma_mapping_error(&test_edu_device->dev, at))
 		return -ENOMEM;
 	target = by_memory ? virt_to_phys(memory) : at;
-	error = lands(memory, target, &before);
+	error = test_edu_lands(memory, target, &before);
 	dma_unmap_single(&test_edu_device->dev, at, PAGE_SIZE, DMA_FROM_DEVICE);
-	error = error ?: lands(memory, target, &after);
+	error = error ?: test_edu_lands(memory, target, &after);
 	if (!error)
 		pr_info("attack: %s, while mapped %s, after the unmap %s\n", by_memory ? "memory" : "buffer",
 			before ? "landed" : "refused", after ? "landed" : "refused");

@@ -10,26 +10,25 @@
 
 #define BOUNDARY 65536
 #define LISTS 24
-#define PIECES 3
-/*
- * A list is shorter than the distance of two boundaries. At most start addresses, one of its pieces lies across a
- * boundary.
- */
+/* At most start addresses, one of the pieces of a list lies across a boundary. */
 #define PIECE_BYTES (5 * PAGE_SIZE)
+/* The short list is shorter than the distance of two boundaries. */
+#define PIECES_SHORT 3
+#define PIECES_LONG 7
 
 #define PLACES 1024
 #define PLACE_ORDER 10
 #define PLACE_BYTES (PAGE_SIZE << PLACE_ORDER)
 
 struct lists {
-	struct scatterlist pieces[LISTS][PIECES];
+	struct scatterlist pieces[LISTS][PIECES_LONG];
 };
 
-static int crossings(struct scatterlist *pieces)
+static int crossings(struct scatterlist *pieces, int pieces_count)
 {
 	int k, count = 0;
 
-	for (k = 0; k < PIECES; k++) {
+	for (k = 0; k < pieces_count; k++) {
 		u64 first = sg_dma_address(&pieces[k]);
 
 		count += first / BOUNDARY != (first + sg_dma_len(&pieces[k]) - 1) / BOUNDARY;
@@ -37,25 +36,32 @@ static int crossings(struct scatterlist *pieces)
 	return count;
 }
 
-/* The number of pieces of all lists that lie across a boundary; negative if a list cannot be mapped. */
-static int map_lists(struct device *dev, struct lists *lists, void *memory)
+static void fill(struct scatterlist *list, void *memory, int pieces)
 {
-	int count, done, k, crossed = 0;
+	int k;
+
+	sg_init_table(list, pieces);
+	for (k = 0; k < pieces; k++)
+		sg_set_buf(&list[k], memory + k * PIECE_BYTES, PIECE_BYTES);
+}
+
+/* The number of pieces of all lists that lie across a boundary; negative if a list cannot be mapped. */
+static int map_lists(struct device *dev, struct lists *lists, void *memory, int pieces)
+{
+	int count, done, crossed = 0;
 
 	for (count = 0; count < LISTS; count++) {
-		sg_init_table(lists->pieces[count], PIECES);
-		for (k = 0; k < PIECES; k++)
-			sg_set_buf(&lists->pieces[count][k], memory + k * PIECE_BYTES, PIECE_BYTES);
-		if (dma_map_sg(dev, lists->pieces[count], PIECES, DMA_FROM_DEVICE) != PIECES)
+		fill(lists->pieces[count], memory, pieces);
+		if (dma_map_sg(dev, lists->pieces[count], pieces, DMA_FROM_DEVICE) != pieces)
 			break;
-		crossed += crossings(lists->pieces[count]);
+		crossed += crossings(lists->pieces[count], pieces);
 	}
 	for (done = 0; done < count; done++)
-		dma_unmap_sg(dev, lists->pieces[done], PIECES, DMA_FROM_DEVICE);
+		dma_unmap_sg(dev, lists->pieces[done], pieces, DMA_FROM_DEVICE);
 	return count == LISTS ? crossed : -EIO;
 }
 
-static int check_boundary(struct device *dev, void *memory)
+static int check_boundary(struct device *dev, void *memory, int pieces)
 {
 	struct lists *lists = kzalloc(sizeof(*lists), GFP_KERNEL);
 	u64 before = dma_get_seg_boundary(dev);
@@ -63,14 +69,52 @@ static int check_boundary(struct device *dev, void *memory)
 
 	if (!lists)
 		return -ENOMEM;
-	free = map_lists(dev, lists, memory);
+	free = map_lists(dev, lists, memory, pieces);
 	dma_set_seg_boundary(dev, BOUNDARY - 1);
-	bound = map_lists(dev, lists, memory);
+	bound = map_lists(dev, lists, memory, pieces);
 	dma_set_seg_boundary(dev, before);
 	kfree(lists);
-	pr_info("places: of %d pieces %d lie across a boundary, and %d when the device cannot cross it\n", LISTS * PIECES, free,
-		bound);
+	pr_info("places: of %d pieces in lists of %d, %d lie across a boundary, and %d when the device cannot cross it\n",
+		LISTS * pieces, pieces, free, bound);
 	return free > 0 && !bound ? 0 : -EIO;
+}
+
+/* The device writes to a page. */
+static int expect(void *memory, dma_addr_t at, bool is_to_land)
+{
+	bool landed;
+	int error = test_edu_lands(memory, at, &landed);
+
+	if (!error && landed != is_to_land) {
+		pr_err("places: the device %s memory by %#llx\n", landed ? "reaches" : "does not reach", (u64)at);
+		error = -EIO;
+	}
+	return error;
+}
+
+/* The device reaches the first and the last page of each piece that is kept within boundaries, until the unmap. */
+static int check_reach(struct device *dev, void *memory)
+{
+	u64 before = dma_get_seg_boundary(dev), at;
+	struct scatterlist list[PIECES_LONG];
+	u64 last = PIECE_BYTES - PAGE_SIZE;
+	int k, error = 0;
+
+	fill(list, memory, PIECES_LONG);
+	dma_set_seg_boundary(dev, BOUNDARY - 1);
+	if (dma_map_sg(dev, list, PIECES_LONG, DMA_FROM_DEVICE) != PIECES_LONG)
+		error = -EIO;
+	dma_set_seg_boundary(dev, before);
+	if (error)
+		return error;
+	for (k = 0; k < PIECES_LONG && !error; k++) {
+		at = sg_dma_address(&list[k]);
+		error = expect(memory + k * PIECE_BYTES, at, true) ?:
+			expect(memory + k * PIECE_BYTES + last, at + last, true);
+	}
+	at = sg_dma_address(&list[PIECES_LONG - 1]);
+	dma_unmap_sg(dev, list, PIECES_LONG, DMA_FROM_DEVICE);
+	return error ?: expect(memory + (PIECES_LONG - 1) * PIECE_BYTES, at, false);
 }
 
 struct taken {
@@ -142,7 +186,9 @@ static ssize_t places_write(struct file *file, const char __user *from, size_t l
 	if (!memory)
 		return -ENOMEM;
 	error = dma_set_mask_and_coherent(&test_edu_device->dev, DMA_BIT_MASK(32)) ?:
-		check_boundary(&test_edu_device->dev, memory) ?: check_owners(test_edu_device, memory, &reserved);
+		check_boundary(&test_edu_device->dev, memory, PIECES_SHORT) ?:
+		check_boundary(&test_edu_device->dev, memory, PIECES_LONG) ?: check_reach(&test_edu_device->dev, memory) ?:
+		check_owners(test_edu_device, memory, &reserved);
 	free_pages((unsigned long)memory, PLACE_ORDER);
 	return error ?: len;
 }

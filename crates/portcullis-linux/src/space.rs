@@ -13,8 +13,8 @@ use core::ffi::c_void;
 use core::fmt;
 use portcullis::designs::{Magazine, Portcullis};
 use portcullis::{
-    Access, Domain, DomainConfig, Iova, IovaRange, Lifetime, MapOptions, NewDomainError, NoMemory, PhysAddr, Platform,
-    Protection, RawMapError, RawUnmapError, Segment, SourceId,
+    Access, Domain, DomainConfig, Iova, IovaRange, Lifetime, MapOptions, NewDomainError, NoMemory, PAGE_SIZE, PhysAddr,
+    Platform, Protection, RawMapError, RawUnmapError, Segment, SourceId,
 };
 
 /// Defines the designs that a device can have. They are called through branches, because the kernel makes indirect
@@ -86,6 +86,8 @@ pub struct Wish {
     alignment: u64,
     /// A boundary that it must not cross; 0 for none.
     boundary: u64,
+    /// A boundary that no piece of a list may cross; 0 for none. Then it is the alignment too.
+    piece_boundary: u64,
     is_lasting: bool,
 }
 
@@ -306,26 +308,54 @@ fn options_of(wish: &Wish) -> MapOptions {
     MapOptions { lifetime, limit: wish.limit, alignment: wish.alignment, boundary, ..MapOptions::default() }
 }
 
-/// The pieces of a scatter list.
+/// The pieces of a scatter list. In front of a piece that would lie across a boundary there is padding, up to the
+/// boundary: the first page of that piece again and again, because the device reaches this page anyway.
 struct Pieces {
     next: *mut c_void,
     left: u32,
+    /// The boundary; 0 for none.
+    boundary: u64,
+    /// The distance of the next page from the start of the run, in bytes. It is counted only if there is a boundary.
+    at: u64,
+    /// The piece that the padding is for.
+    padded: Option<Segment>,
+}
+
+impl Pieces {
+    #[cold]
+    fn place(&mut self, piece: Segment) -> Segment {
+        let first = self.at + piece.phys.page_offset();
+        let is_across = first / self.boundary != (first + piece.len - 1) / self.boundary;
+        // A piece that is longer than the distance of two boundaries is padded to one, and lies across the next.
+        if is_across && !self.at.is_multiple_of(self.boundary) {
+            self.padded = Some(piece);
+            self.at += PAGE_SIZE;
+            return Segment { phys: PhysAddr::from_pfn(piece.phys.pfn()), len: PAGE_SIZE };
+        }
+        self.padded = None;
+        self.at += piece.pages() * PAGE_SIZE;
+        piece
+    }
 }
 
 impl Iterator for Pieces {
     type Item = Segment;
 
     fn next(&mut self) -> Option<Segment> {
+        if let Some(piece) = self.padded {
+            return Some(self.place(piece));
+        }
         self.left = self.left.checked_sub(1)?;
         let mut len = 0;
         // SAFETY: the list still has this many pieces.
         let phys = unsafe { pcs_next_piece(&raw mut self.next, &raw mut len) };
-        Some(Segment { phys: PhysAddr::new(phys), len })
+        let piece = Segment { phys: PhysAddr::new(phys), len };
+        Some(if self.boundary == 0 { piece } else { self.place(piece) })
     }
 }
 
-/// Maps `count` pieces of a scatter list contiguously, each from the beginning of a page. Returns the address of the
-/// first page, which is never an error number, or all ones on failure.
+/// Maps `count` pieces of a scatter list in one run of pages, each from the beginning of a page. Returns the address of
+/// the first page, which is never an error number, or all ones on failure.
 ///
 /// # Safety
 /// As for [`pcr_map`]; `list` must have `count` pieces.
@@ -338,7 +368,7 @@ pub unsafe extern "C" fn pcr_map_list(
     wish: &Wish,
 ) -> u64 {
     let (access, options) = (access_of(direction), options_of(wish));
-    let pieces = || Pieces { next: list, left: count };
+    let pieces = || Pieces { next: list, left: count, boundary: wish.piece_boundary, at: 0, padded: None };
     // SAFETY: the caller keeps the contract.
     match each!(&space.domain, domain => unsafe { domain.map_list(pieces(), access, &options) }) {
         Ok(range) => range.start().as_u64(),

@@ -70,7 +70,9 @@ fn grid(grid: &Grid) -> Result<Markup, ReportError> {
             (picture)
             details { summary { "The numbers" } (scrolled(&grid.title, &table)) }
         } @else {
-            p.quiet { (grid.quantity) }
+            @if grid.quantity != grid.title {
+                p.quiet { (grid.quantity) }
+            }
             (scrolled(&grid.title, &table))
         }
     })

@@ -14,7 +14,8 @@ pub(crate) fn curves(grid: &Grid, form: Form) -> Result<Option<String>, DrawErro
     let values = grid.rows.iter().flat_map(|row| row.values.iter().flatten());
     let most = values.copied().fold(0.0, f64::max);
     let size = (form.width(), form.pick(320, 280));
-    let label = format!("{}: {}, by {}, a curve for each row of the table.", grid.title, grid.quantity, grid.across);
+    let quantity = if grid.quantity == grid.title { String::new() } else { format!(": {}", grid.quantity) };
+    let label = format!("{}{quantity}, by {}, a curve for each row of the table.", grid.title, grid.across);
     svg(size, &label, |area| {
         // The columns are at equal distances, because most sweeps double the value.
         let ticks = grid.columns.iter().enumerate().map(|(at, column)| (at as f64, column.clone()));

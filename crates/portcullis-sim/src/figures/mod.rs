@@ -77,7 +77,7 @@ pub struct Made {
 pub struct Grid {
     /// What the numbers concern.
     pub title: String,
-    /// The quantity, with its unit.
+    /// The quantity, with its unit. It may be the title.
     pub quantity: String,
     /// What the columns stand for.
     pub across: String,
