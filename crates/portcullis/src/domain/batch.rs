@@ -51,8 +51,8 @@ impl<H: DomainRef> RawBatch<H> {
         self.domain.unmap_into(range, &mut self.revocation)
     }
 
-    /// What the unmaps of the batch have to invalidate, in their order. Consecutive unmaps of adjacent ranges may be
-    /// merged into one.
+    /// What the unmaps of the batch have to invalidate. Unmaps of adjacent ranges that follow each other, or alternate
+    /// with those of another stream, may be merged into one.
     pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
         self.revocation.revoked()
     }

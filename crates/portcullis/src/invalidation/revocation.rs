@@ -188,7 +188,7 @@ impl Revocation {
         }
     }
 
-    /// Joins an unmap at the front of the run, if it fits there, or begins another run.
+    /// Joins an unmap at the front of the run or to the run before it, if it fits there, or begins another run.
     #[cold]
     #[inline(never)]
     fn begin_run(&mut self, range: IovaRange, within: u64) {
@@ -196,12 +196,28 @@ impl Revocation {
             return self.note(Revoked::one(range, Due::Invalidation, true));
         }
         let is_alone = self.end & Self::ALONE != 0;
-        if range.end_pfn() != self.first || is_alone || self.first.is_multiple_of(within) {
+        let is_in_front = range.end_pfn() == self.first && !is_alone && !self.first.is_multiple_of(within);
+        if is_in_front {
+            self.first = range.first_pfn();
+        } else if !self.resume_run(range, within) {
             self.close_run();
-            self.end = range.end_pfn();
+            (self.first, self.end) = (range.first_pfn(), range.end_pfn());
         }
-        self.first = range.first_pfn();
         self.owner_and_room += 1;
+    }
+
+    /// Opens the run before the last again, if `range` is its next neighbour. So unmaps that alternate between two
+    /// streams leave two runs: a packet often has its headers in a buffer of another stream than its data.
+    fn resume_run(&mut self, range: IovaRange, within: u64) -> bool {
+        let Some(before) = self.closed.last().and_then(|packed| packed.joined()) else { return false };
+        if before.range.end_pfn() != range.first_pfn() || range.first_pfn().is_multiple_of(within) {
+            return false;
+        }
+        self.closed.pop();
+        self.close_run();
+        self.closed_room -= before.unmaps as u8;
+        (self.first, self.end) = (before.range.first_pfn(), range.end_pfn());
+        true
     }
 
     /// Closes the last run, so that the next unmap begins another.
@@ -216,7 +232,7 @@ impl Revocation {
     #[inline(never)]
     fn pack_run(&mut self) {
         if let Some(run) = self.last_run() {
-            Packed::push(&mut self.closed, run);
+            Packed::push(&mut self.closed, run, self.end & Self::ALONE == 0);
         }
         (self.first, self.end, self.closed_room) = (0, 0, self.room_taken() as u8);
     }
@@ -256,8 +272,8 @@ impl Revocation {
         (self.owner_and_room & ((1 << TAG_SHIFT) - 1)) as usize
     }
 
-    /// The runs that the unmaps left, in order. Neighbours that were unmapped one after the other may have become one
-    /// run.
+    /// The runs that the unmaps left. Neighbours that were unmapped one after the other, or in turn with those of
+    /// another run, may have become one run. Runs that nothing joined are in the order of their unmaps.
     pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
         Packed::all(&self.closed).chain(self.last_run())
     }
@@ -372,8 +388,8 @@ pub(super) const fn is_within(range: IovaRange, within: u64) -> bool {
 /// A run in seven bytes: 36 bits for its first page number, 17 for its length in pages, two for its kind, and one for
 /// `leaf_only`.
 ///
-/// A length that does not fit is stored in the next entry. A run of several mappings is short, so the upper bits of
-/// the length field hold their number.
+/// A length that does not fit is stored in the next entry. A run that unmaps may [join](Revocation::join) is short, so
+/// the upper bits of the length field hold the number of its mappings.
 #[derive(Clone, Copy, Debug)]
 struct Packed([u8; 7]);
 
@@ -385,15 +401,15 @@ impl Packed {
     const LEAF_ONLY_SHIFT: u32 = 55;
     /// The number of pages from which the length of a run is stored in the next entry.
     const LONG: u64 = 1 << (Self::KIND_SHIFT - Self::LENGTH_SHIFT);
-    /// The kind for several mappings that are due for invalidation.
-    const SEVERAL: u64 = 3;
+    /// The kind of a run that unmaps may join. It is due for invalidation.
+    const JOINED: u64 = 3;
 
-    fn push(to: &mut ArrayVec<Self, BATCH_MAX>, Revoked { range, due, leaf_only, unmaps }: Revoked) {
+    fn push(to: &mut ArrayVec<Self, BATCH_MAX>, Revoked { range, due, leaf_only, unmaps }: Revoked, is_joined: bool) {
         debug_assert!(range.first_pfn() >> Self::LENGTH_SHIFT == 0, "a page number of 36 bits");
         let (pages, is_long) = (range.pages(), range.pages() >= Self::LONG);
-        let (length, kind) = match (due, unmaps) {
-            (_, 2..) => (pages << Self::LENGTH_SHIFT | (unmaps as u64) << Self::UNMAPS_SHIFT, Self::SEVERAL),
-            (due, _) => (if is_long { 0 } else { pages << Self::LENGTH_SHIFT }, due as u64),
+        let (length, kind) = match is_joined {
+            true => (pages << Self::LENGTH_SHIFT | (unmaps as u64) << Self::UNMAPS_SHIFT, Self::JOINED),
+            false => (if is_long { 0 } else { pages << Self::LENGTH_SHIFT }, due as u64),
         };
         let leaf_only = u64::from(leaf_only) << Self::LEAF_ONLY_SHIFT;
         to.push(Self::of(range.first_pfn() | length | kind << Self::KIND_SHIFT | leaf_only));
@@ -422,18 +438,27 @@ impl Packed {
         self.bits() >> from & ((1 << (end - from)) - 1)
     }
 
+    /// The run, if unmaps may join it. A length in an entry by itself has no such kind.
+    fn joined(self) -> Option<Revoked> {
+        if self.field(Self::KIND_SHIFT, Self::LEAF_ONLY_SHIFT) != Self::JOINED {
+            return None;
+        }
+        let range =
+            IovaRange::of(self.field(0, Self::LENGTH_SHIFT), self.field(Self::LENGTH_SHIFT, Self::UNMAPS_SHIFT));
+        let unmaps = self.field(Self::UNMAPS_SHIFT, Self::KIND_SHIFT) as usize;
+        Some(Revoked { range, due: Due::Invalidation, leaf_only: true, unmaps })
+    }
+
     fn all(packed: &[Self]) -> impl Iterator<Item = Revoked> + Clone {
         let mut rest = packed.iter();
         core::iter::from_fn(move || {
-            let packed = rest.next()?;
+            let packed = *rest.next()?;
+            if let Some(joined) = packed.joined() {
+                return Some(joined);
+            }
             let first = packed.field(0, Self::LENGTH_SHIFT);
             let leaf_only = packed.field(Self::LEAF_ONLY_SHIFT, Self::LEAF_ONLY_SHIFT + 1) != 0;
             let due = match packed.field(Self::KIND_SHIFT, Self::LEAF_ONLY_SHIFT) {
-                Self::SEVERAL => {
-                    let range = IovaRange::of(first, packed.field(Self::LENGTH_SHIFT, Self::UNMAPS_SHIFT));
-                    let unmaps = packed.field(Self::UNMAPS_SHIFT, Self::KIND_SHIFT) as usize;
-                    return Some(Revoked { range, due: Due::Invalidation, leaf_only, unmaps });
-                }
                 2 => Due::Nothing,
                 1 => Due::InvalidationAtOnce,
                 _ => Due::Invalidation,
@@ -535,6 +560,44 @@ mod tests {
                 prop_assert_eq!(revocation.revoked().count(), alone + 2);
             }
         }
+    }
+
+    proptest! {
+        /// Two streams leave two runs, however their unmaps alternate. Where one comes to other aligned pages, the
+        /// other begins a run too.
+        #[test]
+        fn two_streams_leave_two_runs(firsts in (1..200u64, 1000..1200u64), turns in prop::collection::vec(any::<bool>(), 1..BATCH_MAX)) {
+            let starts = [firsts.0, firsts.1];
+            let (mut ends, mut revocation) = (starts, Revocation::new());
+            for second in turns.iter().map(|second| usize::from(*second)) {
+                revocation.admit_unmap_of(TAG, 1).expect("room");
+                revocation.join::<64>(IovaRange::new(ends[second], 1).expect("a page"));
+                ends[second] += 1;
+            }
+            let crossings: u64 = starts.iter().zip(ends).map(|(start, end)| end.saturating_sub(1).max(*start) / 64 - start / 64).sum();
+            let runs: Vec<_> = revocation.revoked().collect();
+            prop_assert!(runs.len() as u64 <= 2 + 2 * crossings, "{:?}", runs);
+            prop_assert_eq!(revocation.unmaps(), turns.len());
+            prop_assert!(runs.iter().all(|run| run.unmaps as u64 == run.range.pages()));
+            prop_assert!(runs.iter().all(|run| run.range.first_pfn() / 64 == (run.range.end_pfn() - 1) / 64));
+            let mut pages: Vec<u64> = runs.iter().flat_map(|run| run.range.first_pfn()..run.range.end_pfn()).collect();
+            pages.sort_unstable();
+            prop_assert!(pages.into_iter().eq((starts[0]..ends[0]).chain(starts[1]..ends[1])));
+        }
+    }
+
+    /// A mapping by itself is not taken for a run that others may join, wherever it stands.
+    #[test]
+    fn nothing_joins_a_mapping_by_itself() {
+        let page = |first| IovaRange::new(first, 1).expect("a page");
+        let mut revocation = Revocation::new();
+        for _ in 0..3 {
+            revocation.admit_unmap_of(TAG, 1).expect("room");
+        }
+        revocation.note(Revoked::one(page(1), Due::Invalidation, true));
+        revocation.join::<64>(page(64));
+        revocation.join::<64>(page(2));
+        assert_eq!(revocation.revoked().count(), 3);
     }
 
     /// C and kernels keep batches on small stacks.
