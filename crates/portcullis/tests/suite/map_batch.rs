@@ -67,6 +67,37 @@ fn a_line_is_flushed_twice_for_eight_pages() {
     }
 }
 
+/// Unmaps of two streams in turn, as of packets whose headers have buffers of their own: a line is flushed once for the
+/// batch, and each stream takes one command.
+#[test]
+fn streams_that_alternate_share_neither_lines_nor_commands() {
+    const EACH: u64 = 32;
+    let fake = FakeHost::default();
+    let host = Counting::new(&fake);
+    let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&fake).capabilities() };
+    let iommu = FakeIommu::with_capabilities(&fake, capabilities);
+    for protection in [Protection::Strict, Protection::Deferred] {
+        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, protection).expect("a domain");
+        let [first, second] = [Access::DeviceWrites, Access::DeviceReads].map(|access| {
+            let buffers: Vec<Segment> = (0..EACH).map(|page| pages(100 + 2 * page, 1)).collect();
+            let mut iovas = Vec::new();
+            // SAFETY: the IOMMU of a test has no memory behind it.
+            unsafe { domain.map_raw_batch(&buffers, access, |iova| iovas.push(iova)) }.expect("room");
+            iovas
+        });
+        let mut batch = domain.raw_batch();
+        for iova in first.into_iter().zip(second).flat_map(|(first, second)| [first, second]) {
+            batch.unmap_raw(iova, PAGE_SIZE).expect("mapped");
+        }
+        assert_eq!(batch.revoked().count(), 2, "{protection:?}");
+        host.take();
+        iommu.take_commands();
+        batch.commit().expect("the hardware answers");
+        assert_eq!(host.take().lines as u64, 2 * EACH / 8, "{protection:?}");
+        assert_eq!(iommu.take_commands().len(), if protection == Protection::Strict { 2 } else { 0 });
+    }
+}
+
 /// Buffers of one page and of several in any order: each mapping leads to its own memory, and the buffers come back in
 /// order.
 #[test]
