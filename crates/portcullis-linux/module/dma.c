@@ -156,8 +156,8 @@ static bool unmap_run(struct pc_device *device, u64 at)
  * Maps a list of which a piece would lie across a boundary. If the whole run fits between two boundaries, it is mapped
  * there. Otherwise there is padding in front of the pieces that would lie across one.
  */
-static noinline bool map_between(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
-				 struct pcr_wish *wish)
+static noinline int map_between(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
+				struct pcr_wish *wish)
 {
 	u64 boundary = (u64)dma_get_seg_boundary(dev) + 1, bytes = 0, at;
 	struct pc_device *device = pc_device_of(dev);
@@ -172,16 +172,16 @@ static noinline bool map_between(struct device *dev, struct scatterlist *list, i
 		wish->alignment = wish->piece_boundary = boundary;
 	at = pcr_map_list(device->space, list, count, dir, wish);
 	if (at == DMA_MAPPING_ERROR)
-		return false;
+		return -ENOMEM;
 	if (place(dev, list, count, at, bytes > boundary))
-		return true;
+		return 0;
 	/* A piece is longer than the distance of two boundaries. */
 	unmap_run(device, at);
-	return false;
+	return -EINVAL;
 }
 
 /* Maps all pieces in one run of pages. Each begins in a new page. There is one map and one unmap. */
-static bool map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
+static int map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
@@ -191,23 +191,23 @@ static bool map_run(struct device *dev, struct scatterlist *list, int count, enu
 		wish.limit = U64_MAX;
 	at = pcr_map_list(device->space, list, count, dir, &wish);
 	if (at == DMA_MAPPING_ERROR)
-		return false;
+		return -ENOMEM;
 	if (likely(place(dev, list, count, at, false)))
-		return true;
-	return unmap_run(device, at) && map_between(dev, list, count, dir, &wish);
+		return 0;
+	return unmap_run(device, at) ? map_between(dev, list, count, dir, &wish) : -EIO;
 }
 
 static int map_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
 		  unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
+	int i, error = map_run(dev, list, count, dir);
 	struct scatterlist *piece;
 	size_t bytes = 0;
-	int i;
 
-	if (unlikely(!map_run(dev, list, count, dir))) {
+	if (unlikely(error)) {
 		this_cpu_inc(device->counts->failed);
-		return -ENOMEM;
+		return error;
 	}
 	for_each_sg(list, piece, count, i) {
 		bytes += piece->length;

@@ -213,8 +213,8 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy);
 void pc_unprotect(struct pci_dev *pdev);
 void pc_leave(struct pci_dev *pdev);
 /*
- * Opens another domain, of `bits` bits, while nothing is mapped. If there is no memory for it, the device keeps its
- * domain. After an error it is shut out.
+ * Opens another domain, of `bits` bits, while nothing is mapped. If it cannot be opened, the device keeps its domain.
+ * After an error the device must not be driven: it may be shut out.
  */
 int pc_reopen(struct pc_device *device, u8 bits);
 void pc_start_ticking(struct pc_device *device);

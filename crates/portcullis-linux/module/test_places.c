@@ -12,6 +12,8 @@
 #define LISTS 24
 /* At most start addresses, one of the pieces of a list lies across a boundary. */
 #define PIECE_BYTES (5 * PAGE_SIZE)
+/* Pieces begin within a page, as those of unaligned requests to a disk do. */
+#define OFFSET 512
 /* The short list is shorter than the distance of two boundaries. */
 #define PIECES_SHORT 3
 #define PIECES_LONG 7
@@ -42,7 +44,7 @@ static void fill(struct scatterlist *list, void *memory, int pieces)
 
 	sg_init_table(list, pieces);
 	for (k = 0; k < pieces; k++)
-		sg_set_buf(&list[k], memory + k * PIECE_BYTES, PIECE_BYTES);
+		sg_set_buf(&list[k], memory + k * PIECE_BYTES + OFFSET, PIECE_BYTES - OFFSET);
 }
 
 /* The number of pieces of all lists that lie across a boundary; negative if a list cannot be mapped. */
@@ -92,12 +94,26 @@ static int expect(void *memory, dma_addr_t at, bool is_to_land)
 	return error;
 }
 
+/* No addresses keep a piece that is longer than the distance of two boundaries within them. */
+static int check_refusal(struct device *dev, void *memory)
+{
+	u64 before = dma_get_seg_boundary(dev);
+	struct scatterlist piece;
+	int error;
+
+	sg_init_one(&piece, memory, BOUNDARY + PAGE_SIZE);
+	dma_set_seg_boundary(dev, BOUNDARY - 1);
+	error = dma_map_sg(dev, &piece, 1, DMA_FROM_DEVICE) ? -EIO : 0;
+	dma_set_seg_boundary(dev, before);
+	return error;
+}
+
 /* The device reaches the first and the last page of each piece that is kept within boundaries, until the unmap. */
 static int check_reach(struct device *dev, void *memory)
 {
 	u64 before = dma_get_seg_boundary(dev), at;
 	struct scatterlist list[PIECES_LONG];
-	u64 last = PIECE_BYTES - PAGE_SIZE;
+	u64 last = PIECE_BYTES - PAGE_SIZE - OFFSET;
 	int k, error = 0;
 
 	fill(list, memory, PIECES_LONG);
@@ -109,12 +125,11 @@ static int check_reach(struct device *dev, void *memory)
 		return error;
 	for (k = 0; k < PIECES_LONG && !error; k++) {
 		at = sg_dma_address(&list[k]);
-		error = expect(memory + k * PIECE_BYTES, at, true) ?:
-			expect(memory + k * PIECE_BYTES + last, at + last, true);
+		error = expect(sg_virt(&list[k]), at, true) ?: expect(sg_virt(&list[k]) + last, at + last, true);
 	}
 	at = sg_dma_address(&list[PIECES_LONG - 1]);
 	dma_unmap_sg(dev, list, PIECES_LONG, DMA_FROM_DEVICE);
-	return error ?: expect(memory + (PIECES_LONG - 1) * PIECE_BYTES, at, false);
+	return error ?: expect(sg_virt(&list[PIECES_LONG - 1]), at, false);
 }
 
 struct taken {
@@ -187,7 +202,8 @@ static ssize_t places_write(struct file *file, const char __user *from, size_t l
 		return -ENOMEM;
 	error = dma_set_mask_and_coherent(&test_edu_device->dev, DMA_BIT_MASK(32)) ?:
 		check_boundary(&test_edu_device->dev, memory, PIECES_SHORT) ?:
-		check_boundary(&test_edu_device->dev, memory, PIECES_LONG) ?: check_reach(&test_edu_device->dev, memory) ?:
+		check_boundary(&test_edu_device->dev, memory, PIECES_LONG) ?:
+		check_refusal(&test_edu_device->dev, memory) ?: check_reach(&test_edu_device->dev, memory) ?:
 		check_owners(test_edu_device, memory, &reserved);
 	free_pages((unsigned long)memory, PLACE_ORDER);
 	return error ?: len;

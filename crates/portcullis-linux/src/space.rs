@@ -333,8 +333,10 @@ impl Pieces {
             return Segment { phys: PhysAddr::from_pfn(piece.phys.pfn()), len: PAGE_SIZE };
         }
         self.padded = None;
-        self.at += piece.pages() * PAGE_SIZE;
-        piece
+        // Whole pages, because an alignment is that of the first byte of a list.
+        let len = piece.pages() * PAGE_SIZE;
+        self.at += len;
+        Segment { phys: PhysAddr::from_pfn(piece.phys.pfn()), len }
     }
 }
 

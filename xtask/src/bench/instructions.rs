@@ -31,13 +31,13 @@ pub(crate) struct Limit {
     pub(crate) design: String,
     pub(crate) protection: String,
     pub(crate) workload: String,
-    /// Instructions per pair when the limit was set.
+    /// Instructions per pair at the last update.
     pub(crate) counted: f64,
     /// Instructions per pair at most.
     pub(crate) limit: f64,
 }
 
-/// Counts and compares with the limits, or replaces the limits if `update` is set.
+/// Counts and compares with the limits, or renews the limits if `update` is set.
 pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "bench");
     stages.stage("valgrind", "find it, or install it", |_| require())?;

@@ -179,6 +179,7 @@ impl Revocation {
     /// `WITHIN` pages become one run: their allocator finds by itself which mappings were there.
     #[inline(always)]
     pub(crate) fn join<const WITHIN: u64>(&mut self, range: IovaRange) {
+        const { assert!(WITHIN < 1 << (Packed::UNMAPS_SHIFT - Packed::LENGTH_SHIFT)) };
         // Drivers mostly unmap in order, so the next unmap is the neighbour of the last.
         if self.end == range.first_pfn() && !self.end.is_multiple_of(WITHIN) && is_within(range, WITHIN) {
             self.end = range.end_pfn();
@@ -482,6 +483,10 @@ mod tests {
 
     const TAG: u64 = 7 << TAG_SHIFT;
 
+    fn page(first: u64) -> IovaRange {
+        IovaRange::new(first, 1).expect("a page")
+    }
+
     fn any_revoked() -> impl Strategy<Value = Revoked> {
         let due = prop_oneof![Just(Due::Invalidation), Just(Due::InvalidationAtOnce), Just(Due::Nothing)];
         let pages = prop_oneof![1..100u64, Packed::LONG - 2..Packed::LONG + 2, Just(1 << 35)];
@@ -564,14 +569,14 @@ mod tests {
 
     proptest! {
         /// Two streams leave two runs, however their unmaps alternate. Where one comes to other aligned pages, the
-        /// other begins a run too.
+        /// other may begin a run too.
         #[test]
         fn two_streams_leave_two_runs(firsts in (1..200u64, 1000..1200u64), turns in prop::collection::vec(any::<bool>(), 1..BATCH_MAX)) {
             let starts = [firsts.0, firsts.1];
             let (mut ends, mut revocation) = (starts, Revocation::new());
             for second in turns.iter().map(|second| usize::from(*second)) {
                 revocation.admit_unmap_of(TAG, 1).expect("room");
-                revocation.join::<64>(IovaRange::new(ends[second], 1).expect("a page"));
+                revocation.join::<64>(page(ends[second]));
                 ends[second] += 1;
             }
             let crossings: u64 = starts.iter().zip(ends).map(|(start, end)| end.saturating_sub(1).max(*start) / 64 - start / 64).sum();
@@ -586,18 +591,39 @@ mod tests {
         }
     }
 
-    /// A mapping by itself is not taken for a run that others may join, wherever it stands.
+    /// Two streams that take strict turns leave a run for each of their aligned pages, and none more.
+    #[test]
+    fn streams_that_take_turns() {
+        let mut revocation = Revocation::new();
+        for turn in 0..BATCH_MAX as u64 / 2 {
+            for first in [40 + turn, 1000 + turn] {
+                revocation.admit_unmap_of(TAG, 1).expect("room");
+                revocation.join::<64>(page(first));
+            }
+        }
+        let runs: Vec<_> = revocation.revoked().map(|revoked| (revoked.range.first_pfn(), revoked.unmaps)).collect();
+        assert_eq!(runs.iter().map(|run| run.1).sum::<usize>(), BATCH_MAX);
+        assert_eq!(runs.len(), 4, "{runs:?}");
+    }
+
+    /// A mapping by itself is not taken for a run that others may join, nor is the length of a long one.
     #[test]
     fn nothing_joins_a_mapping_by_itself() {
-        let page = |first| IovaRange::new(first, 1).expect("a page");
         let mut revocation = Revocation::new();
-        for _ in 0..3 {
-            revocation.admit_unmap_of(TAG, 1).expect("room");
-        }
-        revocation.note(Revoked::one(page(1), Due::Invalidation, true));
-        revocation.join::<64>(page(64));
-        revocation.join::<64>(page(2));
-        assert_eq!(revocation.revoked().count(), 3);
+        let mut note = |range: IovaRange, joins: bool| {
+            revocation.admit_unmap_of(TAG, range.pages()).expect("room");
+            match joins {
+                true => revocation.join::<64>(range),
+                false => revocation.note(Revoked::one(range, Due::Invalidation, true)),
+            }
+            revocation.revoked().count()
+        };
+        assert_eq!([note(page(1), false), note(page(64), true), note(page(2), true)], [1, 2, 3]);
+        // Behind a long mapping stands a run that others may still join, and behind a run a long mapping.
+        let long = IovaRange::new(1 << 20, Packed::LONG).expect("a range");
+        assert_eq!([note(page(130), true), note(long, false), note(page(131), true)], [4, 5, 5]);
+        assert_eq!([note(page(192), true), note(page(132), true)], [6, 6]);
+        assert_eq!(revocation.unmaps(), 8);
     }
 
     /// C and kernels keep batches on small stacks.

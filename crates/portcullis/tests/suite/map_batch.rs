@@ -70,7 +70,7 @@ fn a_line_is_flushed_twice_for_eight_pages() {
 /// Unmaps of two streams in turn, as of packets whose headers have buffers of their own: a line is flushed once for the
 /// batch, and each stream takes one command.
 #[test]
-fn streams_that_alternate_share_neither_lines_nor_commands() {
+fn streams_that_alternate_take_no_line_and_no_command_twice() {
     const EACH: u64 = 32;
     let fake = FakeHost::default();
     let host = Counting::new(&fake);
