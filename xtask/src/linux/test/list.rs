@@ -81,16 +81,16 @@ const IDS: Scenario = Scenario {
 };
 const LATE: Scenario = Scenario { name: "late", job: include_str!("../jobs/late.sh"), ..PLAIN };
 
-/// The tests of every run.
+/// The tests of every run, the longest first, so that none is left to run alone at the end.
 pub(super) const SCENARIOS: [Scenario; 11] = [
-    ATTACK,
     Scenario { variables: STRICT, ..TRAFFIC },
-    Scenario { variables: STRICT, ..MEMORY },
-    Scenario { name: "reboot", job: include_str!("../jobs/reboot.sh"), has_traffic: true, ..PLAIN },
     POLICY,
     FIRMWARE,
     IDS,
+    Scenario { variables: STRICT, ..MEMORY },
+    Scenario { name: "reboot", job: include_str!("../jobs/reboot.sh"), has_traffic: true, ..PLAIN },
     LATE,
+    ATTACK,
     Scenario {
         name: "refused-translating",
         variables: &[("REASON", "in use .*translates with it; boot with intel_iommu=off")],
