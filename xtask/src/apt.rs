@@ -3,6 +3,7 @@
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// Whether `program` is in `PATH`.
 pub(crate) fn in_path(program: impl AsRef<Path>) -> bool {
@@ -24,6 +25,9 @@ pub(crate) fn install(package: &str) -> Result<(), String> {
 
 /// Updates the list of packages. Returns whether that succeeded.
 pub(crate) fn update() -> bool {
+    // Where two threads need the list, one waits, because apt-get fails while another one runs.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _running = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     privileged().is_some_and(|privileged| run(&[&privileged[..], &["update"]].concat()))
 }
 

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use serde::Deserialize;
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -114,6 +115,13 @@ impl Workspace {
     /// The published packages.
     pub(crate) fn published(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter().filter(|package| package.is_published())
+    }
+
+    /// Gives a package that is a workspace of its own the lock file of this one. So the same crates are used, and cargo
+    /// need not ask the registry.
+    pub(crate) fn share_lock(&self, manifest: &Path) -> Result<(), Failure> {
+        let lock = self.root.join("Cargo.lock");
+        fs::copy(&lock, manifest.with_file_name("Cargo.lock")).map(drop).map_err(Failure::file(lock))
     }
 
     /// A separate build folder beside the normal one, so that other flags do not cause rebuilds there.

@@ -9,6 +9,7 @@ use super::kernel::{Kernel, Series};
 use super::module::{self, Modules};
 use super::object;
 use super::packages::Store;
+use super::toolchain::Toolchain;
 use crate::failure::Failure;
 use crate::qemu;
 use crate::workspace::Workspace;
@@ -69,7 +70,7 @@ const DEVICES: [&str; 12] = [
 /// Runs every work in every configuration. Results go to standard output, and progress to standard error.
 pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<(), Failure> {
     let kernel = Kernel::newest(store, Series::Six12)?;
-    let core = object::build(workspace, store, &[])?;
+    let core = object::build(workspace, store, &Toolchain::find(workspace, store)?, &[])?;
     let modules = module::build(workspace, store, &kernel.headers, &core)?;
     let qemu = output(Command::new(qemu::require()?).arg("--version"))?;
     let mut report = Report {

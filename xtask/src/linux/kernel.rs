@@ -11,6 +11,9 @@ const HEADERS: &str = "linux-headers-";
 /// The suffix of the packages for this architecture, and of their kernels.
 const MACHINE: &str = "-amd64";
 
+/// The package with a busybox that needs no libraries.
+const BUSYBOX: &str = "busybox-static";
+
 /// A series of Debian's kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Series {
@@ -32,15 +35,17 @@ impl Series {
 }
 
 /// The headers that a module is built against.
+#[derive(Clone)]
 pub(crate) struct Headers {
     /// The version that `uname -r` prints on that kernel.
     pub(crate) version: String,
     pub(super) folder: PathBuf,
 }
 
-/// A kernel to boot, and its headers.
+/// A kernel to boot, its headers, and the programs of its guests.
 pub(crate) struct Kernel {
     pub(crate) headers: Headers,
+    pub(super) busybox: PathBuf,
     root: PathBuf,
 }
 
@@ -65,7 +70,8 @@ impl Kernel {
         let root = store.unpacked(version, &wanted)?;
         let folder = root.join("usr/src").join(headers);
         mend(&root, &folder)?;
-        Ok(Self { headers: Headers { version: version.to_owned(), folder }, root })
+        let busybox = store.unpacked("guest", &[BUSYBOX.to_owned()])?.join("bin/busybox");
+        Ok(Self { headers: Headers { version: version.to_owned(), folder }, busybox, root })
     }
 
     /// The image that boots.

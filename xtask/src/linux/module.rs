@@ -7,12 +7,17 @@ use super::packages::{Store, files, remake};
 use crate::failure::Failure;
 use crate::failure::linux::{Error, tail};
 use crate::workspace::Workspace;
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The C half.
 const SOURCE: &str = "crates/portcullis-linux/module";
+/// A file in the folder of a build that has ended without a warning.
+const STAMP: &str = ".ended-without-a-warning";
 /// The beginning of a warning that does not concern the module: this machine's compiler is newer than the kernel's.
 const NOT_OURS: &str = "warning: the compiler differs from the one used to build the kernel";
 
@@ -38,37 +43,100 @@ impl Modules {
     }
 }
 
-/// Builds the modules for a kernel. The folder is recreated, because kbuild does not notice changes of core.o_shipped.
+/// The C half, compiled for a kernel.
+pub(super) struct Compiled<'a> {
+    store: &'a Store,
+    headers: Headers,
+    folder: PathBuf,
+}
+
+impl<'a> Compiled<'a> {
+    /// Compiles what has changed since the last build. This needs no Rust half.
+    pub(super) fn new(workspace: &Workspace, store: &'a Store, headers: &Headers) -> Result<Self, Failure> {
+        let headers = headers.clone();
+        let compiled = Self { store, folder: store.folder.join(format!("module-{}", headers.version)), headers };
+        let sources = files(&workspace.root.join(SOURCE))?;
+        compiled.make(|folder| {
+            lay_out(&sources, folder)?;
+            let sources = sources.iter().filter(|file| file.extension().is_some_and(|extension| extension == "c"));
+            let objects = sources.filter_map(|file| Some(file.with_extension("o").file_name()?.to_owned()));
+            Ok(objects.collect())
+        })?;
+        Ok(compiled)
+    }
+
+    /// Links the modules with a Rust half. They are copied out of the folder, so that it can serve for another one.
+    pub(super) fn link(&mut self, core: &Core) -> Result<Modules, Failure> {
+        self.make(|folder| {
+            ship(core, folder)?;
+            Ok(vec!["modules".into()])
+        })?;
+        let built = self.store.folder.join(format!("{}{}", self.headers.version, core.flavour));
+        fs::create_dir_all(&built).map_err(Failure::file(&built))?;
+        let module = |name: &str| copy_into(&built, &self.folder.join(name));
+        Ok(Modules { portcullis: module("portcullis.ko")?, test: module("portcullis_test.ko")? })
+    }
+
+    /// Makes the targets that `prepare` returns. The makefiles report a warning once, and not again for an object that
+    /// is there. So after a build that has not ended well, the folder is made anew.
+    fn make(&self, prepare: impl FnOnce(&Path) -> Result<Vec<OsString>, Failure>) -> Result<(), Failure> {
+        let stamp = self.folder.join(STAMP);
+        match fs::remove_file(&stamp) {
+            Ok(()) => (),
+            Err(error) if error.kind() == ErrorKind::NotFound => remake(&self.folder)?,
+            Err(error) => return Err(Failure::file(stamp)(error)),
+        }
+        let targets = prepare(&self.folder)?;
+        make(&self.headers, &self.folder, &targets)?;
+        fs::write(&stamp, "").map_err(Failure::file(stamp))
+    }
+}
+
+/// Builds the modules for a kernel.
 pub(super) fn build(workspace: &Workspace, store: &Store, headers: &Headers, core: &Core) -> Result<Modules, Failure> {
-    let name = format!("{}{}", headers.version, core.flavour);
-    let folder = store.folder.join(format!("module-{name}"));
-    lay_out(workspace, core, &folder, |_| true)?;
-    make(headers, &folder)?;
-    let built = store.folder.join(name);
-    fs::create_dir_all(&built).map_err(Failure::file(&built))?;
-    let module = |name: &str| copy_into(&built, &folder.join(name));
-    Ok(Modules { portcullis: module("portcullis.ko")?, test: module("portcullis_test.ko")? })
+    Compiled::new(workspace, store, headers)?.link(core)
 }
 
 /// Makes a folder from which DKMS builds the module for any kernel. It does not contain the test module.
 pub(super) fn dkms(workspace: &Workspace, store: &Store, core: &Core) -> Result<PathBuf, Failure> {
     let folder = store.folder.join("dkms");
-    lay_out(workspace, core, &folder, |name| !name.starts_with("test"))?;
+    remake(&folder)?;
+    let mut sources = files(&workspace.root.join(SOURCE))?;
+    sources.retain(|file| !name_of(file).starts_with("test"));
+    lay_out(&sources, &folder)?;
+    ship(core, &folder)?;
     Ok(folder)
 }
 
-/// Copies the Rust half, and the files of the C half whose names `is_wanted` accepts, into `folder`.
-fn lay_out(workspace: &Workspace, core: &Core, folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
-    remake(folder)?;
-    for file in files(&workspace.root.join(SOURCE))? {
-        if is_wanted(&file.file_name().unwrap_or_default().to_string_lossy()) {
-            copy_into(folder, &file)?;
-        }
+/// Copies the files of the C half into `folder`. If it has a source that is none of them, it is made anew.
+fn lay_out(sources: &[PathBuf], folder: &Path) -> Result<(), Failure> {
+    let is_source = |name: &str| (name.ends_with(".c") && !name.ends_with(".mod.c")) || name.ends_with(".h");
+    let is_gone = |file: &PathBuf| {
+        let name = name_of(file);
+        is_source(&name) && !sources.iter().any(|source| name_of(source) == name)
+    };
+    if files(folder)?.iter().any(is_gone) {
+        remake(folder)?;
     }
-    // The suffix tells kbuild that the object is complete and need not be compiled.
-    let shipped = folder.join("core.o_shipped");
-    fs::copy(&core.path, &shipped).map_err(Failure::file(shipped))?;
-    Ok(())
+    sources.iter().try_for_each(|file| replace(&folder.join(name_of(file).as_ref()), file))
+}
+
+/// Copies the Rust half into `folder`. The suffix tells kbuild that the object is complete and need not be compiled.
+fn ship(core: &Core, folder: &Path) -> Result<(), Failure> {
+    replace(&folder.join("core.o_shipped"), &core.path)
+}
+
+/// Makes `copy` a copy of a file. One that is there already keeps its time, so that make does nothing about it.
+fn replace(copy: &Path, file: &Path) -> Result<(), Failure> {
+    let bytes = fs::read(file).map_err(Failure::file(file))?;
+    if fs::read(copy).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    fs::write(copy, bytes).map_err(Failure::file(copy))
+}
+
+fn name_of(file: &Path) -> Cow<'_, str> {
+    file.file_name().unwrap_or_default().to_string_lossy()
 }
 
 fn copy_into(folder: &Path, file: &Path) -> Result<PathBuf, Failure> {
@@ -77,12 +145,12 @@ fn copy_into(folder: &Path, file: &Path) -> Result<PathBuf, Failure> {
     Ok(copy)
 }
 
-/// Runs the kernel's makefiles. A warning of the compiler, of objtool or of modpost is an error.
-fn make(headers: &Headers, folder: &Path) -> Result<(), Failure> {
+/// Runs the kernel's makefiles for these targets. A warning of the compiler, of objtool or of modpost is an error.
+fn make(headers: &Headers, folder: &Path, targets: &[OsString]) -> Result<(), Failure> {
     let mut command = Command::new("make");
     command.arg("-C").arg(&headers.folder).arg(format!("M={}", folder.display()));
     // BTF needs pahole, which few machines have.
-    command.args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]);
+    command.arg("CONFIG_DEBUG_INFO_BTF_MODULES=").args(targets);
     let output = run(&mut command)?;
     let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     if !output.status.success() {

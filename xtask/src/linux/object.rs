@@ -57,14 +57,19 @@ pub(super) struct Core {
     pub(super) flavour: String,
 }
 
-/// Builds the Rust half, extracts it from its library, and checks whether a kernel can link it.
-pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> Result<Core, Failure> {
-    let toolchain = Toolchain::find(workspace, store)?;
+/// Builds the Rust half, extracts it from its library, and checks whether a kernel can link it. All flavours have one
+/// build folder, because only the last crate has features.
+pub(super) fn build(
+    workspace: &Workspace,
+    store: &Store,
+    toolchain: &Toolchain,
+    features: &[&str],
+) -> Result<Core, Failure> {
     let flavour: String = features.iter().map(|feature| format!("-{feature}")).collect();
-    let target = store.folder.join(format!("rust{flavour}"));
-    compile(workspace, &toolchain, &target, features)?;
+    let target = store.folder.join("rust");
+    compile(workspace, toolchain, &target, features)?;
     let library = target.join(TARGET).join("release").join(format!("lib{CRATE}.a"));
-    let path = target.join("core.o");
+    let path = target.join(format!("core{flavour}.o"));
     let archive = fs::read(&library).map_err(Failure::file(&library))?;
     let member = member(&archive).map_err(|reason| Failure::Contents { path: library, reason })?;
     fs::write(&path, member).map_err(Failure::file(&path))?;
@@ -79,10 +84,12 @@ pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> 
 }
 
 fn compile(workspace: &Workspace, toolchain: &Toolchain, target: &Path, features: &[&str]) -> Result<(), Failure> {
+    let manifest = workspace.root.join(KERNEL_MODULE);
+    workspace.share_lock(&manifest)?;
     let mut command = Command::new(cargo());
     command.args(["build", "--release", "-Zbuild-std=core,alloc", "--target", TARGET]);
     command.args(features.iter().map(|feature| format!("--features={feature}"))).arg("--target-dir").arg(target);
-    command.arg("--manifest-path").arg(workspace.root.join(KERNEL_MODULE));
+    command.arg("--manifest-path").arg(manifest);
     // A stable compiler accepts some of the flags, and builds core, only if this variable is set.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
     toolchain.apply(&mut command);

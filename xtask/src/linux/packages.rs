@@ -25,14 +25,15 @@ impl Store {
         Ok(Self { folder: fs::canonicalize(&folder).map_err(Failure::file(folder))? })
     }
 
-    /// A folder with the contents of the packages, laid out as in `/`. It is made once.
+    /// A folder with the contents of the packages, laid out as in `/`. It is made once. Several sets may be unpacked at
+    /// once, but not one set twice.
     pub(super) fn unpacked(&self, set: &str, packages: &[String]) -> Result<PathBuf, Failure> {
         let root = self.folder.join(format!("root-{set}"));
         let stamp = root.join(STAMP);
         if fs::read_to_string(&stamp).is_ok_and(|text| text == packages.join("\n")) {
             return Ok(root);
         }
-        let downloads = self.folder.join("packages");
+        let downloads = self.folder.join(format!("packages-{set}"));
         remake(&root)?;
         remake(&downloads)?;
         eprintln!("xtask: downloading {}", packages.join(", "));

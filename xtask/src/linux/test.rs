@@ -5,18 +5,20 @@ mod scenario;
 mod trace;
 
 use super::kernel::{Kernel, Series};
-use super::module::{self, Modules};
+use super::module::{self, Compiled, Modules};
 use super::object;
 use super::packages::Store;
+use super::toolchain::Toolchain;
 use crate::failure::Failure;
 use crate::failure::linux::Error;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
 use list::{FINDER, FURTHER, OLDER, SCENARIOS, SOAK, TRACE};
 use scenario::Scenario;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::panic;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 /// The flaw that has to be found: the hardware is not told of unmaps.
 const PLANTED: &str = "planted-no-invalidation";
@@ -34,47 +36,87 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
             Error::NoSuchTest { name: unknown.clone(), names: list::names().collect::<Vec<_>>().join(", ") }.into()
         );
     }
-    let mut stages = Stages::new(workspace, "linux test");
-    let kernel =
-        stages.stage("kernel", "unpack a 6.12 of the distribution", |_| Kernel::newest(store, Series::Six12))?;
-    let build = |workspace: &Workspace, kernel: &Kernel, features: &[&str]| {
-        module::build(workspace, store, &kernel.headers, &object::build(workspace, store, features)?)
+    let scenarios = |all: &[Scenario], of_every_run: bool| -> Vec<Scenario> {
+        all.iter().copied().filter(|scenario| is_meant(scenario, of_every_run)).collect()
     };
-    let modules = stages.stage("modules", "build them for it", |workspace| build(workspace, &kernel, &[]))?;
-    if is_meant(&FINDER, true) {
-        stages.stage(FINDER.name, "find a module that does not tell the hardware of unmaps", |workspace| {
-            found(store, &kernel, &build(workspace, &kernel, &[PLANTED])?)
+    let mut stages = Stages::new(workspace, "linux test");
+    let (kernel, mut compiled, toolchain, core) = thread::scope(|scope| -> Result<_, Failure> {
+        // The Rust half takes longest. Most of that is one crate, `core`, so there is a CPU for other work.
+        let rust = scope.spawn(|| -> Result<_, Failure> {
+            let toolchain = Toolchain::find(workspace, store)?;
+            let core = object::build(workspace, store, &toolchain, &[])?;
+            Ok((toolchain, core))
+        });
+        let kernel =
+            stages.stage("kernel", "unpack a 6.12 of the distribution", |_| Kernel::newest(store, Series::Six12))?;
+        let compiled = stages.stage("C half", "compile it for that kernel", |workspace| {
+            Compiled::new(workspace, store, &kernel.headers)
         })?;
+        let (toolchain, core) =
+            stages.stage("Rust half", "wait for its compilation, which began with the first stage", |_| {
+                rust.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+            })?;
+        Ok((kernel, compiled, toolchain, core))
+    })?;
+    let modules = stages.stage("modules", "link the halves", |_| compiled.link(&core))?;
+    let mut jobs = Vec::new();
+    if is_meant(&FINDER, true) {
+        // It is built beside the first guests.
+        let (kernel, toolchain) = (&kernel, &toolchain);
+        jobs.push(Job::new(FINDER.name, move || {
+            let flawed = compiled.link(&object::build(workspace, store, toolchain, &[PLANTED])?)?;
+            found(store, kernel, &flawed)
+        }));
     }
+    let meant = [scenarios(&SCENARIOS, true), scenarios(&FURTHER, false)].concat();
+    // The soak test runs only if it is named.
     let named = Some(SOAK).filter(|scenario| only.iter().any(|name| name == scenario.name));
-    let further = FURTHER.into_iter().filter(|scenario| is_meant(scenario, false)).chain(named);
-    let meant: Vec<Scenario> =
-        SCENARIOS.into_iter().filter(|scenario| is_meant(scenario, true)).chain(further).collect();
-    stages.stage("guests", "run the module, and see it refuse", |_| run_all(store, &kernel, &modules, &meant))?;
+    jobs.extend(meant.into_iter().chain(named).map(|scenario| Job::of(scenario, store, &kernel, &modules)));
+    stages.stage("guests", "run the module, see it refuse, and find the planted flaw", |_| run_all(jobs))?;
     if is_meant(&TRACE, false) {
         stages.stage(TRACE.name, "trace a guest, and read it with `portcullis compare`", |workspace| {
             trace::compared(workspace, store, &kernel, &modules)
         })?;
     }
-    let older: Vec<Scenario> = OLDER.into_iter().filter(|scenario| is_meant(scenario, false)).collect();
+    let older = scenarios(&OLDER, false);
     if !older.is_empty() {
         let kernel =
             stages.stage("older kernel", "unpack the distribution's 6.1", |_| Kernel::newest(store, Series::Six1))?;
-        let modules =
-            stages.stage("older modules", "with the same Rust half", |workspace| build(workspace, &kernel, &[]))?;
-        stages.stage("older guests", "run the module", |_| run_all(store, &kernel, &modules, &older))?;
+        let modules = stages.stage("older modules", "with the same Rust half", |workspace| {
+            module::build(workspace, store, &kernel.headers, &core)
+        })?;
+        let jobs = older.into_iter().map(|scenario| Job::of(scenario, store, &kernel, &modules)).collect();
+        stages.stage("older guests", "run the module", |_| run_all(jobs))?;
     }
     stages.finish();
     Ok(())
 }
 
-/// Runs machines, a few at a time, because they mostly wait. Runs all of them, and reports all that fail.
-fn run_all(store: &Store, kernel: &Kernel, modules: &Modules, scenarios: &[Scenario]) -> Result<(), Failure> {
-    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+/// Something to do beside other jobs: a guest, with what has to be built for it.
+struct Job<'a> {
+    name: &'static str,
+    work: Box<dyn FnOnce() -> Result<(), Failure> + Send + 'a>,
+}
+
+impl<'a> Job<'a> {
+    fn new(name: &'static str, work: impl FnOnce() -> Result<(), Failure> + Send + 'a) -> Self {
+        Self { name, work: Box::new(work) }
+    }
+
+    fn of(scenario: Scenario, store: &'a Store, kernel: &'a Kernel, modules: &'a Modules) -> Self {
+        Self::new(scenario.name, move || scenario.run(store, kernel, modules).map(drop))
+    }
+}
+
+/// Does jobs, a few at a time, because guests also wait. Does all of them, and reports all that fail.
+fn run_all(jobs: Vec<Job<'_>>) -> Result<(), Failure> {
+    let (jobs, failures) = (Mutex::new(jobs.into_iter()), Mutex::new(Vec::new()));
+    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || {
-        while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-            match scenario.run(store, kernel, modules) {
-                Ok(transcript) => println!("    {}: ok, {:.1} s", scenario.name, transcript.elapsed.as_secs_f64()),
+        while let Some(Job { name, work }) = next() {
+            let begun = Instant::now();
+            match work() {
+                Ok(()) => println!("    {name}: ok, {:.1} s", begun.elapsed().as_secs_f64()),
                 Err(failure) => failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure),
             }
         }

@@ -1,4 +1,5 @@
-# Functions for jobs, which begin with `. /lib.sh`.
+# Functions for jobs, which begin with `. /lib.sh`. Where the shell can do something by itself it does, because another
+# program takes an emulated machine 10 to 20 ms to start.
 
 PARAMETER=/sys/module/portcullis/parameters/protect
 SEEN=/sys/kernel/debug/portcullis
@@ -13,10 +14,13 @@ fail() {
 
 # load NAME [PARAMETERS]: inserts a module with these parameters, after the modules that it needs and that are missing.
 load() {
-	name=$(echo "$1" | tr - _)
+	name=${1//-/_}
 	shift
 	order=$name
-	[ ! -e "/modules/$name.load" ] || order=$(cat "/modules/$name.load")
+	if [ -e "/modules/$name.load" ]; then
+		order=
+		while read -r module; do order="$order $module"; done <"/modules/$name.load"
+	fi
 	for module in $order; do
 		[ ! -e "/sys/module/$module" ] || continue
 		if [ "$module" = "$name" ]; then
@@ -34,12 +38,16 @@ hush() { dmesg -c >/dev/null; }
 # pci_of NUMBER: the device with these vendor and device numbers, as in 1234:11e8.
 pci_of() {
 	for device in /sys/bus/pci/devices/*; do
-		numbers=$(cat "$device/vendor" "$device/device" | sed s/0x// | tr '\n' :)
-		[ "$numbers" = "$1:" ] && basename "$device"
+		read -r vendor <"$device/vendor"
+		read -r model <"$device/device"
+		[ "${vendor#0x}:${model#0x}" = "$1" ] && echo "${device##*/}"
 	done
 }
 
-driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")"; }
+driver_of() {
+	driver=$(readlink "/sys/bus/pci/devices/$1/driver")
+	echo "${driver##*/}"
+}
 unbind() { echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"; }
 bind() { echo "$1" >"/sys/bus/pci/drivers/$2/bind"; }
 
@@ -47,18 +55,46 @@ bind() { echo "$1" >"/sys/bus/pci/drivers/$2/bind"; }
 protect() {
 	device=${1%%=*}
 	driver=$(driver_of "$device")
-	listed=$(cat $PARAMETER)
+	read -r listed <$PARAMETER
 	unbind "$device" && echo "${listed:+$listed,}$1" >$PARAMETER && bind "$device" "$driver" || return
-	grep -q "^$device " $SEEN/devices
+	is_protected "$device"
+}
+
+is_protected() {
+	while read -r name _; do
+		[ "$name" != "$1" ] || return 0
+	done <$SEEN/devices
+	return 1
 }
 
 # The file has no size that `test -s` could see.
-none_protected() { [ -z "$(cat $SEEN/devices)" ]; }
+none_protected() { [ -e $SEEN/devices ] && ! read -r _ <$SEEN/devices; }
 
+# value NAME LINE: sets `value` to the value NAME in the line, or to nothing.
+value() {
+	value=
+	case $2 in
+	*" $1 "*)
+		value=${2##* "$1" }
+		value=${value%% *}
+		;;
+	esac
+}
 # count DEVICE NAME: the value NAME in the device's line.
-count() { sed -n "s/^$1 .* $2 \([0-9]*\).*/\1/p" $SEEN/devices; }
+count() {
+	while read -r device line; do
+		[ "$device" = "$1" ] && value "$2" "$line" && echo "$value"
+	done <$SEEN/devices
+}
 # of_units NAME: the sum of the value NAME over all units.
-of_units() { sed -n "s/.* $1 \([0-9]*\).*/\1/p" $SEEN/units | awk '{ sum += $1 } END { print sum + 0 }'; }
+of_units() {
+	sum=0
+	while read -r line; do
+		value "$1" "$line"
+		sum=$((sum + value))
+	done <$SEEN/units
+	echo $sum
+}
 # has_faults COUNT: whether at least COUNT faults were recorded. The module polls for faults ten times a second, and
 # hardware may record one fault for several refused requests.
 has_faults() { [ "$(of_units faults)" -ge "$1" ]; }
@@ -66,16 +102,24 @@ has_faults() { [ "$(of_units faults)" -ge "$1" ]; }
 # until_true COMMAND...: waits until COMMAND succeeds, for at most ten seconds. The shell expands $(...) in its arguments
 # only once.
 until_true() {
-	for turn in $(seq 100); do
+	turns=100
+	while [ $turns -gt 0 ]; do
 		"$@" >/dev/null 2>&1 && return
 		usleep 100000
+		turns=$((turns - 1))
 	done
 	return 1
 }
 
 # name_of CARD: the network interface of a network card.
-name_of() { ls "/sys/bus/pci/devices/$1/net"; }
-is_linked() { [ "$(cat "/sys/class/net/$1/carrier")" = 1 ]; }
+name_of() {
+	for interface in "/sys/bus/pci/devices/$1/net/"*; do
+		[ -e "$interface" ] && echo "${interface##*/}" && return
+	done
+	return 1
+}
+# The file cannot be read while the interface is down.
+is_linked() { read -r carrier <"/sys/class/net/$1/carrier" && [ "$carrier" = 1 ]; }
 # starts CARD NETWORK: gives a network card its address in 10.0.NETWORK.0/24, where QEMU's router is. The link comes up
 # seconds later.
 starts() { until_true name_of "$1" && ifconfig "$(name_of "$1")" "10.0.$2.15" netmask 255.255.255.0 up; }
@@ -89,20 +133,29 @@ is_cut_off() {
 }
 
 # The first network card.
-card() { basename "$(readlink -f /sys/class/net/eth0/device)"; }
+card() {
+	card=$(readlink /sys/class/net/eth0/device)
+	echo "${card##*/}"
+}
 card_up() { until_true [ -e /sys/class/net/eth0 ] && reaches "$(card)" 2; }
 # fetched: the checksum of the file that the host sends.
 fetched() { nc 10.0.2.100 80 </dev/null | md5sum | cut -d' ' -f1; }
 
 # The first disk.
-disk() { basename "$(readlink -f /sys/class/nvme/nvme0/device)"; }
+disk() {
+	disk=$(readlink /sys/class/nvme/nvme0/device)
+	echo "${disk##*/}"
+}
 disk_up() { until_true [ -b /dev/nvme0n1 ]; }
 # sum_of FROM COUNT: the checksum of COUNT MiB of the disk from MiB FROM on, read without caches.
 sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }
 
 # registers DEVICE: the address of an attacker's registers. They can be used without its driver, and
 # after the kernel has removed the device.
-registers() { sed -n '1s/ .*//p' "/sys/bus/pci/devices/$1/resource"; }
+registers() {
+	read -r start _ <"/sys/bus/pci/devices/$1/resource"
+	echo "$start"
+}
 # reads REGISTERS ADDRESS: makes that attacker read 16 bytes at ADDRESS, if it has bus mastering. The read takes 100 ms,
 # and a fault is known up to 100 ms later.
 reads() {

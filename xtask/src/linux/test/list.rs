@@ -11,7 +11,8 @@ pub(super) const ATTACK: Scenario = Scenario { name: "attack", job: include_str!
 pub(super) const FINDER: Scenario = Scenario { name: "attack-flaw", ..ATTACK };
 const TRAFFIC: Scenario =
     Scenario { name: "traffic", job: include_str!("../jobs/traffic.sh"), cpus: 4, has_traffic: true, ..PLAIN };
-const MEMORY: Scenario = Scenario { name: "memory", job: include_str!("../jobs/memory.sh"), cpus: 1, ..PLAIN };
+const MEMORY: Scenario =
+    Scenario { name: "memory", job: include_str!("../jobs/memory.sh"), cpus: 1, memory_mib: 256, ..PLAIN };
 const REFUSED: Scenario = Scenario { job: include_str!("../jobs/refused.sh"), cpus: 1, ..PLAIN };
 
 /// A network card behind a bridge to conventional PCI, and one behind a switch that does not keep its ports apart.
@@ -46,6 +47,7 @@ const POLICY: Scenario = Scenario {
 const FIRMWARE: Scenario = Scenario {
     name: "firmware",
     job: include_str!("../jobs/firmware.sh"),
+    cpus: 1,
     devices: &[
         "-netdev",
         "user,id=net",
@@ -65,6 +67,7 @@ const FIRMWARE: Scenario = Scenario {
 const IDS: Scenario = Scenario {
     name: "ids",
     job: include_str!("../jobs/ids.sh"),
+    cpus: 1,
     devices: &[
         "-device",
         "edu,dma_mask=0xffffffffffff,addr=2",
@@ -81,16 +84,16 @@ const IDS: Scenario = Scenario {
 };
 const LATE: Scenario = Scenario { name: "late", job: include_str!("../jobs/late.sh"), ..PLAIN };
 
-/// The tests of every run.
+/// The tests of every run, the longest first, so that none is left to run alone at the end.
 pub(super) const SCENARIOS: [Scenario; 11] = [
-    ATTACK,
     Scenario { variables: STRICT, ..TRAFFIC },
-    Scenario { variables: STRICT, ..MEMORY },
-    Scenario { name: "reboot", job: include_str!("../jobs/reboot.sh"), has_traffic: true, ..PLAIN },
     POLICY,
     FIRMWARE,
     IDS,
+    Scenario { variables: STRICT, ..MEMORY },
+    Scenario { name: "reboot", job: include_str!("../jobs/reboot.sh"), has_traffic: true, ..PLAIN },
     LATE,
+    ATTACK,
     Scenario {
         name: "refused-translating",
         variables: &[("REASON", "in use .*translates with it; boot with intel_iommu=off")],
