@@ -30,6 +30,8 @@ mod ram;
 mod schedule;
 mod slab;
 mod vtd;
+#[allow(unsafe_code, reason = "allocates memory without touching it")]
+mod zeroed;
 
 pub use cache::{Cache, Replacement};
 pub use device::{Device, DmaError, Transfer};

@@ -1,37 +1,18 @@
 //! Physical memory that CPUs and devices share.
 //!
-//! Pages are allocated when they are first touched, so a machine may have far more memory than the process uses. CPUs
-//! see the [`Frame`]s themselves. If the walker does not snoop the CPUs' caches ([`Ram::with_flushing`]), it has a
+//! The host provides pages when they are first touched, so a machine may have far more memory than the process uses.
+//! CPUs see the [`Frame`]s themselves. If the walker does not snoop the CPUs' caches ([`Ram::with_flushing`]), it has a
 //! separate view, in which a CPU's store appears only after its cache line was flushed.
 
+use crate::zeroed;
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
-use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Entries in a cache line of 64 bytes, the unit of a flush.
 const LINE_ENTRIES: usize = 8;
 const WORD_BYTES: usize = size_of::<u64>();
-
-/// A page of memory. It is page-aligned, so that the address of an entry tells which page contains it.
-#[repr(align(4096))]
-struct Page(Frame);
-
-impl Page {
-    fn zeroed() -> Box<Self> {
-        Box::new(Self(std::array::from_fn(|_| Entry::new(0))))
-    }
-}
-
-type Pages = Box<[OnceLock<Box<Page>>]>;
-
-/// The view of a walker that does not snoop.
-struct Flushed {
-    pages: Pages,
-    /// Page index by host address of the CPUs' page.
-    homes: Mutex<FxHashMap<usize, usize>>,
-}
 
 /// Selects the next page to allocate: the page freed last, otherwise a page that was never used.
 struct FreePages {
@@ -46,15 +27,12 @@ struct FreePages {
 /// allocating it may use addresses near the top directly.
 pub struct Ram {
     base: PhysAddr,
-    pages: Pages,
-    flushed: Option<Flushed>,
+    pages: Box<[Frame]>,
+    /// The view of a walker that does not snoop.
+    flushed: Option<Box<[Frame]>>,
     /// One bit for each page.
     allocated: Box<[AtomicU64]>,
     free: Mutex<FreePages>,
-}
-
-fn untouched(pages: usize) -> Pages {
-    (0..pages).map(|_| OnceLock::new()).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,7 +46,7 @@ impl Ram {
         let count = (bytes / PAGE_SIZE) as usize;
         Self {
             base: PhysAddr::from_pfn(base.pfn()),
-            pages: untouched(count),
+            pages: zeroed::frames(count),
             flushed: None,
             allocated: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             free: Mutex::new(FreePages { freed: Vec::new(), next: 0, allocated: 0 }),
@@ -78,8 +56,7 @@ impl Ram {
     /// Like [`new`](Ram::new), but walkers see only those stores of a CPU that were [flushed](Ram::flush).
     pub fn with_flushing(base: PhysAddr, bytes: u64) -> Self {
         let ram = Self::new(base, bytes);
-        let flushed = Flushed { pages: untouched(ram.pages.len()), homes: Mutex::default() };
-        Self { flushed: Some(flushed), ..ram }
+        Self { flushed: Some(zeroed::frames(ram.pages.len())), ..ram }
     }
 
     /// The lowest address.
@@ -119,11 +96,8 @@ impl Ram {
 
     /// Zeroes a page in every view and marks it as allocated.
     fn make_blank(&self, index: usize) {
-        let page = self.page(index);
-        page.iter().for_each(|entry| entry.store_bits(0));
-        if let Some(flushed) = &self.flushed {
-            shadow(flushed, index).iter().for_each(|entry| entry.store_bits(0));
-        }
+        let views = std::iter::once(&self.pages).chain(&self.flushed);
+        views.flat_map(|pages| &pages[index]).for_each(|entry| entry.store_bits(0));
         // Release pairs with the acquire in `is_allocated`: code that finds the page allocated finds it zeroed.
         self.allocated[index / 64].fetch_or(1 << (index % 64), Ordering::Release);
     }
@@ -176,24 +150,24 @@ impl Ram {
     /// The page at `phys`, as CPUs see it.
     ///
     /// # Panics
-    /// If the page was never allocated or written to.
+    /// If it lies outside the memory.
+    #[inline]
     pub fn frame(&self, phys: PhysAddr) -> &Frame {
-        let index = self.index(phys).expect("the page lies in memory");
-        &self.pages[index].get().expect("the page was allocated").0
+        &self.pages[self.index(phys).expect("the page lies in memory")]
     }
 
     /// Reads the aligned word that holds `phys`, as CPUs and snooping hardware see it. `None` outside the memory.
     #[inline]
     pub fn read_u64(&self, phys: PhysAddr) -> Option<u64> {
-        Some(read(&self.pages[self.index(phys)?], phys))
+        Some(self.pages[self.index(phys)?][word_index(phys)].load_bits())
     }
 
     /// Reads the aligned word that holds `phys`, as a page walk sees it. `None` outside the memory.
     #[inline]
     pub fn hardware_read_u64(&self, phys: PhysAddr) -> Option<u64> {
         let index = self.index(phys)?;
-        let pages = self.flushed.as_ref().map_or(&self.pages, |flushed| &flushed.pages);
-        Some(read(&pages[index], phys))
+        let pages = self.flushed.as_ref().unwrap_or(&self.pages);
+        Some(pages[index][word_index(phys)].load_bits())
     }
 
     /// Writes four bytes at `phys` as a device does: they appear in every view. Outside the memory it writes nothing
@@ -203,23 +177,25 @@ impl Ram {
         let Some(index) = index else { return self.write_bytes(phys, &value.to_le_bytes()) };
         // Aligned, so the bytes are within one word. Nearly all of these writes are the status of a wait.
         let (slot, shift) = (word_index(phys), phys.as_u64() % WORD_BYTES as u64 * 8);
-        let word = self.page(index)[slot].load_bits() & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
+        let word = self.pages[index][slot].load_bits() & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
         self.store(index, slot, word);
         true
     }
 
     /// Writes an aligned word as a device does: it appears in every view. Outside the memory, or if it is not aligned,
     /// it writes nothing and returns `false`.
+    #[inline]
     pub fn write_u64(&self, phys: PhysAddr, word: u64) -> bool {
         let index = self.index(phys).filter(|_| phys.as_u64().is_multiple_of(WORD_BYTES as u64));
         index.inspect(|index| self.store(*index, word_index(phys), word)).is_some()
     }
 
     /// Stores a word of a page in every view.
+    #[inline]
     fn store(&self, index: usize, slot: usize, word: u64) {
-        self.page(index)[slot].store_bits(word);
+        self.pages[index][slot].store_bits(word);
         if let Some(flushed) = &self.flushed {
-            shadow(flushed, index)[slot].store_bits(word);
+            flushed[index][slot].store_bits(word);
         }
     }
 
@@ -251,18 +227,18 @@ impl Ram {
         let mut rest = bytes;
         while !rest.is_empty() {
             let offset = at as usize % WORD_BYTES;
-            let (now, later) = rest.split_at(rest.len().min(WORD_BYTES - offset));
             let index = ((at >> PAGE_SHIFT) - self.base.pfn()) as usize;
             let slot = word_index(PhysAddr::new(at));
-            let word = match now.try_into() {
-                Ok(whole) => u64::from_le_bytes(whole),
-                Err(_) => {
-                    let mut word = self.page(index)[slot].load_bits().to_le_bytes();
-                    word[offset..offset + now.len()].copy_from_slice(now);
-                    u64::from_le_bytes(word)
-                }
-            };
-            self.store(index, slot, word);
+            // Most writes are of whole words.
+            if let Some((whole, later)) = rest.split_first_chunk().filter(|_| offset == 0) {
+                self.store(index, slot, u64::from_le_bytes(*whole));
+                (rest, at) = (later, at + WORD_BYTES as u64);
+                continue;
+            }
+            let (now, later) = rest.split_at(rest.len().min(WORD_BYTES - offset));
+            let mut word = self.pages[index][slot].load_bits().to_le_bytes();
+            word[offset..offset + now.len()].copy_from_slice(now);
+            self.store(index, slot, u64::from_le_bytes(word));
             (rest, at) = (later, at + now.len() as u64);
         }
         true
@@ -274,15 +250,15 @@ impl Ram {
     /// If the entries do not lie in one page of this memory.
     pub fn flush(&self, entries: &[Entry]) {
         let Some(flushed) = &self.flushed else { return };
-        let start = entries.as_ptr().addr();
-        let home = start & !(PAGE_SIZE as usize - 1);
-        let index = *lock(&flushed.homes).get(&home).expect("flushed entries lie in this memory");
-        let first = (start - home) / size_of::<Entry>();
+        // Before the memory, the number is too large for it.
+        let number = entries.as_ptr().addr().wrapping_sub(self.pages.as_ptr().addr()) / size_of::<Entry>();
+        let (index, first) = (number / ENTRIES, number % ENTRIES);
+        assert!(index < self.pages.len(), "flushed entries lie in this memory");
         let end = first + entries.len();
         assert!(end <= ENTRIES, "flushed entries lie in one page");
-        let (seen, stored) = (shadow(flushed, index), self.page(index));
-        for slot in first / LINE_ENTRIES * LINE_ENTRIES..end.next_multiple_of(LINE_ENTRIES) {
-            seen[slot].store_bits(stored[slot].load_bits());
+        let lines = first / LINE_ENTRIES * LINE_ENTRIES..end.next_multiple_of(LINE_ENTRIES);
+        for (seen, stored) in flushed[index][lines.clone()].iter().zip(&self.pages[index][lines]) {
+            seen.store_bits(stored.load_bits());
         }
     }
 
@@ -297,32 +273,11 @@ impl Ram {
         let index = phys.pfn().checked_sub(self.base.pfn())? as usize;
         (index < self.pages.len()).then_some(index)
     }
-
-    fn page(&self, index: usize) -> &Frame {
-        let page = self.pages[index].get_or_init(|| {
-            let page = Page::zeroed();
-            if let Some(flushed) = &self.flushed {
-                lock(&flushed.homes).insert(page.0.as_ptr().addr(), index);
-            }
-            page
-        });
-        &page.0
-    }
-}
-
-fn shadow(flushed: &Flushed, index: usize) -> &Frame {
-    &flushed.pages[index].get_or_init(Page::zeroed).0
 }
 
 #[inline]
 fn word_index(phys: PhysAddr) -> usize {
     phys.page_offset() as usize / WORD_BYTES
-}
-
-/// Reads a word. An untouched page reads as zeros and stays untouched.
-#[inline]
-fn read(page: &OnceLock<Box<Page>>, phys: PhysAddr) -> u64 {
-    page.get().map_or(0, |page| page.0[word_index(phys)].load_bits())
 }
 
 #[cfg(test)]

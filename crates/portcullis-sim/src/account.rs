@@ -3,15 +3,18 @@
 use crate::free_lists::FreeLists;
 use portcullis::platform::{LockClass, Phase};
 
-/// Number of phases and of lock classes.
-const PHASES: usize = 6;
+/// Number of lock classes.
 const CLASSES: usize = 8;
+/// The places where cycles are counted: one for each phase, and as many beside them for maps. There are a few more than
+/// phases, so that any number of so many bits is a place.
+const PLACES: usize = 16;
+const MAPS: usize = 8;
 
 /// Cycles by phase, and the waits among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// By phase, first of everything but maps, then of maps.
-    phases: [u64; 2 * PHASES],
+    /// By place.
+    phases: [u64; PLACES],
     lock_waits: [u64; CLASSES],
     hardware_wait: u64,
     allocations: u64,
@@ -26,13 +29,9 @@ pub struct Account {
     place: Place,
 }
 
-/// Where in `Account::phases` cycles are counted now.
+/// Where in `Account::phases` cycles are counted now: the number of the phase, and [`MAPS`] inside a map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
-    phase: usize,
-    /// `PHASES` inside a map, and otherwise 0.
-    side: usize,
-}
+pub(crate) struct Place(usize);
 
 const fn phase_index(phase: Phase) -> usize {
     match phase {
@@ -68,8 +67,10 @@ impl Account {
         if phase == Phase::IovaAllocate {
             self.allocations += 1;
         }
-        self.search_steps_max = self.search_steps_max.max(std::mem::take(&mut self.searching));
-        self.place.phase = phase_index(phase);
+        if self.searching != 0 {
+            self.search_steps_max = self.search_steps_max.max(std::mem::take(&mut self.searching));
+        }
+        self.place.0 = self.place.0 & MAPS | phase_index(phase);
     }
 
     /// Returns to the place that an interrupt interrupted.
@@ -83,12 +84,14 @@ impl Account {
 
     /// A map begins.
     pub(crate) fn map(&mut self) {
-        (self.maps, self.place.side) = (self.maps + 1, PHASES);
+        self.maps += 1;
+        self.place.0 |= MAPS;
     }
 
     /// An unmap begins.
     pub(crate) fn unmap(&mut self) {
-        (self.unmaps, self.place.side) = (self.unmaps + 1, 0);
+        self.unmaps += 1;
+        self.place.0 &= !MAPS;
     }
 
     /// An unmap is put into a flush queue.
@@ -102,7 +105,7 @@ impl Account {
     }
 
     pub(crate) fn work(&mut self, cycles: u64) {
-        self.phases[self.place.side + self.place.phase] += cycles;
+        self.phases[self.place.0 % PLACES] += cycles;
     }
 
     /// Forgets the longest search and the longest lists.
@@ -174,7 +177,7 @@ impl Account {
 
     /// The part of these cycles that maps took. What a timer does while it interrupts a map counts too.
     pub fn map_cycles(&self, phase: Phase) -> u64 {
-        self.phases[PHASES + phase_index(phase)]
+        self.phases[MAPS + phase_index(phase)]
     }
 
     /// Number of maps.

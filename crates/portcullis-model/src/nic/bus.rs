@@ -2,7 +2,7 @@
 
 use super::NicParameters;
 use crate::schedule::Schedule;
-use crate::vtd::Vtd;
+use crate::vtd::Requests;
 use portcullis::table::Rights;
 use portcullis::{Iova, PhysAddr, SourceId};
 
@@ -87,31 +87,38 @@ impl Bus {
     }
 
     /// Issues a read for which there is room.
-    pub(super) fn read(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64) -> Issued {
-        let (phys, ready_ps) = self.translate(vtd, now_ps, iova, len, Rights::READ);
+    pub(super) fn read(&mut self, unit: &mut Requests<'_>, now_ps: u64, iova: Iova, len: u64) -> Issued {
+        let (phys, ready_ps) = self.translate(unit, now_ps, iova, len, Rights::READ);
         let done_ps = ready_ps + self.read_ps;
         self.reads.add(done_ps, len);
         Issued { phys, done_ps }
     }
 
     /// Issues a posted write for which there is room. It lands after all earlier posted writes.
-    pub(super) fn write(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64) -> Issued {
-        let (phys, ready_ps) = self.translate(vtd, now_ps, iova, len, Rights::WRITE);
-        self.last_write_ps = self.last_write_ps.max(ready_ps + vtd.parameters().hit_ps);
+    pub(super) fn write(&mut self, unit: &mut Requests<'_>, now_ps: u64, iova: Iova, len: u64) -> Issued {
+        let (phys, ready_ps) = self.translate(unit, now_ps, iova, len, Rights::WRITE);
+        self.last_write_ps = self.last_write_ps.max(ready_ps + unit.parameters().hit_ps);
         self.writes.add(self.last_write_ps, len);
         Issued { phys, done_ps: self.last_write_ps }
     }
 
     /// The physical address of an access, and when it is known. The transactions of an access share one translation.
-    fn translate(&mut self, vtd: &Vtd, now_ps: u64, iova: Iova, len: u64, rights: Rights) -> (Option<PhysAddr>, u64) {
-        let translated = vtd.translate(now_ps, self.source, iova, rights);
+    fn translate(
+        &mut self,
+        unit: &mut Requests<'_>,
+        now_ps: u64,
+        iova: Iova,
+        len: u64,
+        rights: Rights,
+    ) -> (Option<PhysAddr>, u64) {
+        let translated = unit.translate(now_ps, self.source, iova, rights);
         let (phys, ready_ps) = match translated {
             Ok(translated) => (Some(translated.phys), translated.ready_ps.max(now_ps)),
             Err(_) => (None, now_ps),
         };
         let transactions = len.div_ceil(self.transaction_bytes);
         self.counters.transactions += transactions;
-        let latency_ps = ready_ps - now_ps + vtd.parameters().hit_ps;
+        let latency_ps = ready_ps - now_ps + unit.parameters().hit_ps;
         self.counters.latency_ps_sum += u128::from(latency_ps) * u128::from(transactions);
         self.counters.faults += u64::from(phys.is_none());
         (phys, ready_ps)

@@ -17,7 +17,7 @@ pub use ring::{
 };
 
 use crate::schedule::Schedule;
-use crate::vtd::Vtd;
+use crate::vtd::{Requests, Vtd};
 use bus::Bus;
 use moderation::Announce;
 use portcullis::{Iova, PhysAddr, SourceId};
@@ -99,8 +99,13 @@ enum Written {
 
 /// A network card behind a [`Vtd`].
 pub struct Nic {
-    parameters: NicParameters,
     vtd: Arc<Vtd>,
+    card: Card,
+}
+
+/// The card without the unit that it is behind.
+struct Card {
+    parameters: NicParameters,
     bus: Bus,
     rings: Vec<Ring>,
     now_ps: u64,
@@ -117,10 +122,9 @@ pub struct Nic {
 impl Nic {
     /// A card without rings, known to `vtd` as `source`.
     pub fn new(source: SourceId, parameters: NicParameters, vtd: Arc<Vtd>) -> Self {
-        Self {
+        let card = Card {
             bus: Bus::new(source, &parameters),
             parameters,
-            vtd,
             rings: Vec::new(),
             now_ps: 0,
             due: Schedule::default(),
@@ -130,7 +134,8 @@ impl Nic {
             buffered_bytes: 0,
             outputs: VecDeque::new(),
             counters: NicCounters::default(),
-        }
+        };
+        Self { vtd, card }
     }
 
     /// Opens a ring.
@@ -138,86 +143,92 @@ impl Nic {
     /// # Panics
     /// If it has no entries, or no buffers in one, or more than [`PIECES_MAX`].
     pub fn open(&mut self, config: RingConfig) -> RingNumber {
-        self.rings.push(Ring::new(config));
-        self.rings.len() - 1
+        self.card.rings.push(Ring::new(config));
+        self.card.rings.len() - 1
     }
 
     /// The description of a ring.
     pub fn ring(&self, ring: RingNumber) -> &RingConfig {
-        &self.rings[ring].config
+        &self.card.rings[ring].config
     }
 
     /// Changes how completions of a ring are announced.
     pub fn moderate(&mut self, ring: RingNumber, moderation: Moderation) {
-        self.rings[ring].config.moderation = moderation;
+        self.card.rings[ring].config.moderation = moderation;
     }
 
     /// Tells the card that the driver has filled entries of a ring and written its record.
     pub fn doorbell(&mut self, now_ps: u64, ring: RingNumber) {
-        self.set_due(now_ps + self.parameters.doorbell_ps, Due::Doorbell(ring));
+        self.card.set_due(now_ps + self.card.parameters.doorbell_ps, Due::Doorbell(ring));
     }
 
     /// Requests an interrupt when there are completions after the first `seen`.
     pub fn arm(&mut self, now_ps: u64, ring: RingNumber, seen: u32) {
-        self.set_due(now_ps + self.parameters.doorbell_ps, Due::Arm(ring, seen));
+        self.card.set_due(now_ps + self.card.parameters.doorbell_ps, Due::Arm(ring, seen));
     }
 
     /// The last bit of a frame arrives at `at_ps`. The card puts the frame into `ring`.
     pub fn receive(&mut self, at_ps: u64, ring: RingNumber, frame: Frame) {
-        self.set_due(at_ps, Due::Arrived(ring, frame));
+        self.card.set_due(at_ps, Due::Arrived(ring, frame));
     }
 
     /// When the next event is due.
     pub fn next_event_ps(&self) -> Option<u64> {
-        self.due.first_ps()
+        self.card.due.first_ps()
     }
 
     /// Performs all events up to `now_ps`.
     pub fn advance(&mut self, now_ps: u64) {
-        while let Some((at_ps, due)) = self.due.take(now_ps) {
-            self.now_ps = at_ps;
-            self.act(due);
+        let Self { vtd, card } = self;
+        if card.due.first_ps().is_some_and(|first_ps| first_ps <= now_ps) {
+            let mut unit = vtd.requests();
+            while let Some((at_ps, due)) = card.due.take(now_ps) {
+                card.now_ps = at_ps;
+                card.act(&mut unit, due);
+            }
         }
-        self.now_ps = self.now_ps.max(now_ps);
+        card.now_ps = card.now_ps.max(now_ps);
     }
 
     /// Takes the oldest output, with its time.
     pub fn take_output(&mut self) -> Option<(u64, Output)> {
-        self.outputs.pop_front()
+        self.card.outputs.pop_front()
     }
 
     /// The counters so far.
     pub fn counters(&self) -> NicCounters {
-        NicCounters { bus: self.bus.counters, ..self.counters }
+        NicCounters { bus: self.card.bus.counters, ..self.card.counters }
     }
+}
 
+impl Card {
     fn set_due(&mut self, at_ps: u64, due: Due) {
         self.due.add(at_ps.max(self.now_ps), due);
     }
 
-    fn act(&mut self, due: Due) {
+    fn act(&mut self, unit: &mut Requests<'_>, due: Due) {
         match due {
-            Due::Doorbell(ring) => self.read_record(ring),
-            Due::Record(ring, phys) => self.learn_record(ring, phys),
+            Due::Doorbell(ring) => self.read_record(unit, ring),
+            Due::Record(ring, phys) => self.learn_record(unit, ring, phys),
             Due::Fetch(ring) => {
                 self.rings[ring].fetches = false;
-                self.fetch(ring);
+                self.fetch(unit, ring);
             }
-            Due::Descriptors(ring, phys, count) => self.take_descriptors(ring, phys, count),
+            Due::Descriptors(ring, phys, count) => self.take_descriptors(unit, ring, phys, count),
             Due::ReadOn(ring) => {
                 self.rings[ring].goes_on = false;
-                self.read_on(ring);
+                self.read_on(unit, ring);
             }
             Due::Sent(ring, entry, frame) => {
                 self.counters.sent += 1;
                 self.outputs.push_back((self.now_ps, Output::Sent(frame)));
                 self.complete(ring, entry, frame);
-                self.write_on();
+                self.write_on(unit);
             }
-            Due::Arrived(ring, frame) => self.buffer(ring, frame),
+            Due::Arrived(ring, frame) => self.buffer(unit, ring, frame),
             Due::WriteOn => {
                 self.writes_on = false;
-                self.write_on();
+                self.write_on(unit);
             }
             Due::Completed(ring, Completed { drained_bytes, has_landed }) => {
                 if let Some(bytes) = drained_bytes {
@@ -254,31 +265,31 @@ impl Nic {
         }
     }
 
-    fn read_record(&mut self, number: RingNumber) {
+    fn read_record(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
         let ring = &mut self.rings[number];
         if std::mem::replace(&mut ring.reads_record, true) {
             ring.rung_again = true;
             return;
         }
         let record = ring.config.record;
-        let read = self.bus.read(&self.vtd, self.now_ps, record, 8);
+        let read = self.bus.read(unit, self.now_ps, record, 8);
         self.set_due(read.done_ps, Due::Record(number, read.phys));
     }
 
-    fn learn_record(&mut self, number: RingNumber, phys: Option<PhysAddr>) {
+    fn learn_record(&mut self, unit: &mut Requests<'_>, number: RingNumber, phys: Option<PhysAddr>) {
         let ring = &mut self.rings[number];
-        if let Some(filled) = phys.and_then(|phys| self.vtd.ram().read_u64(phys)) {
+        if let Some(filled) = phys.and_then(|phys| unit.ram().read_u64(phys)) {
             ring.filled = filled as u32;
         }
         ring.reads_record = false;
         if std::mem::take(&mut ring.rung_again) {
-            self.read_record(number);
+            self.read_record(unit, number);
         }
-        self.fetch(number);
+        self.fetch(unit, number);
     }
 
     /// Fetches entries if there are any and the card has room for them.
-    fn fetch(&mut self, number: RingNumber) {
+    fn fetch(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
         let most = self.parameters.fetch_entries;
         let ring = &mut self.rings[number];
         if ring.fetches || ring.ready.len() >= most as usize {
@@ -291,12 +302,12 @@ impl Nic {
         if room_ps > self.now_ps {
             return self.set_due(room_ps, Due::Fetch(number));
         }
-        let read = self.bus.read(&self.vtd, self.now_ps, at, len);
+        let read = self.bus.read(unit, self.now_ps, at, len);
         self.set_due(read.done_ps, Due::Descriptors(number, read.phys, count));
     }
 
-    fn take_descriptors(&mut self, number: RingNumber, phys: Option<PhysAddr>, count: u32) {
-        let (ram, ring) = (self.vtd.ram(), &mut self.rings[number]);
+    fn take_descriptors(&mut self, unit: &mut Requests<'_>, number: RingNumber, phys: Option<PhysAddr>, count: u32) {
+        let (ram, ring) = (unit.ram(), &mut self.rings[number]);
         ring.fetches = false;
         // A ring that the card may not read stops. The fault was counted.
         let Some(phys) = phys else { return };
@@ -307,14 +318,14 @@ impl Nic {
             ring.fetched = ring.fetched.wrapping_add(1);
         }
         match ring.config.direction {
-            Direction::Transmit => self.read_on(number),
-            Direction::Receive => self.deliver(number),
+            Direction::Transmit => self.read_on(unit, number),
+            Direction::Receive => self.deliver(unit, number),
         }
-        self.fetch(number);
+        self.fetch(unit, number);
     }
 
     /// Reads buffers to be sent, page by page, while the bus has room.
-    fn read_on(&mut self, number: RingNumber) {
+    fn read_on(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
         while !self.rings[number].goes_on {
             let ring = &mut self.rings[number];
             let Some(reading) = &mut ring.reading else {
@@ -323,7 +334,7 @@ impl Nic {
                 let mut left: Vec<_> = buffers.flat_map(|piece| pages(piece.iova, piece.bytes.into())).collect();
                 left.reverse();
                 ring.reading = Some(Reading { entry, left, there_ps: self.now_ps });
-                self.fetch(number);
+                self.fetch(unit, number);
                 continue;
             };
             let Some(&(at, len)) = reading.left.last() else {
@@ -337,7 +348,7 @@ impl Nic {
                 return self.set_due(room_ps, Due::ReadOn(number));
             }
             reading.left.pop();
-            reading.there_ps = reading.there_ps.max(self.bus.read(&self.vtd, self.now_ps, at, len).done_ps);
+            reading.there_ps = reading.there_ps.max(self.bus.read(unit, self.now_ps, at, len).done_ps);
         }
     }
 
@@ -349,18 +360,18 @@ impl Nic {
         self.set_due(self.link_free_ps, Due::Sent(number, entry.number, frame));
     }
 
-    fn buffer(&mut self, number: RingNumber, frame: Frame) {
+    fn buffer(&mut self, unit: &mut Requests<'_>, number: RingNumber, frame: Frame) {
         if self.buffered_bytes + u64::from(frame.bytes) > self.parameters.receive_buffer_bytes {
             self.counters.dropped += 1;
             return;
         }
         self.buffered_bytes += u64::from(frame.bytes);
         self.rings[number].arrived.push_back(frame);
-        self.deliver(number);
+        self.deliver(unit, number);
     }
 
     /// Writes frames that have arrived to buffers, while there are buffers.
-    fn deliver(&mut self, number: RingNumber) {
+    fn deliver(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
         loop {
             let ring = &mut self.rings[number];
             if ring.arrived.is_empty() || ring.ready.is_empty() {
@@ -368,7 +379,7 @@ impl Nic {
             }
             let (Some(frame), Some(entry)) = (ring.arrived.pop_front(), ring.ready.pop_front()) else { break };
             let mut left = u64::from(frame.bytes);
-            for piece in entry.pieces {
+            for piece in &entry.pieces {
                 let bytes = left.min(piece.bytes.into());
                 left -= bytes;
                 self.writes.extend(pages(piece.iova, bytes).map(|(iova, len)| Write {
@@ -378,9 +389,9 @@ impl Nic {
                 }));
             }
             self.complete(number, entry.number, frame);
-            self.fetch(number);
+            self.fetch(unit, number);
         }
-        self.write_on();
+        self.write_on(unit);
     }
 
     /// Queues a completion after all writes so far.
@@ -394,7 +405,7 @@ impl Nic {
     }
 
     /// Issues posted writes while the bus has room.
-    fn write_on(&mut self) {
+    fn write_on(&mut self, unit: &mut Requests<'_>) {
         while !self.writes_on {
             let Some(&Write { iova, len, .. }) = self.writes.front() else { return };
             let room_ps = self.bus.write_room_ps(self.now_ps, len);
@@ -403,13 +414,13 @@ impl Nic {
                 return self.set_due(room_ps, Due::WriteOn);
             }
             let Some(Write { what, .. }) = self.writes.pop_front() else { return };
-            let write = self.bus.write(&self.vtd, self.now_ps, iova, len);
+            let write = self.bus.write(unit, self.now_ps, iova, len);
             let Written::Completion(number, completion) = what else { continue };
             let is_received = self.rings[number].config.direction == Direction::Receive;
-            let phys = write.phys.filter(|phys| self.vtd.ram().contains(*phys, COMPLETION_BYTES as usize));
+            let phys = write.phys.filter(|phys| unit.ram().contains(*phys, COMPLETION_BYTES as usize));
             if let Some(phys) = phys {
                 let bytes = completion.words().map(u64::to_le_bytes);
-                self.vtd.post(write.done_ps, phys, bytes.as_flattened());
+                unit.post(write.done_ps, phys, bytes.as_flattened());
             }
             let completed =
                 Completed { drained_bytes: is_received.then_some(completion.bytes), has_landed: phys.is_some() };

@@ -297,10 +297,7 @@ impl Vtd {
 
     /// Posts a translated write. It lands at `lands_ps`, but not before the present.
     pub(crate) fn post(&self, lands_ps: u64, phys: PhysAddr, bytes: &[u8]) {
-        let mut state = self.lock();
-        let lands_ps = lands_ps.clamp(state.now_ps, END_PS);
-        state.writes.post(lands_ps, phys, bytes);
-        state.plan();
+        self.lock().post(lands_ps, phys, bytes);
     }
 
     /// The counters so far.
@@ -359,6 +356,21 @@ impl Requests<'_> {
         self.0.advance(now_ps);
         self.0.translate((source, iova, rights))
     }
+
+    /// Does what [`Vtd::post`] does.
+    pub(crate) fn post(&mut self, lands_ps: u64, phys: PhysAddr, bytes: &[u8]) {
+        self.0.post(lands_ps, phys, bytes);
+    }
+
+    /// The parameters of the unit.
+    pub(crate) fn parameters(&self) -> &Parameters {
+        &self.0.parameters
+    }
+
+    /// The memory that the unit reads.
+    pub(crate) fn ram(&self) -> &Ram {
+        &self.0.ram
+    }
 }
 
 impl State {
@@ -387,6 +399,13 @@ impl State {
         }
     }
 
+    fn post(&mut self, lands_ps: u64, phys: PhysAddr, bytes: &[u8]) {
+        let lands_ps = lands_ps.clamp(self.now_ps, END_PS);
+        self.writes.post(lands_ps, phys, bytes);
+        self.next_ps = self.next_ps.min(lands_ps);
+    }
+
+    #[inline]
     fn plan(&mut self) {
         self.next_ps = self.queue.next_ps().min(self.translation.next_ps()).min(self.writes.next_ps());
     }
@@ -405,25 +424,15 @@ impl State {
         }
         let root = self.stored.root_table;
         let translated = self.translation.translate(&self.ram, &mut self.counters, root, self.now_ps, request);
-        if self.translation.prefetches() {
-            self.plan();
-        }
-        match translated {
-            Ok(translated) => {
-                self.next_ps = match translated.outcome {
-                    LookupOutcome::Miss { .. } => self.next_ps.min(translated.ready_ps),
-                    _ => self.next_ps,
-                };
-                Ok(translated)
+        // A new walk may complete before anything else does.
+        self.next_ps = self.next_ps.min(self.translation.next_ps());
+        translated.map_err(|(reason, recorded)| {
+            self.counters.faults += 1;
+            if recorded {
+                let request = if rights.allows(Rights::WRITE) { FaultRequest::Write } else { FaultRequest::Read };
+                self.faults.record(FaultRecord { source: source_id, page: iova, request, reason });
             }
-            Err((reason, recorded)) => {
-                self.counters.faults += 1;
-                if recorded {
-                    let request = if rights.allows(Rights::WRITE) { FaultRequest::Write } else { FaultRequest::Read };
-                    self.faults.record(FaultRecord { source: source_id, page: iova, request, reason });
-                }
-                Err(Fault { source_id, iova, reason })
-            }
-        }
+            Fault { source_id, iova, reason }
+        })
     }
 }

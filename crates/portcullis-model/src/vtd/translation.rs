@@ -3,7 +3,7 @@
 use super::caches::Caches;
 use super::prefetching::{PrefetchFlaw, Prefetching};
 use super::rings::{self, RingFlaw, Rings};
-use super::walk::{self, ContextRefusal, Format, Found, Leaf, is_interrupt, level_shift};
+use super::walk::{self, ContextRefusal, Format, Found, Leaf, NO_POINTER, Pointers, is_interrupt, level_shift};
 use super::{Counters, LookupOutcome, Translated};
 use crate::iotlb_log::IotlbLog;
 use crate::parameters::Parameters;
@@ -31,7 +31,7 @@ struct Walk {
     is_prefetch: bool,
     /// The pointers that the walk read, indexed by the level of the table pointed to, less one. An invalidation
     /// removes those that it would have dropped from their caches.
-    pointers: [Option<EntryValue>; 3],
+    pointers: Pointers,
 }
 
 impl Walk {
@@ -50,6 +50,8 @@ pub(super) struct Translation {
     caches: Caches,
     prefetching: Option<Prefetching>,
     walks: Vec<Walk>,
+    /// When the first of them completes; `u64::MAX` if there is none.
+    walk_ps: u64,
     rings: Rings,
     /// When each walker becomes free.
     walkers: Box<[u64]>,
@@ -67,6 +69,7 @@ impl Translation {
             caches: Caches::new(parameters),
             prefetching: parameters.prefetcher.as_ref().map(Prefetching::new),
             walks: Vec::new(),
+            walk_ps: u64::MAX,
             rings: Rings::new(parameters.iotlb_entries as usize, parameters.memory_read_ps),
             walkers: vec![0; parameters.walkers as usize].into(),
             log: None,
@@ -167,9 +170,14 @@ impl Translation {
         }
         let completes_ps = self.walk_for(now_ps, reads);
         let leaf = result?;
-        self.walks.push(Walk { completes_ps, domain, iova, leaf, inserts_leaf: true, is_prefetch: false, pointers });
+        self.begin(Walk { completes_ps, domain, iova, leaf, inserts_leaf: true, is_prefetch: false, pointers });
         self.predict(ram, counters, context, now_ps, iova);
         Ok(Translated { phys: leaf.phys(iova), ready_ps: completes_ps, outcome: LookupOutcome::Miss { reads } })
+    }
+
+    fn begin(&mut self, walk: Walk) {
+        self.walk_ps = self.walk_ps.min(walk.completes_ps);
+        self.walks.push(walk);
     }
 
     /// Occupies the walker that is free first for `reads` reads. Returns when it is done.
@@ -223,7 +231,7 @@ impl Translation {
         counters.walks_into_freed += u64::from(found.into_freed);
         let completes_ps = self.walk_for(now_ps, reads);
         match found.result {
-            Ok(leaf) => self.walks.push(Walk {
+            Ok(leaf) => self.begin(Walk {
                 completes_ps,
                 domain,
                 iova,
@@ -280,12 +288,6 @@ impl Translation {
     /// The log so far.
     pub(super) fn take_log(&mut self) -> IotlbLog {
         self.log.take().unwrap_or_default()
-    }
-
-    /// Whether a walk may be under way that no request has started.
-    #[inline]
-    pub(super) fn prefetches(&self) -> bool {
-        self.prefetching.is_some() || self.rings.next_ps() != u64::MAX
     }
 
     /// Plants a flaw in the prefetcher, if there is one.
@@ -359,23 +361,19 @@ impl Translation {
     /// When the next walk or fetch completes; `u64::MAX` if none is under way.
     #[inline]
     pub(super) fn next_ps(&self) -> u64 {
-        self.walk_ps().min(self.rings.next_ps())
-    }
-
-    #[inline]
-    fn walk_ps(&self) -> u64 {
-        self.walks.iter().map(|walk| walk.completes_ps).min().unwrap_or(u64::MAX)
+        self.walk_ps.min(self.rings.next_ps())
     }
 
     /// Completes the walk or fetch that is due first.
     pub(super) fn complete_walk(&mut self, ram: &Ram, counters: &mut Counters) {
-        if self.rings.next_ps() < self.walk_ps() {
+        if self.rings.next_ps() < self.walk_ps {
             let contexts = &self.contexts;
             return self.rings.complete(ram, counters, &mut self.walkers, |source| contexts.get(&source.0).copied());
         }
         let first = (0..self.walks.len()).min_by_key(|&at| self.walks[at].completes_ps);
         let Some(first) = first else { return };
         let walk = self.walks.remove(first);
+        self.walk_ps = self.walks.iter().map(|walk| walk.completes_ps).min().unwrap_or(u64::MAX);
         match &mut self.prefetching {
             Some(prefetching) if walk.is_prefetch && walk.inserts_leaf => {
                 prefetching.fill(counters, walk.domain, walk.iova, walk.leaf);
@@ -385,7 +383,7 @@ impl Translation {
             _ => {}
         }
         for (pointer, level) in walk.pointers.into_iter().zip(1..) {
-            if let Some(pointer) = pointer {
+            if pointer != NO_POINTER {
                 self.caches.insert_pointer(walk.domain, walk.iova, level, pointer);
             }
         }
@@ -424,7 +422,7 @@ impl Translation {
             walk.inserts_leaf &= !overlaps(walk.leaf.shift) || walk.is_prefetch && lands;
             for (pointer, level) in walk.pointers.iter_mut().zip(1..) {
                 if !leaf_only && overlaps(level_shift(level + 1)) {
-                    *pointer = None;
+                    *pointer = NO_POINTER;
                 }
             }
         }

@@ -85,11 +85,17 @@ impl Leaf {
     }
 }
 
+/// A pointer for each level below the top, or [`NO_POINTER`].
+pub(super) type Pointers = [EntryValue; LEVELS_MAX - 1];
+
+/// What stands for no pointer. A pointer that a walk has followed grants a right.
+pub(super) const NO_POINTER: EntryValue = EntryValue::from_bits(0);
+
 /// The result of a walk, and what the walk has read.
 pub(super) struct Found {
     pub(super) result: Result<Leaf, FaultReason>,
     /// Pointers followed, indexed by the level of the table pointed to, less one, with the rights down to that level.
-    pub(super) pointers: [Option<EntryValue>; LEVELS_MAX - 1],
+    pub(super) pointers: Pointers,
     /// The level of the last read.
     pub(super) level: u8,
     /// Whether the walk read a page that is not allocated: a table that was freed too early (S4).
@@ -111,7 +117,7 @@ pub(super) fn walk(
     iova: Iova,
     rights: Rights,
 ) -> Found {
-    let mut pointers = [None; LEVELS_MAX - 1];
+    let mut pointers = [NO_POINTER; LEVELS_MAX - 1];
     let mut into_freed = false;
     let result = loop {
         let slot = (iova.as_u64() >> level_shift(level)) & ((1 << LEVEL_BITS) - 1);
@@ -136,7 +142,7 @@ pub(super) fn walk(
             break leaf.admit(iova, rights).map(|_| leaf);
         }
         level -= 1;
-        pointers[level as usize - 1] = Some(pointer);
+        pointers[level as usize - 1] = pointer;
     };
     Found { result, pointers, level, into_freed }
 }

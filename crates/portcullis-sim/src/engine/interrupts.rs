@@ -84,8 +84,8 @@ impl Engine {
 
     /// Unmasks a vector of the running core.
     pub fn unmask(&self, vector: u8) {
-        if let Some(core) = self.current.get() {
-            self.cores[core].interrupts.borrow_mut().masked &= !(1 << vector);
+        if let Some((core, state)) = self.running() {
+            state.interrupts.borrow_mut().masked &= !(1 << vector);
             self.attend(core);
         }
     }
@@ -93,7 +93,7 @@ impl Engine {
     /// Gives a core a turn when its first interrupt is due.
     fn attend(&self, cpu: Core) {
         let state = &self.cores[cpu];
-        if self.current.get() == Some(cpu) {
+        if self.current.get() == cpu {
             return self.horizon_ps.set(0);
         }
         let Some(due_ps) = state.interrupt_ps().filter(|_| state.takes_interrupts()) else { return };
@@ -101,7 +101,10 @@ impl Engine {
             let wake_ps = due_ps.max(since_ps);
             if wake_ps < state.now_ps.get() {
                 state.now_ps.set(wake_ps);
-                self.make_ready(wake_ps, cpu);
+                // Without a turn, the core waits only for the actor that raises the interrupt.
+                if state.turn_ps.get().is_some() {
+                    self.make_ready(wake_ps, cpu);
+                }
             }
         } else if state.waits_for.get().is_some() {
             let wake_ps = due_ps.max(state.now_ps.get());

@@ -56,8 +56,7 @@ impl<T: Send> Lock<T> for LabLock<T> {
 
 impl Engine {
     fn acquire(&self, id: usize) {
-        let Some(core) = self.current() else { return };
-        let state = &self.cores[core];
+        let Some((core, state)) = self.running() else { return };
         state.masked.set(state.masked.get() + 1);
         self.charge(self.costs.lock);
         self.sync();
@@ -85,8 +84,7 @@ impl Engine {
     }
 
     fn release(&self, id: usize) {
-        let Some(core) = self.current() else { return };
-        let state = &self.cores[core];
+        let Some(state) = self.state() else { return };
         // Cores that request the lock before this moment must be in the queue.
         self.sync();
         let mut locks = self.locks.borrow_mut();

@@ -39,6 +39,9 @@ use waiting::Waiters;
 /// Number of a virtual core. Actors are numbered after the CPUs.
 pub type Core = usize;
 
+/// The number of no core.
+const NOBODY: Core = Core::MAX;
+
 /// Converts between core cycles and picoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Frequency {
@@ -98,7 +101,7 @@ struct CoreState {
     turn_ps: Cell<Option<u64>>,
     /// When its present rest began, if an interrupt may shorten it.
     resting_since_ps: Cell<Option<u64>>,
-    /// The event that it waits for.
+    /// The event that it waits for. An actor waits for its event whenever it does not act.
     waits_for: Cell<Option<Event>>,
     /// How many locks it holds. Interrupts are masked while it holds any.
     masked: Cell<u32>,
@@ -125,9 +128,10 @@ pub struct Engine {
     cores: Vec<CoreState>,
     cpus: usize,
     ready: RefCell<Turns>,
-    /// Cores that wait for an event, see [`Engine::wait_until`].
+    /// What waits for an event, see [`Engine::wait_until`].
     waiters: RefCell<Waiters>,
-    current: Cell<Option<Core>>,
+    /// The running core or actor, or [`NOBODY`].
+    current: Cell<Core>,
     /// Before this moment the running core need not wait for another core, and has no interrupt to take. It is the
     /// earlier of the first turn among the ready cores and the core's own timer. Zero if it must be computed.
     horizon_ps: Cell<u64>,
@@ -156,7 +160,7 @@ struct Stop<'e>(&'e Engine);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        self.0.current.set(None);
+        self.0.current.set(NOBODY);
         self.0.ready.borrow_mut().clear();
         self.0.waiters.borrow_mut().clear();
         for core in &self.0.cores {
@@ -211,7 +215,7 @@ impl Engine {
             cpus,
             ready: RefCell::default(),
             waiters: RefCell::default(),
-            current: Cell::new(None),
+            current: Cell::new(NOBODY),
             horizon_ps: Cell::new(0),
             outside_ps: Cell::new(0),
             locks: RefCell::default(),
@@ -250,15 +254,12 @@ impl Engine {
 
     /// The running core or actor, if there is one.
     pub fn current(&self) -> Option<Core> {
-        self.current.get()
+        self.running().map(|(core, _)| core)
     }
 
     /// The clock of the running core in picoseconds, or the outside clock if no core runs.
     pub fn now_ps(&self) -> u64 {
-        match self.current.get() {
-            Some(core) => self.cores[core].now_ps.get(),
-            None => self.outside_ps.get(),
-        }
+        self.state().map_or(self.outside_ps.get(), |state| state.now_ps.get())
     }
 
     /// What has been charged to all cores together.
@@ -332,6 +333,7 @@ impl Engine {
             self.set_turn(start_ps, core);
         }
         for (core, actor) in (self.cpus..).zip(actors) {
+            self.waiters.borrow_mut().add(core, actor.event);
             *self.cores[core].actor.borrow_mut() = Some(actor);
             self.cores[core].now_ps.set(start_ps);
             self.set_turn(start_ps, core);
@@ -344,11 +346,11 @@ impl Engine {
             self.begin_turn(core);
             let state = &self.cores[core];
             if state.is_actor {
-                self.act(state);
+                self.act(core, state, None);
                 continue;
             }
             let ended = fibers[core].resume();
-            self.current.set(None);
+            self.current.set(NOBODY);
             if ended {
                 running -= 1;
                 end_ps = end_ps.max(state.now_ps.get());
@@ -361,14 +363,27 @@ impl Engine {
     }
 
     fn state(&self) -> Option<&CoreState> {
-        self.current.get().map(|core| &self.cores[core])
+        self.running().map(|(_, state)| state)
+    }
+
+    /// The running core or actor.
+    #[inline(always)]
+    fn running(&self) -> Option<(Core, &CoreState)> {
+        let core = self.current.get();
+        Some((core, self.cores.get(core)?))
     }
 
     /// First lets every core with an earlier clock run.
     #[inline]
     pub fn sync(&self) {
-        let Some(core) = self.current.get() else { return };
-        if self.cores[core].now_ps.get() >= self.horizon_ps.get() {
+        if let Some((core, state)) = self.running() {
+            self.sync_on(core, state);
+        }
+    }
+
+    #[inline(always)]
+    fn sync_on(&self, core: Core, state: &CoreState) {
+        if state.now_ps.get() >= self.horizon_ps.get() {
             self.sync_with_others(core);
         }
     }
@@ -384,12 +399,20 @@ impl Engine {
         self.find_horizon(state);
     }
 
-    /// Lets others go until no other turn is earlier.
+    /// Lets others go until no other turn is earlier. Actors act at once, and another core gets the thread.
     fn let_earlier_go(&self, core: Core, state: &CoreState) {
-        let now_ps = state.now_ps.get();
-        if self.first_turn().is_some_and(|first| first < (now_ps, core)) {
-            self.set_turn(now_ps, core);
-            self.suspend(core, state);
+        loop {
+            // An interrupt that an actor raises may end a rest early, and so set this clock back.
+            let now_ps = state.now_ps.get();
+            let Some((_, first)) = self.first_turn().filter(|first| *first < (now_ps, core)) else { return };
+            let other = &self.cores[first];
+            if !other.is_actor {
+                self.set_turn(now_ps, core);
+                return self.suspend(core, state);
+            }
+            self.begin_turn(first);
+            self.act(first, other, Some((core, state)));
+            self.resume(core);
         }
     }
 
@@ -415,7 +438,12 @@ impl Engine {
         self.ready.borrow_mut().remove_first();
         let at_ps = state.turn_ps.take().unwrap_or(0);
         state.now_ps.set(state.now_ps.get().max(at_ps));
-        self.current.set(Some(core));
+        self.resume(core);
+    }
+
+    /// Makes `core` the running one.
+    fn resume(&self, core: Core) {
+        self.current.set(core);
         self.horizon_ps.set(0);
     }
 
@@ -437,26 +465,31 @@ impl Engine {
             if first == core {
                 return;
             }
-            self.act(other);
+            self.act(first, other, None);
         }
         let suspender = state.suspender.borrow_mut().take().expect("a running core has a suspender");
         suspender.suspend();
         *state.suspender.borrow_mut() = Some(suspender);
     }
 
-    /// Lets an actor act, whose turn has begun, and then wait for its next one.
-    fn act(&self, state: &CoreState) {
+    /// Lets an actor act, whose turn has begun, and then wait for its next one. If that comes before those of all
+    /// others, it acts again. A core that rests meanwhile and has no turn in the list is one of these others.
+    fn act(&self, core: Core, state: &CoreState, resting: Option<(Core, &CoreState)>) {
         let Some(actor) = &mut *state.actor.borrow_mut() else { return };
-        let core = self.current.get().expect("the actor whose turn it is");
-        if state.waits_for.take().is_some() {
-            self.waiters.borrow_mut().remove(core);
+        loop {
+            state.waits_for.set(None);
+            let next_ps = (actor.act)();
+            state.waits_for.set(Some(actor.event));
+            let Some(next_ps) = next_ps else { break };
+            let next = (next_ps.max(state.now_ps.get()), core);
+            let rest = resting.map(|(resting, state)| (state.now_ps.get(), resting));
+            if self.first_turn().into_iter().chain(rest).any(|other| other < next) {
+                self.set_turn(next.0, core);
+                break;
+            }
+            state.now_ps.set(next.0);
         }
-        let next_ps = (actor.act)();
-        self.await_event(core, state, actor.event);
-        if let Some(next_ps) = next_ps {
-            self.set_turn(next_ps.max(state.now_ps.get()), core);
-        }
-        self.current.set(None);
+        self.current.set(NOBODY);
     }
 
     /// Runs `work` and charges its cost as protection.
@@ -472,7 +505,14 @@ impl Engine {
     /// Adds `cycles` of work to the running core.
     #[inline]
     fn charge(&self, cycles: u64) {
-        if let Some(state) = self.state().filter(|state| !state.is_actor) {
+        if let Some(state) = self.state() {
+            self.charge_to(state, cycles);
+        }
+    }
+
+    #[inline(always)]
+    fn charge_to(&self, state: &CoreState, cycles: u64) {
+        if !state.is_actor {
             state.now_ps.set(state.now_ps.get() + self.frequency.picoseconds(cycles));
             if state.charging.get() {
                 state.account.borrow_mut().work(cycles);
@@ -484,7 +524,7 @@ impl Engine {
     // Inlined, so that the kind of step, a constant at the call, costs no branch.
     #[inline(always)]
     pub(crate) fn step(&self, step: Step) {
-        let Some(state) = self.state() else { return };
+        let Some((core, state)) = self.running() else { return };
         match step {
             Step::Enter(phase) => {
                 state.account.borrow_mut().enter(phase);
@@ -501,11 +541,11 @@ impl Engine {
             _ => {}
         }
         let cycles = self.costs.of(step);
-        self.charge(cycles);
+        self.charge_to(state, cycles);
         if self.counts_steps.get() && state.charging.get() {
             state.count(step);
         }
-        if step == Step::RegisterRead && state.charging.get() {
+        if matches!(step, Step::RegisterRead) && state.charging.get() {
             // A read stalls the core until the hardware answers.
             state.account.borrow_mut().of_which_hardware_wait(cycles);
         }
@@ -526,7 +566,7 @@ impl Engine {
                 | Step::FlushQueuePush
         );
         if !private {
-            self.sync();
+            self.sync_on(core, state);
         }
     }
 
@@ -534,14 +574,15 @@ impl Engine {
     /// fill.
     pub(crate) fn barrier(&self, entries: usize) {
         const ENTRIES_PER_LINE: usize = 8;
+        let Some((core, state)) = self.running() else { return };
         let cycles = if self.coherent {
             self.costs.store_fence
         } else {
             let further_lines = entries.div_ceil(ENTRIES_PER_LINE).saturating_sub(1) as u64;
             self.costs.line_flush + self.costs.line_flush_next * further_lines
         };
-        self.charge(cycles);
-        self.sync();
+        self.charge_to(state, cycles);
+        self.sync_on(core, state);
     }
 
     /// One turn of a spin on the hardware: sleeps until the hardware has an event or an interrupt comes, and charges
@@ -554,12 +595,11 @@ impl Engine {
             false => hardware.next_event_ps(),
         };
         let next_ps = self.hardware.get().and_then(next);
-        let Some(core) = self.current.get() else {
+        let Some((core, state)) = self.running() else {
             let step_ps = self.frequency.picoseconds(self.costs.poll);
             self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
             return;
         };
-        let state = &self.cores[core];
         let start_ps = state.now_ps.get();
         let until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
         self.rest_until(core, state, until_ps);

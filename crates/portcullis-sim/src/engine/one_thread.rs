@@ -9,11 +9,12 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+thread_local! {
+    static NUMBER: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
+}
+
 /// The number of the running thread. Numbers are never reused.
 fn thread_number() -> NonZeroU64 {
-    thread_local! {
-        static NUMBER: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
-    }
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // `try_with` is inlined, and `get` is not.
     NUMBER.try_with(Cell::get).ok().flatten().unwrap_or_else(|| {
@@ -43,7 +44,9 @@ impl<T> OneThread<T> {
 
     #[inline]
     fn check(&self) {
-        assert!(self.owner == thread_number(), "the laboratory is used on one thread");
+        // A thread without a number has made no value. `try_with` is inlined, and `get` is not.
+        let number = NUMBER.try_with(Cell::get).ok().flatten();
+        assert!(number == Some(self.owner), "the laboratory is used on one thread");
     }
 }
 

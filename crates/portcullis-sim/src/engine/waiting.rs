@@ -2,19 +2,16 @@
 
 use super::{Core, CoreState, Engine, Event};
 
-/// The waiting cores. There is usually none, or few.
+/// What waits for which event: the actors, always, and the waiting CPUs. There are usually none of these, or few.
 #[derive(Default)]
 pub(super) struct Waiters(Vec<(Event, Core)>);
 
 impl Waiters {
-    /// Removes and returns a core that waits for `event`. The order does not matter, because turns are ordered by time
-    /// and core.
-    fn take(&mut self, event: Event) -> Option<Core> {
-        let at = self.0.iter().position(|(awaited, _)| *awaited == event)?;
-        Some(self.0.swap_remove(at).1)
+    pub(super) fn add(&mut self, core: Core, event: Event) {
+        self.0.push((event, core));
     }
 
-    pub(super) fn remove(&mut self, core: Core) {
+    fn remove(&mut self, core: Core) {
         self.0.retain(|(_, waiting)| *waiting != core);
     }
 
@@ -43,8 +40,7 @@ impl Engine {
     /// Does `cycles` of work that is not protection, such as that of an application. The cycles are counted and not
     /// charged. An interrupt in the meantime lengthens the work.
     pub fn busy(&self, cycles: u64) {
-        let Some(core) = self.current.get() else { return };
-        let state = &self.cores[core];
+        let Some((core, state)) = self.running() else { return };
         state.busy_cycles.set(state.busy_cycles.get() + cycles);
         let mut left_ps = self.frequency.picoseconds(cycles);
         while left_ps > 0 {
@@ -58,11 +54,10 @@ impl Engine {
     /// Lets the running core sleep, uncharged, until `at_ps`. It takes interrupts in the meantime, unless it holds a
     /// lock.
     pub fn sleep_until(&self, at_ps: u64) {
-        let Some(core) = self.current.get() else {
+        let Some((core, state)) = self.running() else {
             self.outside_ps.set(self.outside_ps.get().max(at_ps));
             return;
         };
-        let state = &self.cores[core];
         while state.now_ps.get() < at_ps {
             self.rest_until(core, state, at_ps);
             self.sync();
@@ -72,7 +67,7 @@ impl Engine {
     /// Suspends the running core, uncharged, until `condition` holds. Another core makes it true and then
     /// [notifies](Engine::notify) `event`. The core takes interrupts in the meantime, unless it holds a lock.
     pub fn wait_until(&self, event: Event, condition: impl Fn() -> bool) {
-        let Some(core) = self.current.get() else { return };
+        let Some((core, _)) = self.running() else { return };
         while !condition() {
             self.wait(core, event);
         }
@@ -81,7 +76,8 @@ impl Engine {
     /// Suspends the running core until `event` is notified, or an interrupt was taken.
     fn wait(&self, core: Core, event: Event) {
         let state = &self.cores[core];
-        self.await_event(core, state, event);
+        self.waiters.borrow_mut().add(core, event);
+        state.waits_for.set(Some(event));
         if let Some(at_ps) = state.interrupt_ps().filter(|_| state.takes_interrupts()) {
             // The core gets a turn at that time. If it is woken before, `wake` replaces this turn.
             self.set_turn(at_ps.max(state.now_ps.get()), core);
@@ -93,30 +89,44 @@ impl Engine {
         }
     }
 
-    /// Notes that a core or an actor waits from now on.
-    pub(super) fn await_event(&self, core: Core, state: &CoreState, event: Event) {
-        self.waiters.borrow_mut().0.push((event, core));
-        state.waits_for.set(Some(event));
-    }
-
-    /// Wakes the cores that wait for `event`, so that they check their conditions. Their clocks advance at least to
-    /// that of the running core.
+    /// Wakes the cores and actors that wait for `event`, so that they check their conditions. Their clocks advance at
+    /// least to that of the running core.
     #[inline]
     pub fn notify(&self, event: Event) {
-        let next = || self.waiters.borrow_mut().take(event);
-        while let Some(core) = next() {
-            self.wake(core, self.now_ps());
+        if self.waiters.borrow().0.iter().any(|(awaited, _)| *awaited == event) {
+            self.wake_those(self.now_ps(), |awaited| awaited == event);
         }
     }
 
-    /// Wakes every waiting core.
+    /// The order does not matter, because turns are ordered by time and core.
+    // Apart, so that a call of `notify` for which nothing waits costs little.
+    #[cold]
+    #[inline(never)]
+    fn wake_those(&self, now_ps: u64, wakes: impl Fn(Event) -> bool) {
+        let (mut at, waiter) = (0, |at: usize| self.waiters.borrow().0.get(at).copied());
+        while let Some((awaited, core)) = waiter(at) {
+            if !wakes(awaited) {
+                at += 1;
+            } else if core < self.cpus {
+                self.waiters.borrow_mut().0.swap_remove(at);
+                self.wake(core, now_ps);
+            } else {
+                at += 1;
+                // Unless it has been woken already, or acts.
+                if self.cores[core].waits_for.get().is_some() {
+                    self.wake(core, now_ps);
+                }
+            }
+        }
+    }
+
+    /// Wakes everything that waits.
     pub fn notify_all(&self) {
         self.wake_all(self.now_ps());
     }
 
     pub(super) fn wake_all(&self, now_ps: u64) {
-        let all = std::mem::take(&mut self.waiters.borrow_mut().0);
-        all.into_iter().for_each(|(_, core)| self.wake(core, now_ps));
+        self.wake_those(now_ps, |_| true);
     }
 
     fn wake(&self, core: Core, now_ps: u64) {

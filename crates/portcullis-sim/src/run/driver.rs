@@ -25,7 +25,7 @@ pub(super) struct Driver<'w> {
     /// A batch for each device. Only one of them has members.
     batches: Vec<AnyBatch<'w>>,
     /// The mappings of the uncommitted batch, all of one device.
-    members: Vec<(Slot, Live)>,
+    members: Vec<(Slot, Box<Live>)>,
     /// When each of them was unmapped.
     since_ps: Vec<u64>,
 }
@@ -33,7 +33,8 @@ pub(super) struct Driver<'w> {
 impl<'w> Driver<'w> {
     pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
         let batches = world.domains.iter().map(DynDomain::raw_batch).collect();
-        Self { world, core, batch_max, stream: Stream::default(), batches, members: Vec::new(), since_ps: Vec::new() }
+        let (members, since_ps) = (Vec::with_capacity(batch_max), Vec::with_capacity(batch_max));
+        Self { world, core, batch_max, stream: Stream::default(), batches, members, since_ps }
     }
 
     /// From now on, maps are for queue `ring`.
@@ -175,7 +176,7 @@ impl<'w> Driver<'w> {
                 }
                 let seen = self.seen(device, segments, &ranges);
                 let (segments, addressing, settled) = (segments.clone(), world.info.addressing, Cell::new(false));
-                let live = Live { segments, seen, access, device, ranges, addressing, settled };
+                let live = Box::new(Live { segments, seen, access, device, ranges, addressing, settled });
                 world.tell(&RunEvent::Mapped { slot, live: &live });
                 let mut all = world.live.borrow_mut();
                 if all.len() <= slot as usize {
@@ -252,7 +253,7 @@ impl<'w> Driver<'w> {
     }
 
     /// Unmaps like a driver without batches. The buffer is handed back at once.
-    fn unmap_at_once(&mut self, slot: Slot, live: Live) {
+    fn unmap_at_once(&mut self, slot: Slot, live: Box<Live>) {
         let world = self.world;
         let (device, ranges) = (live.device, live.ranges.clone());
         let under_way = &world.unmaps[self.core];
@@ -278,7 +279,7 @@ impl<'w> Driver<'w> {
         self.work_off_backlog(device);
     }
 
-    fn unmap_in_batch(&mut self, slot: Slot, live: Live) {
+    fn unmap_in_batch(&mut self, slot: Slot, live: Box<Live>) {
         let world = self.world;
         if self.members.first().is_some_and(|(_, first)| first.device != live.device) {
             self.commit();
@@ -351,7 +352,7 @@ impl<'w> Driver<'w> {
             world.mapped.borrow_mut().remove(live.device, &live.ranges);
         }
         world.provoke(&RunEvent::HandedBack { slot, live });
-        let stale: u64 = live.pages().map(|page| u64::from(self.is_stale(live, page.iova, page.phys))).sum();
+        let stale: u64 = live.pages().iter().map(|page| u64::from(self.is_stale(live, page.iova, page.phys))).sum();
         if !world.warm.get() {
             world.tally.borrow_mut().stale_accesses += stale;
         }

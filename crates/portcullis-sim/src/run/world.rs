@@ -122,8 +122,8 @@ pub(super) struct World {
     pub(super) info: &'static Info,
     pub(super) domains: Vec<DynDomain>,
     pub(super) devices: RefCell<Vec<Device>>,
-    /// By slot.
-    pub(super) live: RefCell<Vec<Option<Live>>>,
+    /// By slot. There are many more slots than mappings.
+    pub(super) live: RefCell<Vec<Option<Box<Live>>>>,
     /// The pages of the live mappings, if their addresses are not physical.
     pub(super) mapped: RefCell<MappedPages>,
     pub(super) tally: RefCell<Tally>,
@@ -139,7 +139,7 @@ pub(super) struct World {
     /// Per core, the map in progress.
     pub(super) maps: Vec<MapUnderWay>,
     /// Per core, the single unmap in progress.
-    pub(super) unmaps: Vec<RefCell<Option<(Slot, Live)>>>,
+    pub(super) unmaps: Vec<RefCell<Option<(Slot, Box<Live>)>>>,
     /// Per domain, the due time for which a timer is set.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
@@ -158,7 +158,7 @@ pub(super) struct World {
 impl World {
     /// Calls `look` with the mapping of a slot, if it is live.
     pub(super) fn look<R>(&self, slot: Slot, look: impl FnOnce(&Live) -> R) -> Option<R> {
-        self.live.borrow().get(slot as usize).and_then(Option::as_ref).map(look)
+        self.live.borrow().get(slot as usize).and_then(Option::as_deref).map(look)
     }
 
     /// The machine of `job`. Each device has its own domain, and so has `bystander`, in whose domain nothing is ever

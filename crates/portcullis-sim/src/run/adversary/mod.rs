@@ -471,13 +471,13 @@ impl Adversary {
 
     /// At most `most` pages of a mapping: all pages, or the first, the last and random others.
     fn sample(&mut self, live: &Live, most: usize) -> SmallVec<[LivePage; SAMPLE]> {
-        let count = live.pages().count();
+        let all = live.pages();
+        let count = all.len();
         if count <= most {
-            return live.pages().collect();
+            return all.into_iter().collect();
         }
         let mut chosen: SmallVec<[usize; SAMPLE]> = [0, count - 1].into_iter().collect();
         chosen.extend((2..most).map(|_| self.random.random_range(1..count - 1)));
-        let all: Vec<LivePage> = live.pages().collect();
         chosen.into_iter().map(|index| all[index]).collect()
     }
 

@@ -108,7 +108,8 @@ impl Exposure {
     /// next map. Pages that other mappings share stay in the tables.
     fn is_within_reach(&self, world: &World, live: &Live) -> bool {
         let (now_ps, source) = (world.engine.now_ps(), world.devices.borrow()[live.device].source());
-        let is_in_tables = live.pages().all(|page| world.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
+        let is_in_tables =
+            live.pages().iter().all(|page| world.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
         !is_in_tables || self.end == End::UsedAgain
     }
 

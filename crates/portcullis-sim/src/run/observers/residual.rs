@@ -102,7 +102,7 @@ fn beyond(world: &World, live: &Live) -> u64 {
         let (end, rest) = (page.iova.as_u64() + u64::from(page.extent.1), PAGE_SIZE - u64::from(page.extent.1));
         if rest > 0 && (leads(end) || leads(end + rest - 1)) { rest } else { 0 }
     };
-    live.pages().map(of_page).sum()
+    live.pages().into_iter().map(of_page).sum()
 }
 
 impl Page {

@@ -48,6 +48,13 @@ struct Flow {
     left: u32,
 }
 
+impl Flow {
+    /// When the client has something to do that no frame brings.
+    fn due_ps(&self) -> Option<u64> {
+        [self.poll_ps, self.at_latest_ps, self.timeout_ps].into_iter().flatten().min()
+    }
+}
+
 /// All clients.
 pub(super) struct Clients {
     flows: Vec<Flow>,
@@ -93,12 +100,11 @@ impl Clients {
 
     /// When the clients have something to do next.
     fn next_ps(&self) -> u64 {
-        let times = |flow: &Flow| [flow.poll_ps, flow.at_latest_ps, flow.timeout_ps].into_iter().flatten().min();
         let arrival = self.inbox.front().map(|(at_ps, _)| *at_ps);
         let departure = self.outbox.first_key_value().map(|((at_ps, _), _)| *at_ps);
         self.flows
             .iter()
-            .filter_map(times)
+            .filter_map(Flow::due_ps)
             .chain(arrival)
             .chain(departure)
             .min()
@@ -185,6 +191,9 @@ impl Host {
     fn poll(&self, now_ps: u64, flow: usize) {
         let mut clients = self.clients.borrow_mut();
         let one = &mut clients.flows[flow];
+        if one.due_ps().is_none_or(|due_ps| due_ps > now_ps) {
+            return;
+        }
         let polls = one.poll_ps.take_if(|at_ps| *at_ps <= now_ps).is_some();
         let is_late = one.at_latest_ps.is_some_and(|at_ps| at_ps <= now_ps);
         let fresh = one.receiver.fresh();
