@@ -7,7 +7,7 @@ use crate::shards::{self, Merged};
 use crate::show::show;
 use crate::table::{Column, Layout, number, wrap, wrap_behind};
 use crate::{Failure, bundled};
-use portcullis_sim::figures::{Class, Figure, Grid, GridRow, Made, Outcome, Plan, Point, Score, scores};
+use portcullis_sim::figures::{Class, Figure, Grid, GridRow, Made, Outcome, Plan, Point, Score, scores, unrecorded};
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -76,6 +76,7 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
     let page = arguments.html.as_deref().map(|path| Target::new(path, &arguments.merge)).transpose()?;
     let merged = if arguments.merge.is_empty() {
         let plan = plan(&arguments.ids, arguments.full)?;
+        can_check(&plan, arguments)?;
         if let Some(share) = arguments.shard {
             let outcomes = make(&plan, &share.of(plan.pieces().len()))?;
             return shards::print(out, &arguments.ids, &plan, share, outcomes);
@@ -83,7 +84,9 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
         let outcomes = make(&plan, &(0..plan.pieces().len()).collect::<Vec<_>>())?;
         Merged { figures: arguments.ids.clone(), plan, outcomes }
     } else {
-        shards::merge(&arguments.merge, plan)?
+        let merged = shards::merge(&arguments.merge, plan)?;
+        can_check(&merged.plan, arguments)?;
+        merged
     };
     let Merged { figures, plan, outcomes } = merged;
     let made = plan.draw(&outcomes);
@@ -110,6 +113,17 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
         print_scores(out, &scores)
     };
     show(out, &document, page.as_ref(), arguments.json, table, &failed)
+}
+
+/// Refuses a check for which no scores are recorded, before the runs are made.
+fn can_check(plan: &Plan, arguments: &FiguresArguments) -> Result<(), Failure> {
+    let length = if plan.is_full() { "--full" } else { "runs without --full" };
+    match unrecorded(plan).filter(|_| arguments.check) {
+        Some(figure) => Err(Failure::Input(format!(
+            "--check: no score of {figure} is recorded for {length}, so it cannot be checked"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The arguments in one order, so that the whole and its shards joined have the same.

@@ -11,7 +11,8 @@ pub struct CostBook {
     pub map: u64,
     /// An unmap, apart from the steps below.
     pub unmap: u64,
-    /// Visiting one more node in the search of a tree, or one more segment in that of a list.
+    /// Visiting one more node in the search of a tree, or on the way up from a change of the tree, or one more segment
+    /// in the search of a list.
     pub tree_search: u64,
     /// Descending a tree to a node.
     pub tree_find: u64,
@@ -141,7 +142,7 @@ impl CostBook {
         match step {
             Step::Map => self.map,
             Step::Unmap => self.unmap,
-            Step::TreeSearch { nodes } => self.tree_search * nodes,
+            Step::TreeSearch { nodes } | Step::TreeSettle { nodes } => self.tree_search * nodes,
             Step::TreeFind => self.tree_find,
             Step::TreeInsert => self.tree_insert,
             Step::TreeErase => self.tree_erase,

@@ -55,6 +55,12 @@ impl<T: Send> Lock<T> for LabLock<T> {
 }
 
 impl Engine {
+    /// Whether what runs now can take every lock of a class. An actor cannot wait for one that a core holds.
+    pub fn can_take(&self, class: LockClass) -> bool {
+        let is_actor = self.current().is_some_and(|core| self.cores[core].is_actor);
+        !is_actor || self.locks.borrow().iter().all(|lock| lock.class != class || lock.holder.is_none())
+    }
+
     fn acquire(&self, id: usize) {
         let Some((core, state)) = self.running() else { return };
         state.masked.set(state.masked.get() + 1);

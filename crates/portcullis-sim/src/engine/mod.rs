@@ -557,6 +557,7 @@ impl Engine {
                 | Step::ChunkMap
                 | Step::ChunkUnmap
                 | Step::TreeSearch { .. }
+                | Step::TreeSettle { .. }
                 | Step::TreeFind
                 | Step::TreeInsert
                 | Step::TreeErase

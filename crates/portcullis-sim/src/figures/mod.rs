@@ -24,7 +24,7 @@ mod thesis_prefetch;
 pub use class::Class;
 pub use plan::{Outcome, Piece, Plan};
 pub use point::{Point, Tolerance};
-pub use score::{Score, scores};
+pub use score::{Score, scores, unrecorded};
 pub use served::{Length, ListNumbers, MapCycles, Numbers, ServedRun, UnmapCycles};
 
 use crate::machine::Machine;

@@ -73,6 +73,11 @@ impl Plan {
         &self.figures
     }
 
+    /// How long the runs are.
+    pub(super) fn length(&self) -> Length {
+        self.length
+    }
+
     /// Whether the runs are long.
     pub fn is_full(&self) -> bool {
         self.length == Length::Full

@@ -2,13 +2,49 @@
 //!
 //! A score may rise, and then the new one is recorded. It may not fall.
 
+use super::served::Length;
 use super::{Figure, Made, Plan};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The recorded scores, by figure.
+/// The recorded scores of runs of each length.
 const RECORDED: &str = include_str!("scores.json");
+
+/// The recorded scores, by figure: numbers within their class, and numbers that have one.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recorded {
+    short: BTreeMap<String, [usize; 2]>,
+    full: BTreeMap<String, [usize; 2]>,
+}
+
+impl Recorded {
+    fn read() -> Self {
+        serde_json::from_str(RECORDED).expect("recorded scores")
+    }
+
+    fn of(&self, length: Length) -> &BTreeMap<String, [usize; 2]> {
+        match length {
+            Length::Short => &self.short,
+            Length::Full => &self.full,
+        }
+    }
+}
+
+/// The first figure of the plan whose score was never recorded for runs of this length, although it was recorded for
+/// runs of the other length. There is nothing to check it with.
+///
+/// # Panics
+/// If the recorded scores cannot be read.
+pub fn unrecorded(plan: &Plan) -> Option<&'static str> {
+    let recorded = Recorded::read();
+    let is_missing = |id: &str| {
+        let is_in = |length| recorded.of(length).contains_key(id);
+        (is_in(Length::Short) || is_in(Length::Full)) && !is_in(plan.length())
+    };
+    plan.figures().iter().map(|figure| figure.id).find(|id| is_missing(id))
+}
 
 /// The score of a figure, or of a group of figures.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -19,7 +55,9 @@ pub struct Score {
     pub within: usize,
     /// Numbers that have a class by which they are scored.
     pub scored: usize,
-    /// The same two numbers as they were recorded. `None` for a new figure, and for long runs.
+    /// Whether the runs were long.
+    pub full: bool,
+    /// The same two numbers as they were recorded. `None` for a new figure.
     pub recorded: Option<[usize; 2]>,
 }
 
@@ -28,8 +66,8 @@ pub struct Score {
 /// # Panics
 /// If the recorded scores cannot be read.
 pub fn scores(plan: &Plan, made: &[Made]) -> Vec<Score> {
-    let recorded: BTreeMap<String, [usize; 2]> = serde_json::from_str(RECORDED).expect("recorded scores");
-    let recorded = |id: &str| recorded.get(id).copied().filter(|_| !plan.is_full());
+    let recorded = Recorded::read();
+    let recorded = |id: &str| recorded.of(plan.length()).get(id).copied();
     let within = |made: &Made| -> Vec<bool> {
         made.points.iter().filter(|point| point.class.is_some()).filter_map(|point| point.within).collect()
     };
@@ -37,6 +75,7 @@ pub fn scores(plan: &Plan, made: &[Made]) -> Vec<Score> {
         figure,
         within: within.iter().filter(|within| **within).count(),
         scored: within.len(),
+        full: plan.is_full(),
         recorded: recorded(figure),
     };
     let all: Vec<(&Figure, Vec<bool>)> = plan.figures().iter().copied().zip(made.iter().map(within)).collect();
@@ -60,10 +99,12 @@ impl Score {
 
     /// Says what to do if the score is higher than the recorded one, or if none is recorded.
     pub fn advice(&self) -> Option<String> {
-        let Self { figure, within, scored, recorded } = self;
+        let Self { figure, within, scored, full, recorded } = self;
         let is_higher = recorded.is_none_or(|recorded| self.compared_with(recorded).is_gt());
         let line = format!("\"{figure}\": [{within}, {scored}]");
-        is_higher.then(|| format!("To record it, put {line} into crates/portcullis-sim/src/figures/scores.json."))
+        let part = if *full { "full" } else { "short" };
+        let file = "crates/portcullis-sim/src/figures/scores.json";
+        is_higher.then(|| format!("To record it, put {line} into `{part}` of {file}."))
     }
 
     fn compared_with(&self, [within, scored]: [usize; 2]) -> std::cmp::Ordering {
@@ -79,10 +120,13 @@ impl fmt::Display for Score {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Make;
+    use super::super::lab::Lab;
+    use super::super::served::Numbers;
     use super::*;
 
     fn score(within: usize, scored: usize, recorded: Option<[usize; 2]>) -> Score {
-        Score { figure: "a-figure", within, scored, recorded }
+        Score { figure: "a-figure", within, scored, full: false, recorded }
     }
 
     #[test]
@@ -102,12 +146,46 @@ mod tests {
         }
     }
 
+    /// The number of scored numbers of a figure. Without results, each of them is out of its class.
+    fn scored(figure: &Figure, length: Length) -> usize {
+        let Make::FromRuns(draw) = figure.make else { return 0 };
+        let made = draw(&Lab::new(length, &|_| Numbers::UNKNOWN));
+        made.points.iter().filter(|point| point.class.is_some() && point.within.is_some()).count()
+    }
+
     #[test]
-    fn what_is_recorded_are_scores_of_figures_and_groups() {
-        let recorded: BTreeMap<String, [usize; 2]> = serde_json::from_str(RECORDED).expect("recorded scores");
-        for (id, [within, scored]) in recorded {
-            assert!(Figure::by_id(&id).is_some_and(|figures| figures.iter().all(|one| one.group.is_some())), "{id}");
-            assert!(within <= scored && scored > 0, "{id}");
+    fn scores_of_short_runs_can_be_checked_and_a_figure_without_scores_too() {
+        let plan = |is_full| Plan::new(Figure::all().collect(), is_full);
+        assert_eq!(unrecorded(&plan(false)), None);
+        // The scores of long runs can be checked if they are recorded.
+        let has_none = Recorded::read().full.is_empty();
+        assert_eq!(unrecorded(&plan(true)).is_some(), has_none);
+    }
+
+    #[test]
+    fn what_is_recorded_is_every_scored_figure_and_every_group_and_nothing_else() {
+        for length in [Length::Short, Length::Full] {
+            let mut expected = BTreeMap::new();
+            for figure in Figure::all().filter(|figure| scored(figure, length) > 0) {
+                let group = figure.group.expect("a scored figure belongs to a group");
+                expected.insert(figure.id, scored(figure, length));
+                *expected.entry(group).or_default() += scored(figure, length);
+            }
+            let recorded = Recorded::read();
+            let recorded = recorded.of(length);
+            // Either all figures were made with long runs, or none was.
+            if length == Length::Full && recorded.is_empty() {
+                continue;
+            }
+            let of_recorded: BTreeMap<&str, usize> =
+                recorded.iter().map(|(id, [_, scored])| (id.as_str(), *scored)).collect();
+            assert_eq!(of_recorded, expected, "{length:?}");
+            assert!(recorded.values().all(|[within, scored]| within <= scored), "{recorded:?}");
+            for group in Figure::GROUPS {
+                let within: usize =
+                    Figure::group(group).filter_map(|figure| recorded.get(figure.id)).map(|[within, _]| within).sum();
+                assert_eq!(within, recorded[*group][0], "{group}");
+            }
         }
     }
 }

@@ -167,3 +167,26 @@ fn a_run_that_cannot_go_on_says_so() {
     );
     assert_eq!(ended, Err(Stuck { cores: 1 }));
 }
+
+#[test]
+fn an_actor_can_take_a_lock_unless_a_core_holds_it() {
+    let (engine, platform) = bench(1, 1);
+    let lock = Rc::new(platform.lock(LockClass::InvalidationQueue, ()));
+    let (inner, seen) = (engine.clone(), Rc::new(RefCell::new(Vec::new())));
+    let log = seen.clone();
+    let classes = [LockClass::InvalidationQueue, LockClass::Table];
+    let actor = actor(1, vec![50, 500], move |_| {
+        log.borrow_mut().push(classes.map(|class| inner.can_take(class)));
+    });
+    let (inner, held) = (engine.clone(), lock.clone());
+    let core = body(move || {
+        held.with(|()| {
+            // A core would wait for itself. It is an actor that cannot wait at all.
+            assert!(inner.can_take(LockClass::InvalidationQueue));
+            inner.busy(100);
+        });
+        inner.sleep_until(1000 * PS_PER_CYCLE);
+    });
+    engine.run_beside(vec![core], vec![actor]).expect("all go on");
+    assert_eq!(*seen.borrow(), [[false, true], [true, true]]);
+}

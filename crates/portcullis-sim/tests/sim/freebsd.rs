@@ -7,9 +7,9 @@ use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId, FreeBsd};
 use portcullis::platform::Phase;
 use portcullis::{Access, Domain, DomainConfig, PAGE_SIZE, PhysAddr, Protection};
-use portcullis_model::Ram;
+use portcullis_model::{Parameters, Ram};
 use portcullis_sim::engine::Engine;
-use portcullis_sim::{Account, Job, LabPlatform, Machine};
+use portcullis_sim::{Account, CostBook, Job, LabPlatform, Machine};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,6 +19,11 @@ const LINES: u64 = 64;
 
 /// The charge for the unmap of `pages` pages under `choice`, while a neighbour keeps the table.
 fn unmap(machine: &Machine, choice: &str, pages: u64) -> Account {
+    map_and_unmap(machine, choice, pages).1
+}
+
+/// The charges for the map and for the unmap of `pages` pages under `choice`, beside a neighbour.
+fn map_and_unmap(machine: &Machine, choice: &str, pages: u64) -> (Account, Account) {
     let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), machine.iommu.coherent));
     let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
     let platform = LabPlatform::new(engine.clone(), ram, 0);
@@ -26,16 +31,17 @@ fn unmap(machine: &Machine, choice: &str, pages: u64) -> Account {
     let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
     let instant = Instant { coherent: machine.iommu.coherent };
     let domain = Domain::<FreeBsd, _, _>::with_config(instant, platform, &config).expect("a domain");
-    let spent = Rc::new(Cell::new(Account::default()));
+    let spent = Rc::new(Cell::new(<(Account, Account)>::default()));
     let (inner, out) = (engine.clone(), spent.clone());
     let body = move || {
         // SAFETY: no memory is behind the model but its own.
         let map = |phys, pages| unsafe { domain.map_raw(PhysAddr::new(phys), pages * PAGE_SIZE, Access::DeviceWrites) };
         map(0x5000, 1).expect("mapped");
-        let iova = map(0x10_0000, pages).expect("mapped");
         let start = inner.account();
+        let iova = inner.charged(|| map(0x10_0000, pages)).expect("mapped");
+        let mapped = inner.account();
         inner.charged(|| domain.unmap_raw(iova, pages * PAGE_SIZE)).expect("unmapped");
-        out.set(inner.account().since(&start));
+        out.set((mapped.since(&start), inner.account().since(&mapped)));
     };
     engine.run(vec![Box::new(body)]);
     spent.get()
@@ -51,6 +57,33 @@ fn flushing_the_whole_table_page_costs_what_was_published() {
     assert_eq!(table(whole) - table(fixed), further, "nothing else differs");
     // About 10 thousand cycles per unmap.
     assert!((7_500..=12_500).contains(&further), "{further} cycles");
+}
+
+#[test]
+fn a_map_flushes_the_whole_table_page_too_and_the_fix_is_of_unmaps_alone() {
+    let machine = machine("r210-cx3");
+    let snooping = Machine { iommu: Parameters { coherent: true, ..machine.iommu.clone() }, ..machine.clone() };
+    for choice in ["freebsd", "freebsd:fixed"] {
+        let [flushed, snooped] = [&machine, &snooping].map(|machine| map_and_unmap(machine, choice, 1).0);
+        let lines = machine.costs.line_flush + (LINES - 1) * machine.costs.line_flush_next;
+        assert_eq!(flushed.cycles() - snooped.cycles(), lines, "{choice}");
+    }
+}
+
+#[test]
+fn going_back_up_the_tree_is_charged_and_is_no_search() {
+    let free = |price: u64| {
+        let mut machine = machine("r210-cx3");
+        machine.costs = CostBook { tree_search: price, ..CostBook::default() };
+        machine.iommu.coherent = true;
+        let (map, unmap) = map_and_unmap(&machine, "freebsd", 1);
+        let searched = map.phase_cycles(Phase::IovaAllocate);
+        (searched, unmap.phase_cycles(Phase::IovaFree))
+    };
+    assert_eq!(free(0), (0, 0));
+    // The tree has page 0, the interrupt range, the neighbour and the range itself: two or three levels.
+    let (allocated, freed) = free(1);
+    assert!((3..=7).contains(&allocated) && (3..=6).contains(&freed), "{allocated} and {freed} nodes");
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl DesignInfo for FreeBsd {
         source: "FreeBSD 10 (ATC'15 §3.4, FAST'15 §7)",
         allocator: "balanced tree with the largest gap of each subtree, lowest address first, a guard page on each side, one lock",
         invalidation: "one page-selective and a wait per unmap",
-        tables: "freed when empty, one lock; one unmap flushes the whole table page unless `fixed`",
+        tables: "freed when empty, one lock; a map flushes the whole table page, and so does an unmap unless `fixed`",
         protections: &[Protection::Strict],
         breaches: &[],
         addressing: Addressing::Own,
@@ -66,7 +66,13 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             submissions: Submissions::Alone,
             // Never used: the design offers no deferred protection.
             deferral: Deferral::Global,
-            rule: TableRule::FreedWhenEmpty { flush_whole_page: !setup.options.flag("fixed") },
+            // FreeBSD 10 makes a table page visible when it drops its temporary mapping of the page
+            // (`dmar_unmap_pgtbl` of intel_idpgtbl.c, from memory, unverified). The page is flushed as a whole, whoever
+            // has changed it. The fix of EiovaR is of the unmap alone.
+            rule: TableRule::FreedWhenEmpty {
+                map_flushes_page: true,
+                unmap_flushes_page: !setup.options.flag("fixed"),
+            },
             locking: TableLock::new(&setup.platform),
         };
         let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {

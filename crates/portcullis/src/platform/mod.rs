@@ -133,6 +133,12 @@ pub enum Step {
     },
     /// A tree is searched for a node.
     TreeFind,
+    /// Nodes of a tree were visited to restore what they know of the nodes below them, and to balance the tree. Reported
+    /// once, behind the insertion or the removal that made it necessary.
+    TreeSettle {
+        /// The number of nodes visited.
+        nodes: u64,
+    },
     /// A node is inserted into a tree.
     TreeInsert,
     /// A node is removed from a tree.

@@ -130,6 +130,7 @@ impl SecondLevelTable {
         range: IovaRange,
         segments: &[Segment],
         rights: Rights,
+        flush_whole_page: bool,
     ) -> Result<(), MapError> {
         for segment in segments {
             self.check_physical(segment)?;
@@ -143,9 +144,9 @@ impl SecondLevelTable {
         let mut spare = new_tables(walker, missing)?;
         self.visit(walker, &mut path, range, segments, |path, leaves| {
             while path.level > leaves.level {
-                self.link(walker, path, &mut spare);
+                self.link(walker, path, flush_whole_page, &mut spare);
             }
-            leaves.write(walker, path, rights);
+            leaves.write(walker, path, rights, flush_whole_page);
             Ok(())
         })?;
         debug_assert!(spare.is_empty(), "the missing tables were counted");
@@ -256,12 +257,18 @@ impl SecondLevelTable {
     }
 
     /// Puts a new table at the end of `path`.
-    fn link<'p, P: Platform>(&self, walker: Walker<'p, P>, path: &mut Path<'p>, spare: &mut FreedTables) {
+    fn link<'p, P: Platform>(
+        &self,
+        walker: Walker<'p, P>,
+        path: &mut Path<'p>,
+        flush_whole_page: bool,
+        spare: &mut FreedTables,
+    ) {
         let new = spare.pop(walker.platform()).expect("the missing tables were counted");
         let entry = path.entry(path.level);
         walker.platform().probe(Step::TableWrite { entries: 1 });
         entry.store(EntryValue::table(new));
-        walker.show(core::slice::from_ref(entry));
+        walker.show(if flush_whole_page { path.table(path.level) } else { core::slice::from_ref(entry) });
         self.pages.fetch_add(1, Ordering::Relaxed);
         path.add(path.level, 1);
         path.descend(walker);
@@ -286,7 +293,7 @@ impl Leaves<'_> {
         Some(Iova::from_pfn(self.pfn + number as u64 * span(self.level)))
     }
 
-    fn write<P: Platform>(&self, walker: Walker<'_, P>, path: &Path<'_>, rights: Rights) {
+    fn write<P: Platform>(&self, walker: Walker<'_, P>, path: &Path<'_>, rights: Rights, flush_whole_page: bool) {
         let entries = self.entries(path);
         walker.platform().probe(Step::TableWrite { entries: entries.len() });
         let mut pages = self.pages;
@@ -295,7 +302,7 @@ impl Leaves<'_> {
             entry.store(EntryValue::leaf(phys, rights, self.level > 1));
             pages.skip(span(self.level));
         }
-        walker.show(entries);
+        walker.show(if flush_whole_page { path.table(self.level) } else { entries });
         path.add(self.level, entries.len());
     }
 }

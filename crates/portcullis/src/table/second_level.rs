@@ -30,9 +30,11 @@ pub enum TableRule {
     /// entries. Only one map or unmap runs at a time. Pages go to the caller as above, but others may map in their
     /// place before the invalidation is over. Those maps then invalidate as well.
     FreedWhenEmpty {
-        /// Whether an unmap flushes the whole table page whose entries it clears, or only those entries, for walkers
-        /// that do not snoop.
-        flush_whole_page: bool,
+        /// Whether a map flushes the whole table page whose entries it writes, or only those entries, for walkers that
+        /// do not snoop.
+        map_flushes_page: bool,
+        /// The same for an unmap and the entries that it clears.
+        unmap_flushes_page: bool,
     },
     /// Not by an unmap. Every CPU may therefore walk the table at any time, even where nothing is mapped, and claims
     /// can be left to the table. A page is freed with the domain, or earlier if the mapper that added it as a leaf
@@ -150,9 +152,9 @@ impl SecondLevelTable {
         rights: Rights,
         marked: bool,
     ) -> Result<(), MapError> {
-        if let TableRule::FreedWhenEmpty { .. } = self.rule {
+        if let TableRule::FreedWhenEmpty { map_flushes_page, .. } = self.rule {
             assert!(!marked, "claims are not left to a table that frees its pages");
-            return self.map_counted(walker, range, segments, rights);
+            return self.map_counted(walker, range, segments, rights, map_flushes_page);
         }
         // SAFETY: the caller's promise, passed on.
         unsafe { self.map_uncounted(walker, range, segments, rights, marked) }
@@ -365,12 +367,12 @@ impl SecondLevelTable {
     /// `walker` is the one that the table was made with. `range` is exactly that of a mapping that no other CPU
     /// unmaps. If empty table pages are freed, no other map or unmap runs meanwhile.
     pub unsafe fn unmap<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange, freed: &mut FreedTables) -> bool {
-        let TableRule::FreedWhenEmpty { flush_whole_page } = self.rule else {
+        let TableRule::FreedWhenEmpty { unmap_flushes_page, .. } = self.rule else {
             // SAFETY: the caller's promise, passed on.
             return unsafe { self.unmap_uncounted(walker, range, freed) };
         };
         let before = freed.pages();
-        self.unmap_counted(walker, range, flush_whole_page, freed);
+        self.unmap_counted(walker, range, unmap_flushes_page, freed);
         self.note_gone(freed.pages() - before)
     }
 

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const DEVICE: SourceId = SourceId(0x0020);
 const FREED: TableRule = TableRule::FreedWhenCovered;
-const COUNTED: TableRule = TableRule::FreedWhenEmpty { flush_whole_page: false };
-const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { flush_whole_page: true };
+const COUNTED: TableRule = TableRule::FreedWhenEmpty { map_flushes_page: false, unmap_flushes_page: false };
+const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { map_flushes_page: true, unmap_flushes_page: true };
 /// Pages in a 2 MiB and in a 1 GiB leaf.
 const MIB2: u64 = 1 << 9;
 const GIB: u64 = 1 << 18;

@@ -3,7 +3,7 @@
 use super::super::class::Class::{C2, R25, Z};
 use super::super::lab::{Lab, bar};
 use super::super::served::{Length, Numbers};
-use super::super::shape::{greatest, is_flat, least, mean};
+use super::super::shape::{greatest, have_one_trend, is_flat, least, mean};
 use super::super::{Figure, Grid, Made, Make, Point};
 use super::EIOVAR;
 use portcullis::Protection::{self, Deferred, Strict};
@@ -125,7 +125,11 @@ fn figure_5(lab: &Lab<'_>) -> Made {
     let allocate = |numbers: &[Numbers]| series(numbers, |one| one.map.allocate);
     let rest = |numbers: &[Numbers]| series(numbers, |one| one.map.table + one.map.other);
     let points = vec![
-        Point::shape("allocating is most of a map of the baseline", least(&allocate(&stock)) > greatest(&rest(&stock))),
+        // The paper does not say which part is larger. It says that this one has the trend of Figure 4d (§6.1).
+        Point::shape(
+            "an allocation of the baseline has the trend of its searches",
+            have_one_trend(&allocate(&stock), &series(&stock, |one| one.search)),
+        ),
         Point::shape("the rest of a map of the baseline stays constant", is_flat(&rest(&stock), 0.1)),
         Point::shape(
             "an allocation of EiovaR is negligible",

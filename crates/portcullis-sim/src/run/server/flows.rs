@@ -72,12 +72,12 @@ impl Host {
     }
 
     fn transmit_ring_of(&self, one: &Flow, flow: usize) -> usize {
-        self.work.ring_of(flow, one.connection, self.server.driver.transmit_rings as usize)
+        self.work.transmit_ring_of(flow, one.connection, self.server.driver.transmit_rings as usize)
     }
 
     /// The ring of a flow for what the client sends.
     pub(super) fn receive_ring(&self, flow: usize) -> usize {
         let connection = self.flows.borrow()[flow].connection;
-        self.work.ring_of(flow, connection, self.server.driver.receive_rings as usize)
+        self.work.receive_ring_of(flow, connection, self.server.driver.receive_rings as usize)
     }
 }

@@ -27,6 +27,7 @@ use card::Card;
 use clients::Clients;
 use flows::Flow;
 pub(super) use memory::{buffers_end, ring_memory};
+use portcullis::platform::LockClass;
 use portcullis_model::{Nic, NicCounters, NicParameters};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -126,7 +127,9 @@ impl Host {
     fn look_at_progress(&self) {
         let moment = self.moment();
         let done = moment.packets + moment.transactions;
-        if self.start.get().is_none() && done >= self.work.unmeasured() {
+        // The start reads a counter that a lock protects. Clients that find it taken begin with their next request.
+        let can_start = || self.world.engine.can_take(LockClass::InvalidationQueue);
+        if self.start.get().is_none() && done >= self.work.unmeasured() && can_start() {
             let _ = self.start.set((Start::of(&self.world), moment));
         } else if self
             .start

@@ -238,13 +238,24 @@ impl ServerWork {
         flow % self.cores as usize
     }
 
-    /// The ring of a connection of a flow, of `rings` rings. Cores share no ring. The card spreads connections by a
-    /// hash.
-    pub(super) fn ring_of(&self, flow: usize, connection: u32, rings: usize) -> usize {
+    /// The receive ring of a connection of a flow, of `rings` rings. Cores share no ring. The card spreads connections
+    /// by a hash that is linear in the bits of their ports (Toeplitz), so those that begin together are spread evenly.
+    pub(super) fn receive_ring_of(&self, flow: usize, connection: u32, rings: usize) -> usize {
         let cores = self.cores as usize;
-        let hash = (connection.wrapping_mul(0x9e37_79b1) >> 16) as usize;
-        self.core_of(flow) + cores * ((flow / cores + hash) % (rings / cores))
+        self.core_of(flow) + cores * ((flow / cores + hash(connection)) % (rings / cores))
     }
+
+    /// The transmit ring. The kernel spreads connections by a hash of their ports that is not linear (`skb_tx_hash` of
+    /// Linux), so some rings serve several connections while others serve none.
+    pub(super) fn transmit_ring_of(&self, flow: usize, connection: u32, rings: usize) -> usize {
+        let cores = self.cores as usize;
+        let port = ((flow / cores) as u32).wrapping_mul(0x85eb_ca6b) ^ connection;
+        self.core_of(flow) + cores * (hash(port) % (rings / cores))
+    }
+}
+
+fn hash(port: u32) -> usize {
+    (port.wrapping_mul(0x9e37_79b1) >> 16) as usize
 }
 
 /// The parameter of a workload.

@@ -104,7 +104,7 @@ impl Avl {
         tree.root = tree.node();
         let root = tree.root;
         tree[root] = Node { pages: 1, gap: limit - 1, ..Node::default() };
-        tree.settle(root);
+        let _ = tree.settle(root);
         Ok(tree)
     }
 
@@ -179,11 +179,12 @@ impl Avl {
         found
     }
 
-    /// Puts a range into the gap behind `before`, where it must fit.
+    /// Puts a range into the gap behind `before`, where it must fit. Returns the number of nodes that were updated for
+    /// it.
     ///
     /// # Panics
     /// If no node was [reserved](Self::reserve).
-    pub(in crate::iova) fn insert_after(&mut self, before: Link, first_pfn: u64, pages: u64, state: State) {
+    pub(in crate::iova) fn insert_after(&mut self, before: Link, first_pfn: u64, pages: u64, state: State) -> u64 {
         let new = self.node();
         let gap = first_pfn - self[before].end_pfn();
         let gap_behind = self[before].gap - gap - pages;
@@ -197,11 +198,12 @@ impl Avl {
                 self.attach(next, LEFT, new);
             }
         }
-        self.settle(new);
+        self.settle(new)
     }
 
-    /// Takes out any range except the first. Its pages join the gap before it.
-    pub(in crate::iova) fn remove(&mut self, link: Link) {
+    /// Takes out any range except the first. Its pages join the gap before it. Returns the number of nodes that were
+    /// updated for it.
+    pub(in crate::iova) fn remove(&mut self, link: Link) -> u64 {
         let before = self.previous(link);
         self[before].gap += self[link].pages + self[link].gap;
         let [left, right] = self[link].children;
@@ -220,8 +222,7 @@ impl Avl {
         self.replace(vacant, if left == NULL { right } else { left });
         self[vacant].children[LEFT] = self.spare;
         self.spare = vacant;
-        self.settle(parent);
-        self.settle(before);
+        self.settle(parent) + self.settle(before)
     }
 
     /// The range before the one of `link`.
@@ -246,9 +247,12 @@ impl Avl {
         at
     }
 
-    /// Restores heights, largest gaps and balance from `at` up to the root.
-    fn settle(&mut self, mut at: Link) {
+    /// Restores heights, largest gaps and balance from `at` up to the root. Returns the number of nodes on this way, and
+    /// of those that moved.
+    fn settle(&mut self, mut at: Link) -> u64 {
+        let mut nodes = 0;
         while at != NULL {
+            nodes += 1;
             self.update(at);
             let [left, right] = self[at].children.map(|child| self[child].height);
             if left.abs_diff(right) > 1 {
@@ -257,11 +261,14 @@ impl Avl {
                 let [outer, inner] = [side, 1 - side].map(|side| self[self[higher].children[side]].height);
                 if inner > outer {
                     self.rotate(higher, 1 - side);
+                    nodes += 1;
                 }
                 at = self.rotate(at, side);
+                nodes += 1;
             }
             at = self[at].parent;
         }
+        nodes
     }
 
     /// Moves the child of `at` on `side` into the place of `at`, and `at` below it. Returns the child.

@@ -43,7 +43,7 @@ impl<P: Platform> GapTreeAllocator<P> {
             if first < end {
                 let before = tree.at_or_below(first);
                 with_spare(|room| new_chunk(platform, Context::MaySleep, room), |spare| tree.reserve(spare))?;
-                tree.insert_after(before, first, end - first, State::Reserved);
+                let _ = tree.insert_after(before, first, end - first, State::Reserved);
             }
         }
         let tree = platform.lock(LockClass::IovaAllocator, tree);
@@ -56,7 +56,7 @@ impl<P: Platform> GapTreeAllocator<P> {
         let link = tree.at_or_below(range.first_pfn());
         let is_there = tree[link].first_pfn == range.first_pfn() && tree[link].state != State::Reserved;
         assert!(is_there, "a range that was handed out is in the tree");
-        tree.remove(link);
+        platform.probe(Step::TreeSettle { nodes: tree.remove(link) });
     }
 
     /// Records how many ranges there are now. The lock is held.
@@ -79,7 +79,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
             let before = before.ok_or(exhausted)?;
             platform.probe(Step::TreeInsert);
             let range = IovaRange::new(tree[before].end_pfn() + GUARD_PAGES, pages).ok_or(exhausted)?;
-            tree.insert_after(before, range.first_pfn(), pages, State::Live);
+            let nodes = tree.insert_after(before, range.first_pfn(), pages, State::Live);
+            platform.probe(Step::TreeSettle { nodes });
             self.note(1);
             Ok(range)
         };
@@ -136,7 +137,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for GapTreeAllocator<P> {
             platform.probe(Step::TreeSearch { nodes });
             let (before, first_pfn) = found.ok_or(refused)?;
             platform.probe(Step::TreeInsert);
-            tree.insert_after(before, first_pfn, pages, State::SetAside);
+            let nodes = tree.insert_after(before, first_pfn, pages, State::SetAside);
+            platform.probe(Step::TreeSettle { nodes });
             Ok(IovaRange::of(first_pfn, pages))
         };
         with_spare(

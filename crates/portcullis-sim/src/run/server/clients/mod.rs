@@ -43,7 +43,7 @@ struct Flow {
     /// When its packets in flight are taken as lost.
     timeout_ps: Option<u64>,
     step: Step,
-    /// How many runs have ended, and how many packets or requests are left of the present one.
+    /// How many runs have ended, and how many packets or requests of Netperf are left of the present one.
     runs: u32,
     left: u32,
 }

@@ -14,6 +14,9 @@ const HTTP_REQUEST_BYTES: u32 = 100;
 impl Host {
     pub(super) fn begin_request(&self, now_ps: u64, flow: usize) {
         let software = &self.server.software;
+        if self.begins_run(flow) {
+            self.connect(flow, true);
+        }
         let (at_ps, is_set) = {
             let mut clients = self.clients.borrow_mut();
             clients.flows[flow].asked_ps = now_ps;
@@ -29,6 +32,16 @@ impl Host {
             true => self.client_sends(at_ps, flow, bytes + VALUE_BYTES, Kind::Request, SET),
             false => self.client_sends(at_ps, flow, bytes, Kind::Request, ASK),
         }
+    }
+
+    /// Whether this is the first request of a client in a run of Memslap, which is a program of its own and opens new
+    /// connections. These use other rings. A run is as long as it takes to use all entries of the rings that its
+    /// clients use, which are one each, or all.
+    fn begins_run(&self, flow: usize) -> bool {
+        let clients = &mut *self.clients.borrow_mut();
+        let requests = self.work.earlier_packets * self.work.flows.min(self.server.driver.receive_rings);
+        let runs = clients.latencies_ps.len() as u32 / requests;
+        !self.work.workload.has_connections() && std::mem::replace(&mut clients.flows[flow].runs, runs) != runs
     }
 
     /// Asks for the file, on a connection that is open now.
