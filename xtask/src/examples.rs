@@ -84,6 +84,7 @@ impl Outside {
         Command::new(cargo())
             .args(["test", "--offline", "--config"])
             .arg(workspace.root.join(".cargo/config.toml"))
+            .args(["--config", "profile.dev.package.lzma-rust2.opt-level=3"])
             .arg("--target-dir")
             .arg(workspace.root.join(&workspace.target))
             .args(arguments)

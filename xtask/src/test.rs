@@ -8,10 +8,12 @@ use crate::published;
 use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::{NO_STD_PROOF, Workspace};
+use std::path::Path;
 
 pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
     stages.stage("QEMU", "find it, or install it", |_| qemu::require())?;
+    workspace.share_lock(Path::new(NO_STD_PROOF))?;
     let target = workspace.target_beside("no-std-proof");
     stages.cargo("no_std proof", &[], &["build", "--manifest-path", NO_STD_PROOF, "--target-dir", &target])?;
     stages.stage("frames", "cargo xtask frames", |workspace| frames::frames(workspace, &frames::Options::default()))?;

@@ -121,7 +121,8 @@ impl Workspace {
     /// need not ask the registry.
     pub(crate) fn share_lock(&self, manifest: &Path) -> Result<(), Failure> {
         let lock = self.root.join("Cargo.lock");
-        fs::copy(&lock, manifest.with_file_name("Cargo.lock")).map(drop).map_err(Failure::file(lock))
+        let copy = self.root.join(manifest).with_file_name("Cargo.lock");
+        fs::copy(&lock, copy).map(drop).map_err(Failure::file(lock))
     }
 
     /// A separate build folder beside the normal one, so that other flags do not cause rebuilds there.

@@ -78,7 +78,7 @@ impl<'a> Compiled<'a> {
     }
 
     /// Makes the targets that `prepare` returns. The makefiles report a warning once, and not again for an object that
-    /// is there. So after a build that has not ended well, the folder is made anew.
+    /// is there. So after a build that has not ended well, the folder is emptied.
     fn make(&self, prepare: impl FnOnce(&Path) -> Result<Vec<OsString>, Failure>) -> Result<(), Failure> {
         let stamp = self.folder.join(STAMP);
         match fs::remove_file(&stamp) {
@@ -108,7 +108,7 @@ pub(super) fn dkms(workspace: &Workspace, store: &Store, core: &Core) -> Result<
     Ok(folder)
 }
 
-/// Copies the files of the C half into `folder`. If it has a source that is none of them, it is made anew.
+/// Copies the files of the C half into `folder`. If it has a source that is none of them, it is emptied.
 fn lay_out(sources: &[PathBuf], folder: &Path) -> Result<(), Failure> {
     let is_source = |name: &str| (name.ends_with(".c") && !name.ends_with(".mod.c")) || name.ends_with(".h");
     let is_gone = |file: &PathBuf| {

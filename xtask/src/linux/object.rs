@@ -84,12 +84,11 @@ pub(super) fn build(
 }
 
 fn compile(workspace: &Workspace, toolchain: &Toolchain, target: &Path, features: &[&str]) -> Result<(), Failure> {
-    let manifest = workspace.root.join(KERNEL_MODULE);
-    workspace.share_lock(&manifest)?;
+    workspace.share_lock(Path::new(KERNEL_MODULE))?;
     let mut command = Command::new(cargo());
     command.args(["build", "--release", "-Zbuild-std=core,alloc", "--target", TARGET]);
     command.args(features.iter().map(|feature| format!("--features={feature}"))).arg("--target-dir").arg(target);
-    command.arg("--manifest-path").arg(manifest);
+    command.arg("--manifest-path").arg(workspace.root.join(KERNEL_MODULE));
     // A stable compiler accepts some of the flags, and builds core, only if this variable is set.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
     toolchain.apply(&mut command);
