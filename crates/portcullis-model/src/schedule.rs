@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn whatever_the_order_of_addition_the_earliest_comes_first() {
         let (mut schedule, times) = (Schedule::default(), [70, 20, 90, 10, 40, 60, 30, 80, 50, 45, 5, 75]);
-        times.map(|at_ps| schedule.add(at_ps, at_ps));
+        times.iter().for_each(|at_ps| schedule.add(*at_ps, *at_ps));
         let all: Vec<u64> = std::iter::from_fn(|| schedule.take(100)).map(|(_, what)| what).collect();
         assert!(all.is_sorted() && all.len() == times.len(), "{all:?}");
     }
