@@ -123,7 +123,8 @@ enum Chore {
         /// benches/instructions.json. With --peers: fail if a goal is missed.
         #[arg(long)]
         check: bool,
-        /// Write the present counts, and lower the limits to 3 % above them. A limit rises only if its count is above it.
+        /// Write the present counts, and lower the limits to 3 % above them. A limit rises only if its count is above
+        /// it.
         #[arg(long, requires = "check", conflicts_with = "peers")]
         update: bool,
     },

@@ -6,6 +6,7 @@
 mod asynchronous;
 mod global_queue;
 mod open_run;
+mod packed;
 mod per_cpu_queues;
 mod policy;
 mod revocation;
