@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 /// A run in seven bytes: 36 bits for its first page number, 17 for its length in pages, two for its kind, and one for
 /// `leaf_only`.
 ///
-/// A length that does not fit is stored in the next entry. A run that unmaps may [join](super::Revocation::join) is short, so
-/// the upper bits of the length field hold the number of its mappings.
+/// A length that does not fit is stored in the next entry. A run that unmaps may [join](super::Revocation::join) is
+/// short, so the upper bits of the length field hold the number of its mappings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packed([u8; 7]);
 
