@@ -11,8 +11,8 @@ pub(crate) fn frames(count: usize) -> Box<[Frame]> {
         return Box::default();
     }
     let layout = Layout::array::<Frame>(count).expect("the memory has an address space");
-    // SAFETY: the layout is not empty. It is that of the slice, all of whose entries are words that may be zero, and the
-    // box is the only owner.
+    // SAFETY: the layout is not empty. It is that of the slice, whose entries are words that may be zero, and the box
+    // is the only owner.
     unsafe {
         let frames = alloc_zeroed(layout).cast::<Frame>();
         if frames.is_null() {

@@ -11,6 +11,7 @@
 mod cost;
 #[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
 mod fiber;
+mod frequency;
 mod interrupts;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
@@ -20,6 +21,7 @@ mod unmapping;
 mod waiting;
 
 pub use cost::CostBook;
+pub use frequency::Frequency;
 pub use lock::LabLock;
 pub(crate) use one_thread::OneThread;
 
@@ -40,36 +42,7 @@ use waiting::Waiters;
 pub type Core = usize;
 
 /// The number of no core.
-const NOBODY: Core = Core::MAX;
-
-/// Converts between core cycles and picoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Frequency {
-    /// Picoseconds of a cycle, times 2^[`FRACTION_BITS`].
-    cycle: u64,
-    /// Cycles of a picosecond, times 2^[`FRACTION_BITS`].
-    picosecond: u64,
-}
-
-const FRACTION_BITS: u32 = 32;
-
-impl Frequency {
-    /// A clock of `hz` cycles per second.
-    pub fn new(hz: f64) -> Self {
-        let unit = (1u64 << FRACTION_BITS) as f64;
-        Self { cycle: (1e12 / hz * unit) as u64, picosecond: (hz / 1e12 * unit) as u64 }
-    }
-
-    /// The time that `cycles` take, in picoseconds.
-    pub fn picoseconds(self, cycles: u64) -> u64 {
-        ((u128::from(cycles) * u128::from(self.cycle) + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS) as u64
-    }
-
-    /// The cycles that pass in this time, rounded up.
-    pub fn cycles(self, picoseconds: u64) -> u64 {
-        (u128::from(picoseconds) * u128::from(self.picosecond)).div_ceil(1 << FRACTION_BITS) as u64
-    }
-}
+const NO_CORE: Core = Core::MAX;
 
 /// Something that cores wait for, identified by a number that the workload chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -130,7 +103,7 @@ pub struct Engine {
     ready: RefCell<Turns>,
     /// What waits for an event, see [`Engine::wait_until`].
     waiters: RefCell<Waiters>,
-    /// The running core or actor, or [`NOBODY`].
+    /// The running core or actor, or [`NO_CORE`].
     current: Cell<Core>,
     /// Before this moment the running core need not wait for another core, and has no interrupt to take. It is the
     /// earlier of the first turn among the ready cores and the core's own timer. Zero if it must be computed.
@@ -160,7 +133,7 @@ struct Stop<'e>(&'e Engine);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        self.0.current.set(NOBODY);
+        self.0.current.set(NO_CORE);
         self.0.ready.borrow_mut().clear();
         self.0.waiters.borrow_mut().clear();
         for core in &self.0.cores {
@@ -215,7 +188,7 @@ impl Engine {
             cpus,
             ready: RefCell::default(),
             waiters: RefCell::default(),
-            current: Cell::new(NOBODY),
+            current: Cell::new(NO_CORE),
             horizon_ps: Cell::new(0),
             outside_ps: Cell::new(0),
             locks: RefCell::default(),
@@ -350,7 +323,7 @@ impl Engine {
                 continue;
             }
             let ended = fibers[core].resume();
-            self.current.set(NOBODY);
+            self.current.set(NO_CORE);
             if ended {
                 running -= 1;
                 end_ps = end_ps.max(state.now_ps.get());
@@ -489,7 +462,7 @@ impl Engine {
             }
             state.now_ps.set(next.0);
         }
-        self.current.set(NOBODY);
+        self.current.set(NO_CORE);
     }
 
     /// Runs `work` and charges its cost as protection.

@@ -3,7 +3,7 @@
 use super::RunError;
 use super::backlog::Waiting;
 use super::design::{self, AnyBatch};
-use super::live::{Buffer, Extent, Live, Ranges, Slot, pieces};
+use super::live::{Buffer, Extent, Leaving, Live, Ranges, Slot, pieces};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::platform::Step;
@@ -25,7 +25,7 @@ pub(super) struct Driver<'w> {
     /// A batch for each device. Only one of them has members.
     batches: Vec<AnyBatch<'w>>,
     /// The mappings of the uncommitted batch, all of one device.
-    members: Vec<(Slot, Box<Live>)>,
+    members: Vec<Leaving>,
     /// When each of them was unmapped.
     since_ps: Vec<u64>,
 }

@@ -62,6 +62,9 @@ pub(super) struct Live {
     pub(super) settled: Cell<bool>,
 }
 
+/// A mapping whose unmap has begun, and that is not handed back yet.
+pub(super) type Leaving = (Slot, Box<Live>);
+
 /// One page of a mapping, as its device sees it.
 #[derive(Clone, Copy)]
 pub(super) struct LivePage {

@@ -1,7 +1,7 @@
 //! A simulated machine: virtual cores, modelled hardware, the real driver, and the design's domains.
 
 use super::backlog::Backlog;
-use super::live::{Buffer, Live, Slot};
+use super::live::{Buffer, Leaving, Live, Slot};
 use super::mapped::MappedPages;
 use super::observers::{Observer, RunEvent};
 use super::shown::ShownPayloads;
@@ -139,7 +139,7 @@ pub(super) struct World {
     /// Per core, the map in progress.
     pub(super) maps: Vec<MapUnderWay>,
     /// Per core, the single unmap in progress.
-    pub(super) unmaps: Vec<RefCell<Option<(Slot, Box<Live>)>>>,
+    pub(super) unmaps: Vec<RefCell<Option<Leaving>>>,
     /// Per domain, the due time for which a timer is set.
     pub(super) armed_us: Vec<Cell<Option<u64>>>,
     pub(super) warm: Cell<bool>,
