@@ -67,8 +67,8 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             // Never used: the design offers no deferred protection.
             deferral: Deferral::Global,
             // FreeBSD 10 makes a table page visible when it drops its temporary mapping of the page
-            // (`dmar_unmap_pgtbl` of intel_idpgtbl.c, from memory, unverified). The page is flushed as a whole, whoever
-            // has changed it. The fix of EiovaR is of the unmap alone.
+            // (`dmar_unmap_pgtbl` of intel_idpgtbl.c, from memory, unverified). The page is flushed as a whole, after
+            // maps and unmaps alike. The fix of EiovaR is of the unmap alone.
             rule: TableRule::FreedWhenEmpty {
                 map_flushes_page: true,
                 unmap_flushes_page: !setup.options.flag("fixed"),

@@ -133,8 +133,8 @@ pub enum Step {
     },
     /// A tree is searched for a node.
     TreeFind,
-    /// Nodes of a tree were visited to restore what they know of the nodes below them, and to balance the tree. Reported
-    /// once, behind the insertion or the removal that made it necessary.
+    /// Nodes of a tree were visited to restore what they know of the nodes below them, and to balance the tree.
+    /// Reported once, behind the insertion or the removal that made it necessary.
     TreeSettle {
         /// The number of nodes visited.
         nodes: u64,

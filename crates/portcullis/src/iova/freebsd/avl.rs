@@ -247,8 +247,8 @@ impl Avl {
         at
     }
 
-    /// Restores heights, largest gaps and balance from `at` up to the root. Returns the number of nodes on this way, and
-    /// of those that moved.
+    /// Restores heights, largest gaps and balance from `at` up to the root. Returns the number of nodes on this way,
+    /// plus that of nodes that moved.
     fn settle(&mut self, mut at: Link) -> u64 {
         let mut nodes = 0;
         while at != NULL {
