@@ -116,6 +116,11 @@ static u64 start_of(struct scatterlist *list)
 	return sg_dma_address(list) & PAGE_MASK;
 }
 
+static bool lies_across(u64 at, u32 len, u64 mask)
+{
+	return (at & mask) + len - 1 > mask;
+}
+
 /*
  * Sets the addresses of a list's pieces, each in front of a boundary or behind it if they are padded: see Pieces in
  * space.rs. False if a piece would lie across a boundary that its device cannot cross.
@@ -129,11 +134,11 @@ static bool place(struct device *dev, struct scatterlist *list, int count, u64 a
 	for_each_sg(list, piece, count, i) {
 		u64 offset = offset_in_page(piece->offset);
 
-		if (is_padded && ((at + offset) & mask) + piece->length - 1 > mask)
+		if (is_padded && lies_across(at + offset, piece->length, mask))
 			at = ALIGN(at, mask + 1);
 		sg_dma_address(piece) = at + offset;
 		sg_dma_len(piece) = piece->length;
-		if ((sg_dma_address(piece) & mask) + piece->length - 1 > mask)
+		if (lies_across(sg_dma_address(piece), piece->length, mask))
 			return false;
 		at += extent_of(piece);
 	}

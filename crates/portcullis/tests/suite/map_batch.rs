@@ -30,15 +30,19 @@ fn page(pfn: u64) -> Pages {
     Pages(vec![pages(pfn, 1)])
 }
 
+/// A host that counts, and an IOMMU whose walks do not snoop.
+fn not_snooping(fake: &FakeHost) -> (Counting<'_>, FakeIommu<'_>) {
+    let capabilities = Capabilities { coherent: false, ..FakeIommu::new(fake).capabilities() };
+    (Counting::new(fake), FakeIommu::with_capabilities(fake, capabilities))
+}
+
 /// A cache line of eight entries is flushed once for the maps of a batch and once for their unmaps. One by one, it is
 /// flushed for each map and unmap.
 #[test]
 fn a_line_is_flushed_twice_for_eight_pages() {
     const BATCH: u64 = 64;
     let fake = FakeHost::default();
-    let host = Counting::new(&fake);
-    let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&fake).capabilities() };
-    let iommu = FakeIommu::with_capabilities(&fake, capabilities);
+    let (host, iommu) = not_snooping(&fake);
     for protection in [Protection::Strict, Protection::Deferred] {
         let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, protection).expect("a domain");
         let buffers: Vec<Segment> = (0..BATCH).map(|page| pages(100 + 2 * page, 1)).collect();
@@ -73,9 +77,7 @@ fn a_line_is_flushed_twice_for_eight_pages() {
 fn streams_that_alternate_take_no_line_and_no_command_twice() {
     const EACH: u64 = 32;
     let fake = FakeHost::default();
-    let host = Counting::new(&fake);
-    let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&fake).capabilities() };
-    let iommu = FakeIommu::with_capabilities(&fake, capabilities);
+    let (host, iommu) = not_snooping(&fake);
     for protection in [Protection::Strict, Protection::Deferred] {
         let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, protection).expect("a domain");
         let [first, second] = [Access::DeviceWrites, Access::DeviceReads].map(|access| {
