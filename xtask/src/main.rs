@@ -11,6 +11,7 @@ mod failure;
 mod frames;
 mod fuzz;
 mod house;
+mod lexer;
 mod linux;
 mod mutants;
 mod peers;

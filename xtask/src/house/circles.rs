@@ -6,14 +6,24 @@
 
 use super::Violation;
 use super::files::File;
+use crate::lexer::{TokenKind, tokens};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The uses among the children of one folder, by name, each with a file that contains it.
+/// The folders that each folder uses, each with a file that does so.
 type Uses = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Circles in the sources of any crate.
+/// Circles in the sources of any crate: one violation for each use that closes a circle.
 pub(super) fn violations(files: &[File]) -> Vec<Violation> {
-    let mut folders: BTreeMap<String, Uses> = BTreeMap::new();
+    let uses = uses(files);
+    let pairs = uses.iter().flat_map(|(from, all)| all.iter().map(move |(to, file)| (from, to, file)));
+    let closing = pairs.filter(|(from, to, _)| reach(&uses, to).contains(from.as_str()));
+    let what = |from, to| format!("`{from}` uses `{to}`, which uses it too, perhaps through others");
+    closing.map(|(from, to, file)| Violation::new(file, what(from, to))).collect()
+}
+
+/// The uses among folders that are in one folder.
+fn uses(files: &[File]) -> Uses {
+    let mut uses = Uses::new();
     for file in files {
         let Some((root, path)) = file.path.split_once("/src/") else { continue };
         let Some(path) = path.strip_suffix(".rs") else { continue };
@@ -22,29 +32,19 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
             continue;
         }
         for used in paths(&file.text, &module) {
-            let shared = module.iter().zip(&used).take_while(|(one, other)| *one == other).count();
+            let shared = module.iter().zip(&used).take_while(|(one, other)| one == other).count();
             // A module may use its own children, and they may use it.
-            let (Some(from), Some(to)) = (module.get(shared), used.get(shared)) else { continue };
-            let folder = [&[root, "src"], &module[..shared]].concat().join("/");
-            let is_folder = |child: &str| {
-                let inside = format!("{folder}/{child}/");
-                shared == 0 || files.iter().any(|file| file.path.starts_with(&inside))
-            };
-            if is_folder(from) && is_folder(to) {
-                let uses = folders.entry(folder).or_default().entry((*from).to_owned()).or_default();
-                uses.entry(to.clone()).or_insert_with(|| file.path.clone());
+            if shared == module.len().min(used.len()) {
+                continue;
+            }
+            let [from, to] = [&module, &used].map(|path| format!("{root}/src/{}", path[..=shared].join("/")));
+            let is_folder = |folder: &str| files.iter().any(|file| file.path.starts_with(&format!("{folder}/")));
+            if shared == 0 || (is_folder(&from) && is_folder(&to)) {
+                uses.entry(from).or_default().entry(to).or_insert_with(|| file.path.clone());
             }
         }
     }
-    folders.iter().flat_map(|(folder, uses)| circles(folder, uses)).collect()
-}
-
-/// One violation for each use that closes a circle.
-fn circles(folder: &str, uses: &Uses) -> Vec<Violation> {
-    let pairs = uses.iter().flat_map(|(from, all)| all.iter().map(move |(to, file)| (from, to, file)));
-    let closing = pairs.filter(|(from, to, _)| reach(uses, to).contains(from.as_str()));
-    let what = |from, to| format!("`{from}` uses `{to}`, which uses it too, perhaps through others, in {folder}");
-    closing.map(|(from, to, file)| Violation::new(file, what(from, to))).collect()
+    uses
 }
 
 /// All that `from` uses, directly or through others.
@@ -58,57 +58,49 @@ fn reach<'u>(uses: &'u Uses, from: &'u str) -> BTreeSet<&'u str> {
 }
 
 /// The modules of this crate that a source of `module` names, from the root.
-fn paths(text: &str, module: &[&str]) -> Vec<Vec<String>> {
+fn paths<'t>(text: &'t str, module: &[&'t str]) -> Vec<Vec<&'t str>> {
+    use TokenKind::{BlockComment, LineComment, Whitespace};
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
-    let code: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or(line)).collect();
-    let code = code.join("\n");
+    let code =
+        tokens(code, true).filter(|(kind, _)| !matches!(kind, BlockComment { .. } | LineComment { .. } | Whitespace));
+    let words: Vec<&str> = code.map(|(_, word)| word).collect();
     let mut found = Vec::new();
-    let begins = |keyword| code.match_indices(keyword).map(|(at, _)| at).filter(|at| starts_word(&code, *at));
-    for at in begins("crate::") {
-        found.extend(named(&code[at + "crate::".len()..], &[]));
-    }
-    for at in begins("super::").filter(|at| !code[..*at].ends_with("super::")) {
-        let (mut rest, mut parent) = (&code[at..], module.len());
-        while let Some(above) = rest.strip_prefix("super::") {
-            (rest, parent) = (above, parent.saturating_sub(1));
+    for at in 0..words.len() {
+        match &words[at..] {
+            ["crate", ":", ":", path @ ..] if !words[..at].ends_with(&["$"]) => found.extend(named(path, &[])),
+            mut path @ ["super", ":", ":", ..] if !words[..at].ends_with(&[":", ":"]) => {
+                let mut parent = module;
+                while let ["super", ":", ":", below @ ..] = path {
+                    (path, parent) = (below, parent.split_last().map_or(parent, |(_, above)| above));
+                }
+                found.extend(named(path, parent));
+            }
+            _ => {}
         }
-        found.extend(named(rest, &module[..parent]));
     }
     found
 }
 
-/// The modules that a path names below `parent`: one, or several in braces.
-fn named(path: &str, parent: &[&str]) -> Vec<Vec<String>> {
-    let below = |path| parent.iter().copied().chain(names(path)).map(str::to_owned).collect();
-    let Some(group) = path.strip_prefix('{') else { return vec![below(path)] };
-    let mut depth = 1;
-    let end = group.find(|next: char| {
-        depth += i32::from(next == '{') - i32::from(next == '}');
-        depth == 0
-    });
-    // In a nested group, all paths share the module in front of the inner braces, which is enough.
-    group[..end.unwrap_or(group.len())].split(',').map(|path| below(path.trim())).collect()
-}
-
-/// Whether the word at `at` is not the end of a longer one.
-fn starts_word(code: &str, at: usize) -> bool {
-    !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == '$')
-}
-
-/// The modules at the beginning of a path: words in lower case before `::` or the end.
-fn names(path: &str) -> Vec<&str> {
-    let mut names = Vec::new();
-    for word in path.split("::") {
-        let end = word.find(|next: char| !(next.is_alphanumeric() || next == '_')).unwrap_or(word.len());
-        if end == 0 || !word.starts_with(char::is_lowercase) {
-            break;
+/// The modules that a path names below `parent`: one, or several in braces. Modules are in lower case.
+fn named<'t>(path: &[&'t str], parent: &[&'t str]) -> Vec<Vec<&'t str>> {
+    match path {
+        ["{", group @ ..] => {
+            let mut depth = 0;
+            let end = group.iter().position(|word| {
+                depth += i32::from(*word == "{") - i32::from(*word == "}");
+                depth < 0
+            });
+            group[..end.unwrap_or(group.len())]
+                .split(|word| *word == ",")
+                .flat_map(|path| named(path, parent))
+                .collect()
         }
-        names.push(&word[..end]);
-        if end < word.len() {
-            break;
+        [name, rest @ ..] if name.starts_with(char::is_lowercase) => {
+            let below = [parent, &[*name]].concat();
+            if let [":", ":", rest @ ..] = rest { named(rest, &below) } else { vec![below] }
         }
+        _ => vec![parent.to_vec()],
     }
-    names
 }
 
 #[cfg(test)]
@@ -127,7 +119,10 @@ mod tests {
         assert_eq!(check(&[iova, table]), [""; 0]);
         let circle = check(&[iova, table, ("table/walk.rs", "fn walk(of: super::super::iova::Range) {}")]);
         assert_eq!(circle.len(), 2, "{circle:?}");
-        assert!(circle[0].contains("`iova` uses `table`") && circle[1].contains("table/walk.rs"), "{circle:?}");
+        assert!(
+            circle[0].contains("src/iova` uses `crates/a/src/table`") && circle[1].contains("table/walk.rs"),
+            "{circle:?}"
+        );
     }
 
     #[test]

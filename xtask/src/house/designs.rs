@@ -20,43 +20,38 @@ const TABLE: &str = "docs/designs.md";
 pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     let table = files.iter().find(|file| file.path == TABLE).map_or("", |file| &file.text);
     let mut violations = Vec::new();
-    let designs = files.iter().filter(|file| file.path.starts_with(FOLDER) && file.path.ends_with(".rs"));
-    for file in designs.filter(|file| !OTHERS.contains(&&file.path[FOLDER.len()..])) {
+    for file in files {
+        let name = file.path.strip_prefix(FOLDER).filter(|name| name.ends_with(".rs") && !OTHERS.contains(name));
+        let Some(name) = name else { continue };
         let ids = ids(&file.text);
-        if ids.is_empty() && !file.path[FOLDER.len()..].contains('/') {
+        if !ids.is_empty() {
+            violations.extend(page(file, name, files));
+        } else if !name.contains('/') {
             violations.push(Violation::new(&file.path, "declares no design"));
         }
-        if !ids.is_empty() {
-            violations.extend(page(file, files));
-        }
-        for id in ids {
-            if !table.lines().any(|line| line.starts_with(&format!("| `{id}`"))) {
-                violations.push(Violation::new(TABLE, format!("the table of designs has no row for `{id}`")));
-            }
-        }
+        let missing = ids.iter().filter(|id| !table.lines().any(|line| line.starts_with(&format!("| `{id}`"))));
+        violations
+            .extend(missing.map(|id| Violation::new(TABLE, format!("the table of designs has no row for `{id}`"))));
     }
     violations
 }
 
 /// What is wrong with the doc comment of the design in `file`: a list that is missing or too long, or a listed file
 /// that does not exist.
-fn page(file: &File, files: &[File]) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    let at_most = FILES_MAX.iter().find(|(name, _)| file.path.ends_with(&format!("/{name}"))).map(|(_, max)| *max);
+fn page(file: &File, name: &str, files: &[File]) -> Vec<Violation> {
+    let mut wrong = Vec::new();
     for list in LISTS {
         let listed = listed(&file.text, list);
         if listed.is_empty() {
-            violations.push(Violation::new(&file.path, format!("its page has no `{list}` with files")));
+            wrong.push(format!("its page has no `{list}` with files"));
         }
         let missing = listed.iter().filter(|path| !files.iter().any(|file| file.path == format!("{SOURCES}{path}")));
-        violations
-            .extend(missing.map(|path| Violation::new(&file.path, format!("lists `{path}`, which is not there"))));
-        if let Some(max) = at_most.filter(|max| listed.len() > *max) {
-            violations
-                .push(Violation::new(&file.path, format!("`{list}` lists {} files; at most {max}", listed.len())));
+        wrong.extend(missing.map(|path| format!("lists `{path}`, which is not there")));
+        for (_, max) in FILES_MAX.iter().filter(|(of, max)| *of == name && listed.len() > *max) {
+            wrong.push(format!("`{list}` lists {} files; at most {max}", listed.len()));
         }
     }
-    violations
+    wrong.into_iter().map(|what| Violation::new(&file.path, what)).collect()
 }
 
 /// The files in the paragraph that begins with `list`.
@@ -91,35 +86,26 @@ mod tests {
     }
 
     #[test]
-    fn a_design_has_a_row() {
+    fn a_design_has_a_row_and_a_file_a_design() {
         assert_eq!(check("| id | source |\n|---|---|\n| `stock` | Linux |\n", STOCK), []);
-    }
-
-    #[test]
-    fn a_design_without_a_row_is_found() {
         for table in ["", "`stock` is a design\n", "| `stock-like` | Linux |\n", "| other | `stock` |\n"] {
             let violation = Violation::new("docs/designs.md", "the table of designs has no row for `stock`");
             assert_eq!(check(table, STOCK), [violation], "{table}");
         }
+        let violation = Violation::new("crates/portcullis/src/designs/stock.rs", "declares no design");
+        assert_eq!(check("| `stock` |", "struct Stock;\n"), [violation]);
     }
 
     #[test]
     fn a_page_lists_files_that_are_there() {
-        let found =
-            |design: &str| -> Vec<String> { check("| `stock` |", design).iter().map(ToString::to_string).collect() };
-        assert!(found(&STOCK.replace("iova/tree.rs", "iova/rtree.rs"))[0].contains("lists `iova/rtree.rs`"));
-        assert!(found(&STOCK.replace("An unmap", "Unmap"))[0].contains("has no `//! An unmap:`"));
+        let found = |from: &str, to: &str| check("| `stock` |", &STOCK.replace(from, to))[0].to_string();
+        assert!(found("iova/tree.rs", "iova/rtree.rs").contains("lists `iova/rtree.rs`"));
+        assert!(found("An unmap", "Unmap").contains("has no `//! An unmap:`"));
         let magazine = |list: &str| {
-            let path = "crates/portcullis/src/designs/magazine.rs".to_owned();
-            page(&File { path, text: format!("//! A map: {list}.\n//!\n//! An unmap: `a.rs`.\n") }, &[]).len()
+            let text = format!("//! A map: {list}.\n//!\n//! An unmap: `a.rs`.\n");
+            page(&File { path: String::new(), text }, "magazine.rs", &[]).len()
         };
         // Each missing file counts too, and so does that of the unmap.
         assert_eq!([magazine(&"`a.rs` ".repeat(8)), magazine(&"`a.rs` ".repeat(9))], [9, 11]);
-    }
-
-    #[test]
-    fn a_file_without_a_design_is_found() {
-        let violation = Violation::new("crates/portcullis/src/designs/stock.rs", "declares no design");
-        assert_eq!(check("| `stock` |", "struct Stock;\n"), [violation]);
     }
 }

@@ -6,8 +6,7 @@
 
 use super::Violation;
 use super::files::File;
-use super::markdown::{Role, anchors, roles};
-use super::prose::{Kind, pieces};
+use super::markdown::Markdown;
 use std::collections::BTreeSet;
 
 /// Reports links without a target. `paths` are all files that git tracks.
@@ -17,10 +16,12 @@ pub(super) fn violations(files: &[File], paths: &[String]) -> Vec<Violation> {
         there.insert(path);
         there.extend(path.match_indices('/').map(|(at, _)| &path[..at]));
     }
+    let read: Vec<(&File, Markdown)> = files.iter().map(|file| (file, Markdown::of(file))).collect();
     let mut violations = Vec::new();
-    for file in files {
-        for (line, target) in targets(file) {
-            if let Some(what) = wrong(file, &target, files, &there) {
+    for (file, markdown) in &read {
+        let is_checked = |target: &str| !has_scheme(target) && (file.path.ends_with(".md") || is_path(target));
+        for (line, target) in markdown.links.iter().filter(|(_, target)| is_checked(target)) {
+            if let Some(what) = wrong(file, target, &read, &there) {
                 violations.push(Violation::new(format!("{}:{line}", file.path), format!("`{target}` {what}")));
             }
         }
@@ -29,15 +30,15 @@ pub(super) fn violations(files: &[File], paths: &[String]) -> Vec<Violation> {
 }
 
 /// What is wrong with a link of a file.
-fn wrong(file: &File, target: &str, files: &[File], there: &BTreeSet<&str>) -> Option<String> {
+fn wrong(file: &File, target: &str, read: &[(&File, Markdown)], there: &BTreeSet<&str>) -> Option<String> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let Some(path) = resolved(&file.path, path) else { return Some("leads out of the repository".to_owned()) };
     if !there.contains(path.as_str()) {
         return Some("leads to a file that is not there".to_owned());
     }
     let anchor = anchor.filter(|_| path.ends_with(".md"))?;
-    let document = files.iter().find(|file| file.path == path)?;
-    let is_there = anchors(&document.text).iter().any(|known| known == anchor);
+    let (_, document) = read.iter().find(|(file, _)| file.path == path)?;
+    let is_there = document.anchors.iter().any(|known| known == anchor);
     (!is_there).then(|| format!("leads to an anchor that no heading of {path} makes"))
 }
 
@@ -61,47 +62,10 @@ fn resolved(from: &str, path: &str) -> Option<String> {
     Some(at.join("/"))
 }
 
-/// The links of a file that lead to files, each with its line.
-fn targets(file: &File) -> Vec<(usize, String)> {
-    let all = |(line, text): (usize, &str)| {
-        let of_line: Vec<String> = of_line(text);
-        of_line.into_iter().map(move |target| (line, target))
-    };
-    if file.path.ends_with(".md") {
-        let lines = roles(file.text.lines()).filter(|(_, role, _)| *role != Role::Code);
-        return lines.map(|(line, _, text)| (line, text)).flat_map(all).collect();
-    }
-    let docs = pieces(file).into_iter().filter(|piece| piece.kind == Kind::Doc);
-    let docs = docs.map(|piece| (piece.line, piece.text.trim_start_matches(['/', '!'])));
-    docs.flat_map(all).filter(|(_, target)| is_path(target)).collect()
-}
-
 /// Whether a link of a doc comment leads to a file, not to an item.
 fn is_path(target: &str) -> bool {
     let path = target.split('#').next().unwrap_or(target);
     !path.contains("::") && path.contains(['/', '.'])
-}
-
-/// The targets of the links in a line that have no scheme, outside code.
-fn of_line(line: &str) -> Vec<String> {
-    let text: Vec<&str> = line.split('`').step_by(2).collect();
-    // If the text of a link is code, the brackets of the link remain.
-    let text = text.join("`");
-    let inline = text.split("](").skip(1).map(|rest| &rest[..end(rest)]);
-    let reference = text.trim_start().strip_prefix('[').and_then(|rest| Some(rest.split_once("]: ")?.1));
-    let targets = inline.chain(reference).filter_map(|target| target.split_whitespace().next());
-    let targets = targets.map(|target| target.trim_start_matches('<').trim_end_matches('>'));
-    targets.filter(|target| !has_scheme(target)).map(str::to_owned).collect()
-}
-
-/// Where the target of an inline link ends: at the bracket that closes it.
-fn end(rest: &str) -> usize {
-    let mut depth = 1;
-    let closes = |next: char| {
-        depth += i32::from(next == '(') - i32::from(next == ')');
-        depth == 0
-    };
-    rest.find(closes).unwrap_or(rest.len())
 }
 
 fn has_scheme(target: &str) -> bool {

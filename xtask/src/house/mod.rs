@@ -5,7 +5,7 @@ mod crates;
 mod designs;
 pub(crate) mod files;
 mod links;
-mod markdown;
+pub(crate) mod markdown;
 mod prose;
 mod published;
 mod terms;

@@ -1,6 +1,8 @@
 //! The prose in a file: comments, strings of code, and everything in a document.
 
 use super::files::File;
+use crate::lexer::LiteralKind::{Byte, Char, Float, Int};
+use crate::lexer::{TokenKind, tokens};
 
 /// What a piece of prose is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,90 +62,27 @@ fn toml(number: usize, line: &str) -> Option<Piece<'_>> {
 
 /// The comments and strings of Rust or C.
 fn code(text: &str, is_rust: bool) -> Vec<Piece<'_>> {
-    let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
-    while let Some(next) = text[at..].chars().next() {
-        let rest = &text[at..];
-        let (taken, prose) = match next {
-            '/' if rest.starts_with("//") => {
-                let end = rest.find('\n').unwrap_or(rest.len());
-                let is_doc =
-                    is_rust && (rest.starts_with("//!") || rest.starts_with("///")) && !rest.starts_with("////");
-                (end, Some((if is_doc { Kind::Doc } else { Kind::Comment }, &rest[..end])))
+    let (mut found, mut line) = (Vec::new(), 1);
+    for (token, text) in tokens(text, is_rust) {
+        match token {
+            TokenKind::LineComment { doc_style: Some(_) } if is_rust => found.extend(lines(line, Kind::Doc, text)),
+            TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => {
+                found.extend(lines(line, Kind::Comment, text));
             }
-            '/' if rest.starts_with("/*") => {
-                let end = block_end(rest, is_rust);
-                (end, Some((Kind::Comment, &rest[..end])))
-            }
-            '"' => {
-                let hashes = if is_rust { raw_hashes(&text[..at]) } else { None };
-                let inside = &rest[1..];
-                let end = hashes.map_or_else(|| string_end(inside), |hashes| raw_end(inside, hashes));
-                ((end + 2).min(rest.len()), Some((Kind::Message, &inside[..end])))
-            }
-            '\'' => (character_end(rest), None),
-            _ => (next.len_utf8(), None),
-        };
-        if let Some((kind, prose)) = prose {
-            found.extend(lines(line, kind, prose));
+            TokenKind::Literal { kind: Char { .. } | Byte { .. } | Int { .. } | Float { .. }, .. } => {}
+            TokenKind::Literal { .. } => found.extend(lines(line, Kind::Message, inside(text))),
+            _ => {}
         }
-        line += rest[..taken].matches('\n').count();
-        at += taken;
+        line += text.matches('\n').count();
     }
     found
 }
 
-/// Where a block comment ends. In Rust, block comments may be nested.
-fn block_end(rest: &str, is_rust: bool) -> usize {
-    let (mut depth, mut at) = (1_usize, 2);
-    while depth > 0 {
-        let Some(next) = rest[at..].find(['/', '*']) else { return rest.len() };
-        at += next;
-        if rest[at..].starts_with("*/") {
-            (depth, at) = (depth - 1, at + 2);
-        } else if is_rust && rest[at..].starts_with("/*") {
-            (depth, at) = (depth + 1, at + 2);
-        } else {
-            at += 1;
-        }
-    }
-    at
-}
-
-/// Where a string with escapes ends: its closing quote, or the end of the file.
-fn string_end(inside: &str) -> usize {
-    let mut is_escaped = false;
-    let closes = |next: char| {
-        let closes = next == '"' && !is_escaped;
-        is_escaped = next == '\\' && !is_escaped;
-        closes
-    };
-    inside.find(closes).unwrap_or(inside.len())
-}
-
-/// The number of `#` between `r` and the quote, of a raw string whose quote follows `before`.
-fn raw_hashes(before: &str) -> Option<usize> {
-    let name = before.trim_end_matches('#');
-    let prefix = name.strip_suffix('r')?;
-    let prefix = prefix.strip_suffix(['b', 'c']).unwrap_or(prefix);
-    let is_name = prefix.ends_with(|before: char| before.is_alphanumeric() || before == '_');
-    (!is_name).then_some(before.len() - name.len())
-}
-
-fn raw_end(inside: &str, hashes: usize) -> usize {
-    inside.find(&format!("\"{}", "#".repeat(hashes))).unwrap_or(inside.len())
-}
-
-/// The length of a character literal with its quotes; for a lifetime, that of its quote alone.
-fn character_end(rest: &str) -> usize {
-    let mut inside = rest[1..].char_indices();
-    match (inside.next(), inside.next()) {
-        (Some((_, '\\')), Some((at, escaped))) => {
-            let after = 1 + at + escaped.len_utf8();
-            rest[after..].find('\'').map_or(rest.len(), |end| after + end + 1)
-        }
-        (Some(_), Some((at, '\''))) => 1 + at + 1,
-        _ => 1,
-    }
+/// What is between the quotes of a string; all after the first, if there is no second.
+fn inside(string: &str) -> &str {
+    let (prefix, inside) = string.split_once('"').unwrap_or(("", string));
+    let end = format!("\"{}", "#".repeat(prefix.matches('#').count()));
+    inside.strip_suffix(&end).unwrap_or(inside)
 }
 
 #[cfg(test)]

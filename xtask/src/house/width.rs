@@ -7,8 +7,8 @@
 
 use super::Violation;
 use super::files::File;
-use super::markdown::{Role, roles};
-use super::prose::{Kind, pieces};
+use super::markdown::{Markdown, blocks};
+use super::prose::{Kind, Piece, pieces};
 
 /// The most columns of a line.
 const COLUMNS_MAX: usize = 120;
@@ -18,39 +18,26 @@ const MARKERS: [char; 9] = ['/', '!', '*', '#', '-', '+', '>', ' ', '\t'];
 /// Reports the lines of a file that are too long.
 pub(super) fn violations(file: &File) -> Vec<Violation> {
     let all: Vec<&str> = file.text.lines().collect();
-    let columns = |line: usize| all[line - 1].chars().count();
-    let mut lines: Vec<usize> = if file.path.ends_with(".md") {
-        let prose = roles(all.iter().copied()).filter(|(_, role, text)| *role == Role::Prose && may_be_broken(text));
-        prose.filter(|(_, _, text)| !is_row(text)).map(|(line, _, _)| line).collect()
-    } else {
-        comments(file, &all)
+    let code = Markdown::of(file).code;
+    let generated = if file.path.ends_with(".md") { blocks(&file.text).unwrap_or_default() } else { Vec::new() };
+    let is_generated = |line: usize| generated.iter().any(|block| block.lines.contains(&line));
+    // A comment with code after it is a part of a line of code.
+    let is_last = |piece: &Piece<'_>| all[piece.line - 1].ends_with(piece.text);
+    let is_exempt = |piece: &Piece<'_>| match piece.kind {
+        Kind::Message => true,
+        Kind::Comment => !is_last(piece),
+        Kind::Doc => !is_last(piece) || code.contains(&piece.line) || is_row(piece.text),
+        Kind::Document => code.contains(&piece.line) || is_row(piece.text) || is_generated(piece.line),
     };
-    lines.retain(|line| columns(*line) > COLUMNS_MAX);
-    lines.dedup();
-    let what = |line| format!("{} columns; at most {COLUMNS_MAX}", columns(line));
-    lines.into_iter().map(|line| Violation::new(format!("{}:{line}", file.path), what(line))).collect()
-}
-
-/// The lines of code with a comment that could be broken.
-fn comments(file: &File, all: &[&str]) -> Vec<usize> {
-    let (mut in_code, mut before) = (false, 0);
     let mut found = Vec::new();
-    for piece in pieces(file) {
-        let is_doc = piece.kind == Kind::Doc;
-        if is_doc {
-            // A block of code that is not closed ends with its comment.
-            in_code &= piece.line == before + 1;
-            before = piece.line;
-        }
-        let is_fence = is_doc && piece.text.trim_start_matches(['/', '!', ' ']).starts_with("```");
-        in_code ^= is_fence;
-        let is_exempt = is_doc && (in_code || is_fence || is_row(piece.text));
-        // A comment with code after it is a part of a line of code.
-        let is_last = all[piece.line - 1].ends_with(piece.text);
-        if matches!(piece.kind, Kind::Comment | Kind::Doc) && is_last && !is_exempt && may_be_broken(piece.text) {
-            found.push(piece.line);
+    for piece in pieces(file).iter().filter(|piece| may_be_broken(piece.text) && !is_exempt(piece)) {
+        let columns = all[piece.line - 1].chars().count();
+        if columns > COLUMNS_MAX {
+            let what = format!("{columns} columns; at most {COLUMNS_MAX}");
+            found.push(Violation::new(format!("{}:{}", file.path, piece.line), what));
         }
     }
+    found.dedup();
     found
 }
 

@@ -11,9 +11,9 @@ mod sources;
 
 use crate::failure::Failure;
 use crate::house::files::{self, File};
+use crate::house::markdown::blocks;
 use crate::workspace::Workspace;
 use std::fs;
-use std::ops::Range;
 
 /// What makes the text of a block, from the files of the repository; or says why it cannot.
 type Generator = fn(&[File]) -> Result<String, String>;
@@ -29,16 +29,6 @@ const BLOCKS: [(&str, Generator); 6] = [
 ];
 /// The blocks that come from the program `portcullis` and from kernels.
 const OF_RUNS: [&str; 7] = ["compare", "batches", "attack", "riommu-cycles", "machines", "workloads", "linux-bench"];
-
-/// A block of a document.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Block<'t> {
-    name: &'t str,
-    /// The number of the line before it, from 1.
-    line: usize,
-    /// Where its text is in the document.
-    range: Range<usize>,
-}
 
 /// Names the blocks that do not show what the code says.
 pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
@@ -87,7 +77,9 @@ fn wrong(files: &[File], generators: &[(&str, Generator)]) -> Vec<String> {
                 None => Some("is written by no program".to_owned()),
             };
             wrong.extend(
-                what.map(|what| format!("{}:{}: the block `{}` {what}", document.path, block.line, block.name)),
+                what.map(|what| {
+                    format!("{}:{}: the block `{}` {what}", document.path, block.lines.start - 1, block.name)
+                }),
             );
         }
         seen.extend(blocks.into_iter().map(|block| block.name));
@@ -107,29 +99,6 @@ fn renewed(text: &str, files: &[File], generators: &[(&str, Generator)]) -> Resu
         }
     }
     Ok(renewed)
-}
-
-/// The blocks of a document, in order.
-fn blocks(text: &str) -> Result<Vec<Block<'_>>, String> {
-    let (mut found, mut open, mut at) = (Vec::new(), None, 0);
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        let comment = line.trim_end().strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
-        match (open, comment) {
-            (None, Some(name)) if name.chars().all(|next| next.is_ascii_lowercase() || next == '-') => {
-                open = Some((name, index + 1, at + line.len()));
-            }
-            (Some((name, line, begins)), Some(end)) if end.strip_prefix('/') == Some(name) => {
-                found.push(Block { name, line, range: begins..at });
-                open = None;
-            }
-            _ => {}
-        }
-        at += line.len();
-    }
-    match open {
-        Some((name, line, _)) => Err(format!("the block `{name}` of line {line} has no end")),
-        None => Ok(found),
-    }
 }
 
 /// A table of Markdown. A `|` in a cell is written as `\|`.
