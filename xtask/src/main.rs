@@ -57,14 +57,7 @@ enum Chore {
     /// Print how much stack the operations of each design take, and check it against limits. The number is that of
     /// the deepest path through the linked object of a `no_std` build, without what the host supplies. Also check
     /// that no operation panics on a failed allocation.
-    Frames {
-        /// Print the functions on each path, with the stack that each of them takes.
-        #[arg(long)]
-        path: bool,
-        /// Check only the operations of this design.
-        #[arg(long)]
-        design: Option<String>,
-    },
+    Frames(frames::Options),
     /// Run the fuzz targets for a long time, with a new seed.
     Fuzz {
         /// How long each target runs.
@@ -153,9 +146,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Check => check::check(&workspace),
         Chore::Examples => examples::examples(&workspace),
         Chore::Conformance { list } => conformance::conformance(&workspace, *list),
-        Chore::Frames { path, design } => {
-            frames::frames(&workspace, &frames::Options { path: *path, design: design.clone() })
-        }
+        Chore::Frames(options) => frames::frames(&workspace, options),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Soak { operations } => soak::soak(&workspace, *operations),
         Chore::Mutants { sample: Some(size), seed: Some(seed), .. } => {

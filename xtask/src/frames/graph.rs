@@ -124,38 +124,33 @@ impl<'i> Graph<'i> {
         })
     }
 
-    /// The functions that the calls of `walked` can lead to, and the depth of the stack at each. `tables` are the
-    /// vtables that the callers can have.
+    /// The functions that a call can lead to. `tables` are the vtables that the callers can have.
+    fn callees(&self, callee: &Callee, tables: &BTreeSet<Place>) -> Result<BTreeSet<usize>, String> {
+        let in_slot = |tables: &BTreeSet<Place>, slot: u64| -> BTreeSet<usize> {
+            tables.iter().filter_map(|table| self.in_slot(*table, slot)).collect()
+        };
+        let (mut found, slot) = match callee {
+            Callee::Function(index) => return Ok(BTreeSet::from([*index])),
+            Callee::Missing(name) if MEMORY.contains(&name.as_str()) => return Ok(BTreeSet::new()),
+            Callee::Missing(name) => return Err(format!("calls `{name}`, which is not in the object")),
+            Callee::Unknown(at) => return Err(format!("an indirect call at {at:#x} with an unknown target")),
+            Callee::Slot(None, slot) => (BTreeSet::new(), *slot),
+            Callee::Slot(Some(returning), slot) => (in_slot(&self.named_by(returning, tables), *slot), *slot),
+        };
+        if found.is_empty() {
+            found = in_slot(tables, slot);
+        }
+        let none = || format!("calls through byte {slot} of a vtable, and no such vtable is known");
+        if found.is_empty() { Err(none()) } else { Ok(found) }
+    }
+
+    /// The functions that the calls of `walked` can lead to, and the depth of the stack at each.
     fn calls(&self, walked: &Walked, tables: &BTreeSet<Place>) -> Result<BTreeMap<usize, u64>, String> {
         let mut calls = BTreeMap::new();
-        let mut note = |index: usize, depth: u64| {
-            let deepest: &mut u64 = calls.entry(index).or_default();
-            *deepest = depth.max(*deepest);
-        };
         for (callee, depth) in &walked.calls {
-            match callee {
-                Callee::Function(index) => note(*index, *depth),
-                Callee::Missing(name) if MEMORY.contains(&name.as_str()) => {}
-                Callee::Missing(name) => return Err(format!("calls `{name}`, which is not in the object")),
-                Callee::Unknown(at) => {
-                    return Err(format!("an indirect call at {at:#x} with an unknown target"));
-                }
-                Callee::Slot(slot) | Callee::SlotOf(_, slot) => {
-                    let in_slot = |tables: &BTreeSet<Place>| -> BTreeSet<usize> {
-                        tables.iter().filter_map(|table| self.in_slot(*table, *slot)).collect()
-                    };
-                    let mut found = match callee {
-                        Callee::SlotOf(returning, _) => in_slot(&self.named_by(returning, tables)),
-                        _ => BTreeSet::new(),
-                    };
-                    if found.is_empty() {
-                        found = in_slot(tables);
-                    }
-                    if found.is_empty() {
-                        return Err(format!("calls through byte {slot} of a vtable, and no such vtable is known"));
-                    }
-                    found.into_iter().for_each(|index| note(index, *depth));
-                }
+            for index in self.callees(callee, tables)? {
+                let deepest: &mut u64 = calls.entry(index).or_default();
+                *deepest = (*depth).max(*deepest);
             }
         }
         Ok(calls)
@@ -164,10 +159,7 @@ impl<'i> Graph<'i> {
     /// The data that is named by the functions that a call leads to, and by all functions below them. It includes
     /// any vtable that the call returns.
     fn named_by(&self, callee: &Callee, tables: &BTreeSet<Place>) -> BTreeSet<Place> {
-        let called = |callee: &Callee| {
-            let call = Walked { calls: BTreeMap::from([(callee.clone(), 0)]), ..Walked::default() };
-            self.calls(&call, tables).unwrap_or_default().into_keys()
-        };
+        let called = |callee: &Callee| self.callees(callee, tables).unwrap_or_default();
         let (mut open, mut seen, mut named) = (Vec::from_iter(called(callee)), BTreeSet::new(), BTreeSet::new());
         while let Some(index) = open.pop() {
             if !self.is_hook(index)
@@ -183,9 +175,9 @@ impl<'i> Graph<'i> {
 
     /// The function in a slot of a vtable, if the vtable is of one of the library's traits.
     fn in_slot(&self, table: Place, slot: u64) -> Option<usize> {
-        let at = |slot| match self.image.pointer(Place { offset: table.offset + slot, ..table })? {
-            Target::Place(place) => self.image.function_at(place),
-            Target::Missing(_) => None,
+        let at = |slot| {
+            let place = self.image.pointer(Place { offset: table.offset + slot, ..table })?;
+            self.image.function_at(place)
         };
         // The first method comes after the drop function, the size and the alignment of the value.
         let is_ours = TRAITS.iter().any(|name| at(24).is_some_and(|method| self.name(method).contains(name)));
@@ -206,10 +198,7 @@ impl<'i> Graph<'i> {
                 let walked = self.walked(index)?;
                 tables.extend(&walked.data);
                 // A slot that no known vtable has may be in one that is found later.
-                for (callee, depth) in &walked.calls {
-                    let one = Walked { calls: BTreeMap::from([(callee.clone(), *depth)]), ..Walked::default() };
-                    open.extend(self.calls(&one, &tables).unwrap_or_default().into_keys());
-                }
+                open.extend(walked.calls.keys().flat_map(|callee| self.callees(callee, &tables).unwrap_or_default()));
             }
             self.follow_data(&mut tables);
             reached = seen;

@@ -1,7 +1,7 @@
 //! The linked object: its functions, and the targets of their relocations.
 
 use object::read::archive::ArchiveFile;
-use object::read::elf::{ElfFile64, FileHeader};
+use object::read::elf::ElfFile64;
 use object::{
     LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SectionIndex, SectionKind,
     SymbolKind, SymbolSection, elf,
@@ -47,16 +47,9 @@ impl Relocation {
     /// The target of the relocation. `field_to_end` is the number of bytes from the field to the end of its
     /// instruction; only relative relocations use it.
     pub(super) fn target(&self, field_to_end: u64) -> Target {
-        let further = match self.kind {
-            Kind::Absolute => self.addend,
-            Kind::Relative | Kind::Word => self.addend + field_to_end as i64,
-        };
-        match &self.symbol {
-            Target::Place(place) => {
-                Target::Place(Place { offset: place.offset.wrapping_add_signed(further), ..*place })
-            }
-            missing => missing.clone(),
-        }
+        let Target::Place(place) = self.symbol else { return self.symbol.clone() };
+        let further = if self.kind == Kind::Absolute { self.addend } else { self.addend + field_to_end as i64 };
+        Target::Place(Place { offset: place.offset.wrapping_add_signed(further), ..place })
     }
 }
 
@@ -85,6 +78,9 @@ pub(super) struct Image {
     symbols: HashMap<String, (Place, u64)>,
 }
 
+/// A member of the archive.
+type Member<'d> = ElfFile64<'d, LittleEndian>;
+
 impl Image {
     /// Reads a static library.
     pub(super) fn read(archive: &[u8]) -> Result<Self, String> {
@@ -95,7 +91,7 @@ impl Image {
             let data = member.map_err(described)?.data(archive).map_err(described)?;
             // Other members hold metadata for the compiler.
             if data.starts_with(&elf::ELFMAG) {
-                members.push((ElfFile64::<LittleEndian>::parse(data).map_err(described)?, image.sections.len()));
+                members.push((Member::parse(data).map_err(described)?, image.sections.len()));
                 let sections = members.last().map_or(0, |(member, _)| member.elf_section_table().len());
                 image.sections.resize_with(image.sections.len() + sections, Section::default);
             }
@@ -109,11 +105,7 @@ impl Image {
         Ok(image)
     }
 
-    fn add_symbols<E: FileHeader>(
-        &mut self,
-        member: &object::read::elf::ElfFile<'_, E>,
-        first: usize,
-    ) -> Result<(), String> {
+    fn add_symbols(&mut self, member: &Member<'_>, first: usize) -> Result<(), String> {
         for symbol in member.symbols() {
             let SymbolSection::Section(SectionIndex(index)) = symbol.section() else { continue };
             let name = symbol.name().map_err(|error| error.to_string())?;
@@ -130,33 +122,22 @@ impl Image {
         Ok(())
     }
 
-    fn add_sections<E: FileHeader>(
-        &mut self,
-        member: &object::read::elf::ElfFile<'_, E>,
-        first: usize,
-    ) -> Result<(), String> {
+    fn add_sections(&mut self, member: &Member<'_>, first: usize) -> Result<(), String> {
+        use SectionKind::{Data, ReadOnlyData, ReadOnlyDataWithRel, Text};
         let described = |error: object::Error| error.to_string();
-        for section in member.sections() {
-            let is_code = section.kind() == SectionKind::Text;
-            let is_data = matches!(section.kind(), SectionKind::Data | SectionKind::ReadOnlyData);
-            if !is_code && !is_data && section.kind() != SectionKind::ReadOnlyDataWithRel {
-                continue;
-            }
+        let is_held = |kind| matches!(kind, Text | Data | ReadOnlyData | ReadOnlyDataWithRel);
+        for section in member.sections().filter(|section| is_held(section.kind())) {
             let mut relocations = BTreeMap::new();
             for (offset, relocation) in section.relocations() {
                 let RelocationTarget::Symbol(index) = relocation.target() else { continue };
                 let symbol = member.symbol_by_index(index).map_err(described)?;
-                let target = match symbol.section() {
-                    SymbolSection::Section(SectionIndex(index)) => {
+                let name = symbol.name().map_err(described)?;
+                let target = match (symbol.section(), self.symbols.get(name)) {
+                    (SymbolSection::Section(SectionIndex(index)), _) => {
                         Target::Place(Place { section: first + index, offset: symbol.address() })
                     }
-                    _ => {
-                        let name = symbol.name().map_err(described)?;
-                        match self.symbols.get(name) {
-                            Some((place, _)) => Target::Place(*place),
-                            None => Target::Missing(name.to_owned()),
-                        }
-                    }
+                    (_, Some((place, _))) => Target::Place(*place),
+                    (_, None) => Target::Missing(name.to_owned()),
                 };
                 let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
                 let kind = match r_type {
@@ -167,7 +148,7 @@ impl Image {
                 };
                 relocations.insert(offset, Relocation { kind, symbol: target, addend: relocation.addend() });
             }
-            let bytes = section.data().map_err(described)?.to_vec();
+            let (bytes, is_code) = (section.data().map_err(described)?.to_vec(), section.kind() == Text);
             self.sections[first + section.index().0] = Section { bytes, is_code, relocations };
         }
         Ok(())
@@ -190,15 +171,18 @@ impl Image {
         word.map(u64::from_le_bytes).ok_or_else(|| "a table extends beyond its section".to_owned())
     }
 
-    /// What the word at a place points to.
-    pub(super) fn pointer(&self, place: Place) -> Option<Target> {
-        self.sections[place.section].relocations.get(&place.offset).map(|relocation| relocation.target(0))
+    /// What the word at a place points to, if it is in the object.
+    pub(super) fn pointer(&self, place: Place) -> Option<Place> {
+        match self.sections[place.section].relocations.get(&place.offset)?.target(0) {
+            Target::Place(place) => Some(place),
+            Target::Missing(_) => None,
+        }
     }
 
     /// The string whose pointer is at `place`, followed by its length.
     pub(super) fn text(&self, place: Place) -> Result<String, String> {
         let length = self.word(Place { offset: place.offset + 8, ..place })? as usize;
-        let Some(Target::Place(text)) = self.pointer(place) else { return Err("a name without a text".to_owned()) };
+        let text = self.pointer(place).ok_or("a name without a text")?;
         let at = text.offset as usize;
         let bytes = self.sections[text.section].bytes.get(at..at + length);
         let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());

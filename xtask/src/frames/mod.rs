@@ -10,8 +10,9 @@ mod walk;
 use crate::failure::Failure;
 use crate::stages::run;
 use crate::workspace::{NO_STD_PROOF, Workspace};
-use graph::{Graph, Step};
-use image::{Image, Place, Target};
+use clap::Args;
+use graph::Graph;
+use image::{Image, Place};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -47,12 +48,14 @@ impl Root {
 }
 
 /// The options of the command.
-#[derive(Default)]
+#[derive(Default, Args)]
 pub(crate) struct Options {
-    /// Whether to print the functions of each path.
-    pub(crate) path: bool,
-    /// Only operations of this design.
-    pub(crate) design: Option<String>,
+    /// Print the functions on each path, with the stack that each of them takes.
+    #[arg(long)]
+    path: bool,
+    /// Check only the operations of this design.
+    #[arg(long)]
+    design: Option<String>,
 }
 
 /// Builds the object and checks it.
@@ -89,10 +92,8 @@ fn check(archive: &[u8], options: &Options) -> Result<(), String> {
         let Root { design, operation, .. } = &root;
         let limit = root.bytes_max();
         let (found, is_wrong, path) = match graph.deepest(root.function, root.mapper) {
-            Ok((bytes, path)) => {
-                let verdict = if bytes > limit { "  too deep" } else { "" };
-                (format!("{bytes:>6} of {limit:>5}{verdict}"), bytes > limit, path)
-            }
+            Ok((bytes, path)) if bytes > limit => (format!("{bytes:>6} of {limit:>5}  too deep"), true, path),
+            Ok((bytes, path)) => (format!("{bytes:>6} of {limit:>5}"), false, path),
             Err(error) => (error, true, Vec::new()),
         };
         println!("{design:<14} {operation:<22} {found}");
@@ -107,7 +108,7 @@ fn check(archive: &[u8], options: &Options) -> Result<(), String> {
             Err(error) => wrong.push(format!("{design}, {operation}: {error}")),
         }
         if options.path {
-            print!("{}", printed(&image, &path));
+            path.iter().for_each(|step| println!("    {:>6}  {}", step.bytes, image.functions[step.function].name));
         }
     }
     wrong.extend(plants(&image, &graph).err());
@@ -136,10 +137,6 @@ fn plants(image: &Image, graph: &Graph<'_>) -> Result<(), String> {
     }
 }
 
-fn printed(image: &Image, path: &[Step]) -> String {
-    path.iter().map(|step| format!("    {:>6}  {}\n", step.bytes, image.functions[step.function].name)).collect()
-}
-
 /// The operations in a table of the object. Its layout is that of `Root` in `crates/no-std-proof/src/frames`.
 fn roots(image: &Image, table: &str) -> Result<Vec<Root>, String> {
     const WORDS: u64 = 8;
@@ -148,16 +145,10 @@ fn roots(image: &Image, table: &str) -> Result<Vec<Root>, String> {
     for number in 0..size / (WORDS * 8) {
         let at = |word: u64| Place { offset: table.offset + (number * WORDS + word) * 8, ..table };
         let operation = image.text(at(2))?;
-        let function = match image.pointer(at(4)) {
-            Some(Target::Place(place)) => image.function_at(place),
-            _ => None,
-        };
+        let function = image.pointer(at(4)).and_then(|place| image.function_at(place));
         let function = function.ok_or_else(|| format!("`{operation}` does not lead to a function"))?;
-        let mapper = match image.pointer(at(6)) {
-            Some(Target::Place(place)) => Some(place),
-            _ => None,
-        };
-        roots.push(Root { design: image.text(at(0))?, operation, is_fast: image.word(at(7))? != 0, function, mapper });
+        let (design, is_fast, mapper) = (image.text(at(0))?, image.word(at(7))? != 0, image.pointer(at(6)));
+        roots.push(Root { design, operation, is_fast, function, mapper });
     }
     Ok(roots)
 }

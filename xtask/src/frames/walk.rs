@@ -13,10 +13,8 @@ pub(super) enum Callee {
     Function(usize),
     /// A symbol that no member of the archive has.
     Missing(String),
-    /// The function at this offset in some vtable.
-    Slot(u64),
-    /// The function at this offset in a vtable that a call has returned.
-    SlotOf(Box<Callee>, u64),
+    /// The function at this offset in some vtable, or in one that this call has returned.
+    Slot(Option<Box<Callee>>, u64),
     /// An unknown target; the value is the offset of the call.
     Unknown(u64),
 }
@@ -46,12 +44,10 @@ pub(super) struct Walked {
 pub(super) enum Value {
     /// The address of something in the object.
     Address(Target),
-    /// A value that was loaded from this offset after some pointer.
-    Loaded(u64),
     /// A value that a call has returned, or one half of it.
     Returned(Box<Callee>),
-    /// A value that was loaded from this offset after a pointer that a call has returned.
-    LoadedOf(Box<Callee>, u64),
+    /// A value that was loaded from this offset after some pointer, or after one that this call has returned.
+    Loaded(Option<Box<Callee>>, u64),
     /// The address of the stack this many bytes below the return address.
     Stack(u64),
 }
@@ -222,10 +218,11 @@ impl Walk<'_> {
                     return self.reach(to, state);
                 }
                 let callee = self.callee(offset, &instruction, relocation, &state)?;
-                if state.depth != 0 && !matches!(callee, Callee::Function(index) if !returns(index)) {
+                let goes_on = may_return(&callee, returns);
+                if state.depth != 0 && goes_on {
                     return Err(self.error(offset, "jumps to another function with something on the stack"));
                 }
-                self.walked.returns |= may_return(&callee, returns);
+                self.walked.returns |= goes_on;
                 self.note(callee, state.depth, &state);
                 Ok(())
             }
@@ -250,15 +247,10 @@ impl Walk<'_> {
 
     fn note(&mut self, callee: Callee, depth: u64, state: &State) {
         if let Callee::Function(index) = callee {
-            let given: Arguments = state
-                .registers
-                .iter()
-                .filter(|(register, value)| {
-                    let is_of_a_table = matches!(value, Value::Loaded(_) | Value::Returned(_) | Value::LoadedOf(..));
-                    !KEPT.contains(register) && is_of_a_table
-                })
-                .map(|(register, value)| (*register, value.clone()))
-                .collect();
+            let mut given: Arguments = state.registers.clone();
+            given.retain(|register, value| {
+                !KEPT.contains(register) && matches!(value, Value::Loaded(..) | Value::Returned(_))
+            });
             let known = self.walked.arguments.entry(index).or_insert_with(|| given.clone());
             *known = common(known, &given);
         }
@@ -295,8 +287,7 @@ impl Walk<'_> {
                 Some(index) => Ok(Callee::Function(index)),
                 None => Err(self.error(offset, "calls something that is not a function")),
             },
-            Some(Value::Loaded(slot)) => Ok(Callee::Slot(slot)),
-            Some(Value::LoadedOf(callee, slot)) => Ok(Callee::SlotOf(callee, slot)),
+            Some(Value::Loaded(returning, slot)) => Ok(Callee::Slot(returning, slot)),
             _ => Ok(Callee::Unknown(offset)),
         }
     }
@@ -309,8 +300,8 @@ impl Walk<'_> {
         let is_table = instruction.memory_index() == Register::None && instruction.memory_base().is_gpr64();
         let slot = instruction.memory_displacement64();
         is_table.then(|| match state.registers.get(&instruction.memory_base()) {
-            Some(Value::Returned(callee)) => Value::LoadedOf(callee.clone(), slot),
-            _ => Value::Loaded(slot),
+            Some(Value::Returned(callee)) => Value::Loaded(Some(callee.clone()), slot),
+            _ => Value::Loaded(None, slot),
         })
     }
 
@@ -324,13 +315,9 @@ impl Walk<'_> {
         offset: u64,
     ) -> Result<(), String> {
         let value = self.moved(instruction, relocation, state);
-        state.compared = match (instruction.mnemonic(), instruction.op0_register(), instruction.op1_kind()) {
-            (Mnemonic::Cmp, Register::RSP, OpKind::Register) => {
-                match state.registers.get(&instruction.op1_register()) {
-                    Some(Value::Stack(depth)) => Some(*depth),
-                    _ => None,
-                }
-            }
+        let is_compared = instruction.mnemonic() == Mnemonic::Cmp && instruction.op0_register() == Register::RSP;
+        state.compared = match state.registers.get(&instruction.op1_register()) {
+            Some(Value::Stack(depth)) if is_compared => Some(*depth),
             _ => None,
         };
         let word = (instruction.op0_kind() == OpKind::Memory).then(|| state.word(instruction)).flatten();
@@ -339,15 +326,9 @@ impl Walk<'_> {
         let writes = |access: OpAccess| {
             matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
         };
-        let written: Vec<Register> = info
-            .used_registers()
-            .iter()
-            .filter(|used| writes(used.access()))
-            .map(|used| used.register().full_register())
-            .collect();
-        for register in &written {
-            state.registers.remove(register);
-        }
+        let written = info.used_registers().iter().filter(|used| writes(used.access()));
+        let written: Vec<Register> = written.map(|used| used.register().full_register()).collect();
+        state.registers.retain(|register, _| !written.contains(register));
         if let Some(word) = word.filter(|_| writes(info.op0_access())) {
             state.words.retain(|at, _| at.abs_diff(word) >= 8);
             if let Some(value) = &value
@@ -359,25 +340,18 @@ impl Walk<'_> {
             }
         }
         if written.contains(&Register::RSP) {
-            state.depth = match (instruction.mnemonic(), instruction.op0_register(), instruction.op1_kind()) {
-                (Mnemonic::Push | Mnemonic::Pop, ..) => {
+            let is_the_first = instruction.op0_register() == Register::RSP;
+            state.depth = match (instruction.mnemonic(), instruction.try_immediate(1)) {
+                (Mnemonic::Push | Mnemonic::Pop, _) => {
                     depth.wrapping_add_signed(-i64::from(instruction.stack_pointer_increment()))
                 }
-                (Mnemonic::Sub, Register::RSP, kind) if is_immediate(kind) => {
-                    depth.wrapping_add(instruction.immediate(1))
+                (Mnemonic::Sub, Ok(bytes)) if is_the_first => depth.wrapping_add(bytes),
+                (Mnemonic::Add, Ok(bytes)) if is_the_first => depth.wrapping_sub(bytes),
+                // The caller's stack pointer was a multiple of 16, so the alignment can move it no further than this.
+                (Mnemonic::And, Ok(mask)) if is_the_first => {
+                    depth + mask.wrapping_neg().saturating_sub(16) + 8u64.wrapping_sub(depth) % 16
                 }
-                (Mnemonic::Add, Register::RSP, kind) if is_immediate(kind) => {
-                    depth.wrapping_sub(instruction.immediate(1))
-                }
-                // At entry, the stack pointer is 8 below a multiple of 16. This gives the most that the alignment
-                // can take.
-                (Mnemonic::And, Register::RSP, kind) if is_immediate(kind) => {
-                    // The caller's stack pointer was a multiple of 16, so the alignment can move it no further than
-                    // this.
-                    let align = instruction.immediate(1).wrapping_neg();
-                    depth + align.saturating_sub(16) + 8u64.wrapping_sub(depth) % 16
-                }
-                (Mnemonic::Lea, Register::RSP, _) | (Mnemonic::Mov, Register::RSP, _) => match &value {
+                (Mnemonic::Lea | Mnemonic::Mov, _) if is_the_first => match &value {
                     Some(Value::Stack(depth)) => *depth,
                     _ => return Err(self.error(offset, "sets the stack pointer to an unknown value")),
                 },
@@ -412,7 +386,7 @@ impl Walk<'_> {
             (Mnemonic::Mov, Some((Kind::Word, target))) | (Mnemonic::Lea, Some((Kind::Relative, target))) => {
                 Some(Value::Address(target))
             }
-            (Mnemonic::Mov, Some((Kind::Absolute, target))) if is_immediate(instruction.op1_kind()) => {
+            (Mnemonic::Mov, Some((Kind::Absolute, target))) if instruction.try_immediate(1).is_ok() => {
                 Some(Value::Address(target))
             }
             (_, Some(_)) => None,
@@ -433,19 +407,5 @@ impl Walk<'_> {
 }
 
 fn may_return(callee: &Callee, returns: &dyn Fn(usize) -> bool) -> bool {
-    match callee {
-        Callee::Function(index) => returns(*index),
-        Callee::Missing(_) | Callee::Slot(_) | Callee::SlotOf(..) | Callee::Unknown(_) => true,
-    }
-}
-
-fn is_immediate(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::Immediate8
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32
-            | OpKind::Immediate32to64
-            | OpKind::Immediate64
-    )
+    !matches!(callee, Callee::Function(index) if !returns(*index))
 }
