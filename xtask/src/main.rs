@@ -5,6 +5,7 @@
 mod apt;
 mod bench;
 mod check;
+mod columns;
 mod conformance;
 mod examples;
 mod failure;

@@ -26,7 +26,7 @@ const PAIRS: [u64; 2] = [8192, 24_576];
 const ALLOWANCE: f64 = 1.03;
 
 /// A count and its limit.
-#[derive(Deserialize, Serialize)]
+#[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Limit {
     pub(crate) design: String,
     pub(crate) protection: String,
@@ -48,8 +48,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
     )?;
     let path = workspace.root.join(LIMITS);
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
-    let contents = |error: serde_json::Error| Failure::Contents { path: path.clone(), reason: error.to_string() };
-    let mut limits: Vec<Limit> = serde_json::from_str(&text).map_err(contents)?;
+    let mut limits: Vec<Limit> = serde_json::from_str(&text).map_err(Failure::contents(&path))?;
     let mut above = 0;
     stages.stage("count", "the instructions per pair, for each limit", |workspace| {
         let program = workspace.root.join(&workspace.target).join("benchmark/examples").join(PROGRAM);
@@ -68,7 +67,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
         Ok(())
     })?;
     if update {
-        let text = serde_json::to_string_pretty(&limits).map_err(contents)?;
+        let text = serde_json::to_string_pretty(&limits).map_err(Failure::contents(&path))?;
         fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
     }
     if above > 0 {
@@ -80,16 +79,9 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
 
 /// A limit for the new count. It only rises if the count is above it, so small losses cannot add up.
 fn renewed(limit: &Limit, counted: f64) -> Limit {
-    let Limit { design, protection, workload, limit, .. } = limit;
     let renewed = (counted * ALLOWANCE).ceil();
-    let tenths = |value: f64| (value * 10.0).round() / 10.0;
-    Limit {
-        design: design.clone(),
-        protection: protection.clone(),
-        workload: workload.clone(),
-        counted: tenths(counted),
-        limit: if counted > *limit { renewed } else { renewed.min(*limit) },
-    }
+    let at_most = if counted > limit.limit { renewed } else { renewed.min(limit.limit) };
+    Limit { counted: (counted * 10.0).round() / 10.0, limit: at_most, ..limit.clone() }
 }
 
 /// Instructions per pair under callgrind.
@@ -101,7 +93,7 @@ fn instructions_per_pair(program: &Path, limit: &Limit) -> Result<f64, Failure> 
             .args([&limit.design, &limit.protection, &limit.workload, &pairs.to_string()])
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| Failure::Program { program: VALGRIND.to_owned(), error })?;
+            .map_err(Failure::program(VALGRIND))?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         collected(&said).filter(|_| output.status.success()).ok_or(Failure::Valgrind(said))
     };

@@ -8,7 +8,7 @@
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
-use serde::Deserialize;
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -24,19 +24,6 @@ const RATIO: [f64; 2] = [0.7, 1.3];
 /// counts: other load, on this machine or on its physical host, comes and goes within seconds and lengthens one or
 /// the other.
 const ROUNDS: usize = 5;
-
-/// The part of `bench --json` that is needed here.
-#[derive(Deserialize)]
-struct Timed {
-    results: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    design: String,
-    protection: String,
-    cycles_per_pair: Option<f64>,
-}
 
 /// Cycles of a pair of each design, in the order of [`DESIGNS`].
 type Cycles = [f64; DESIGNS.len()];
@@ -81,10 +68,11 @@ fn time(workspace: &Workspace) -> Result<Cycles, Failure> {
     let program = workspace.root.join(&workspace.target).join("benchmark/portcullis");
     let designs = DESIGNS.join(",");
     let said = output(&program, &["bench", "--designs", &designs, "--threads", "1", "--workload", WORKLOAD, "--json"])?;
-    let timed: Timed = serde_json::from_str(&said)
-        .map_err(|error| Failure::Contents { path: program.clone(), reason: error.to_string() })?;
-    let is_of = |row: &&Row, design: &str| row.design == design && row.protection == "strict";
-    cycles(&program, |design| timed.results.iter().find(|row| is_of(row, design))?.cycles_per_pair)
+    let timed: Value = serde_json::from_str(&said).map_err(Failure::contents(&program))?;
+    let is_of = |row: &&Value, design: &str| row["design"] == design && row["protection"] == "strict";
+    cycles(&program, |design| {
+        timed["results"].as_array()?.iter().find(|row| is_of(row, design))?["cycles_per_pair"].as_f64()
+    })
 }
 
 /// Collects the result of `of` for each design. Fails if a program printed nothing about one of them.
@@ -100,11 +88,8 @@ fn cycles(program: &Path, of: impl Fn(&str) -> Option<f64>) -> Result<Cycles, Fa
 /// Runs a program and returns its output.
 fn output(program: &Path, arguments: &[&str]) -> Result<String, Failure> {
     let name = || program.display().to_string();
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Failure::Program { program: name(), error })?;
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(Failure::program(name()))?;
     if !output.status.success() {
         let command = format!("{} {}", name(), arguments.join(" "));
         eprint!("{}", String::from_utf8_lossy(&output.stderr));

@@ -4,11 +4,11 @@
 pub(crate) mod instructions;
 mod machine;
 
+use crate::columns::aligned;
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -18,30 +18,6 @@ const GOAL: f64 = 1e6;
 /// The work whose elements are packets, each on one core, and the goals by machine.
 const PACKETS: &str = "packets";
 const PACKET_GOALS: [(&str, f64); 2] = [("r210-bcm57810", 0.8e6), ("r210-cx3", 0.4e6)];
-
-/// What criterion writes to `benchmark.json`.
-#[derive(Deserialize)]
-struct Benchmark {
-    group_id: String,
-    function_id: Option<String>,
-    throughput: Option<Throughput>,
-}
-
-#[derive(Deserialize)]
-enum Throughput {
-    Elements(u64),
-}
-
-/// What criterion writes to `estimates.json`: nanoseconds per iteration.
-#[derive(Deserialize)]
-struct Estimates {
-    median: Estimate,
-}
-
-#[derive(Deserialize)]
-struct Estimate {
-    point_estimate: f64,
-}
 
 /// A line of the table.
 struct Rate {
@@ -96,48 +72,43 @@ fn collect(folder: &Path, begun: SystemTime, rates: &mut Vec<Rate>) -> Result<()
         if measured < begun {
             continue;
         }
-        let benchmark: Benchmark = read(path.join("benchmark.json"))?;
-        let estimates: Estimates = read(estimates)?;
-        let Some(Throughput::Elements(operations)) = benchmark.throughput else { continue };
-        rates.push(Rate {
-            measured,
-            work: benchmark.group_id,
-            design: benchmark.function_id.unwrap_or_default(),
-            operations_per_second: operations as f64 / estimates.median.point_estimate * 1e9,
-        });
+        // Criterion estimates nanoseconds per iteration.
+        let (benchmark, estimates) = (read(path.join("benchmark.json"))?, read(estimates)?);
+        let text = |key: &str| benchmark[key].as_str().unwrap_or_default().to_owned();
+        let operations = benchmark["throughput"]["Elements"].as_f64();
+        let nanoseconds = estimates["median"]["point_estimate"].as_f64();
+        let Some((operations, nanoseconds)) = operations.zip(nanoseconds) else { continue };
+        let operations_per_second = operations / nanoseconds * 1e9;
+        rates.push(Rate { measured, work: text("group_id"), design: text("function_id"), operations_per_second });
     }
     Ok(())
 }
 
-fn read<T: DeserializeOwned>(path: PathBuf) -> Result<T, Failure> {
+fn read(path: PathBuf) -> Result<Value, Failure> {
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
-    serde_json::from_str(&text).map_err(|error| Failure::Contents { path, reason: error.to_string() })
+    serde_json::from_str(&text).map_err(Failure::contents(path))
 }
 
 fn print(rates: &[Rate]) {
-    let width = |of: fn(&Rate) -> &str| rates.iter().map(|rate| of(rate).len()).max().unwrap_or(0);
-    let (work_width, design_width) = (width(|rate| &rate.work), width(|rate| &rate.design));
-    println!("\n{:work_width$}  {:design_width$}  million operations/s (median)", "work", "design");
-    let mut slow = 0;
-    for Rate { work, design, operations_per_second, .. } in rates {
-        let reached = *operations_per_second >= GOAL;
-        slow += usize::from(!reached);
-        let remark = if reached { "" } else { "  below 1" };
-        println!("{work:work_width$}  {design:design_width$}  {:6.2}{remark}", operations_per_second / 1e6);
-    }
-    match slow {
+    let mut rows = vec![["work", "design", "million operations/s (median)", ""].map(str::to_owned)];
+    let is_slow = |rate: &Rate| rate.operations_per_second < GOAL;
+    rows.extend(rates.iter().map(|rate| {
+        let remark = if is_slow(rate) { "below 1" } else { "" };
+        [rate.work.clone(), rate.design.clone(), format!("{:.2}", rate.operations_per_second / 1e6), remark.to_owned()]
+    }));
+    println!("\n{}", aligned(&rows));
+    match rates.iter().filter(|rate| is_slow(rate)).count() {
         0 => println!("every design replays at least 1 million operations per second"),
-        _ => println!("{slow} of {} runs replay fewer than 1 million operations per second", rates.len()),
+        slow => println!("{slow} of {} runs replay fewer than 1 million operations per second", rates.len()),
     }
 }
 
 /// Prints the rates of packets, of which there is one for each machine.
 fn print_packets(rates: &[Rate]) {
-    let width = rates.iter().map(|rate| rate.design.len()).max().unwrap_or(0);
-    println!("\n{:width$}  million simulated packets/s of a host core (median)", "machine");
+    println!("\nmillion simulated packets/s of a host core (median)");
     for Rate { work, design: machine, operations_per_second: rate, .. } in rates {
         let goal = PACKET_GOALS.iter().find(|(known, _)| known == machine).map(|(_, goal)| goal);
         let ratio = goal.map_or(String::new(), |goal| format!(", {:.2} of the goal {:.1}", rate / goal, goal / 1e6));
-        println!("{machine:width$}  {:.2}{ratio} ({work})", rate / 1e6);
+        println!("{machine}  {:.2}{ratio} ({work})", rate / 1e6);
     }
 }

@@ -13,22 +13,16 @@ pub(crate) enum Error {
     /// The distribution has these packages, but they cannot be downloaded.
     #[error("{} cannot be downloaded, although the list of packages contains them", .packages.join(", "))]
     NotDownloaded { packages: Vec<String> },
-    /// A program ended with an error.
     #[error("`{command}` failed{}", ended(.output))]
     Command { command: String, output: String },
-    /// The Rust half is not fit for a kernel.
     #[error("{}: not fit for a kernel:\n    {}", .path.display(), .flaws.join("\n    "))]
     Unfit { path: PathBuf, flaws: Vec<String> },
-    /// The kernel's build has a warning about the module.
     #[error("the build of the module for {version} has a warning:\n    {line}")]
     Warning { version: String, line: String },
-    /// The user named a test that does not exist.
     #[error("there is no test `{name}`; the tests are {names}")]
     NoSuchTest { name: String, names: String },
-    /// A test passes although a flaw was planted.
     #[error("the flaw `{flaw}` was planted, but the test passed")]
     NotFound { flaw: String },
-    /// A guest has not printed a measurement.
     #[error("the guest of `{configuration}` says nothing of {what}")]
     Unsaid { configuration: &'static str, what: &'static str },
     /// A guest did not do its job, or the kernel complained.

@@ -1,8 +1,11 @@
 //! The output of `cargo xtask linux bench`.
 
 use super::bench_lines::{Taken, WORKS};
+use crate::columns::aligned;
 use serde_json::json;
 use std::collections::BTreeMap;
+
+const COLUMNS: usize = 1 + WORKS.len();
 
 /// The instructions of one configuration.
 pub(super) struct Row {
@@ -25,27 +28,17 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn json(&self) -> String {
-        let results = self.rows.iter().flat_map(|row| {
-            row.taken.iter().map(|taken| {
-                json!({
-                    "configuration": row.configuration,
-                    "work": taken.work,
-                    "instructions": taken.instructions,
-                })
-            })
-        });
-        let document = json!({
-            "kernel": self.kernel,
-            "qemu": self.qemu,
-            "coherent": self.coherent,
-            "results": results.collect::<Vec<_>>(),
-        });
-        format!("{document:#}")
+        let Self { kernel, qemu, coherent, rows } = self;
+        let result = |configuration, Taken { work, instructions, .. }: &Taken| json!({"configuration": configuration, "work": work, "instructions": instructions});
+        let results = rows.iter().flat_map(|row| row.taken.iter().map(|taken| result(row.configuration, taken)));
+        let results: Vec<_> = results.collect();
+        format!("{:#}", json!({"kernel": kernel, "qemu": qemu, "coherent": coherent, "results": results}))
     }
 
     pub(super) fn table(&self) -> String {
-        let head = ["instructions"].into_iter().chain(WORKS).map(str::to_owned).collect();
-        let lines: Vec<Vec<String>> = [head].into_iter().chain(self.rows.iter().map(|row| self.line(row))).collect();
+        let head = |column: usize| if column == 0 { "instructions".to_owned() } else { WORKS[column - 1].to_owned() };
+        let mut lines: Vec<[String; COLUMNS]> = vec![std::array::from_fn(head)];
+        lines.extend(self.rows.iter().map(|row| self.line(row)));
         format!(
             "{}\n{} on {}.\nInstructions on one CPU, with hardware that answers at once: no waiting, and no contention.\n{}\n\
              A pair is a map (the first number) and its unmap by the whole DMA API; 2 KiB buffers are mapped 32 at a time. The\n\
@@ -58,15 +51,16 @@ impl Report {
         )
     }
 
-    fn line(&self, row: &Row) -> Vec<String> {
-        let works = row.taken.iter().enumerate().map(|(index, taken)| {
-            let whole = grouped(taken.instructions);
-            match taken.halves {
+    fn line(&self, row: &Row) -> [String; COLUMNS] {
+        std::array::from_fn(|column| {
+            let Some(index) = column.checked_sub(1) else { return row.configuration.to_owned() };
+            let Taken { instructions, halves, .. } = row.taken[index];
+            let whole = grouped(instructions);
+            match halves {
                 Some([map, unmap]) => format!("{whole} ({} + {})", grouped(map), grouped(unmap)),
-                None => format!("{whole} {}", over(taken.instructions, self.rows[0].taken[index].instructions)),
+                None => format!("{whole} {}", over(instructions, self.rows[0].taken[index].instructions)),
             }
-        });
-        [row.configuration.to_owned()].into_iter().chain(works).collect()
+        })
     }
 
     /// Whether the walkers are coherent. If they are not, table entries have to be written back from the cache, which
@@ -74,15 +68,11 @@ impl Report {
     fn walkers(&self) -> String {
         let said = |coherent: bool| if coherent { "coherent" } else { "non-coherent" };
         let mut kinds = self.coherent.values();
-        match kinds.next() {
-            Some(first) if kinds.all(|other| other == first) => {
-                format!("The table walkers, under Linux and under the module, are {}.", said(*first))
-            }
-            _ => {
-                let each = self.coherent.iter().map(|(name, coherent)| format!("{} in {name}", said(*coherent)));
-                format!("The table walkers are {}.", each.collect::<Vec<_>>().join(", "))
-            }
+        if let Some(first) = kinds.next().filter(|first| kinds.all(|other| other == *first)) {
+            return format!("The table walkers, under Linux and under the module, are {}.", said(*first));
         }
+        let each = self.coherent.iter().map(|(name, coherent)| format!("{} in {name}", said(*coherent)));
+        format!("The table walkers are {}.", each.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -94,31 +84,10 @@ fn over(taken: u64, none: u64) -> String {
 
 /// A number with a comma before every three digits.
 fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    match number / 1000 {
+        0 => number.to_string(),
+        thousands => format!("{},{:03}", grouped(thousands), number % 1000),
     }
-    text
-}
-
-/// Aligns the first column to the left and the other columns to the right.
-fn aligned(lines: &[Vec<String>]) -> String {
-    let columns = lines.first().map_or(0, Vec::len);
-    let widths: Vec<usize> =
-        (0..columns).map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for line in lines {
-        text += &format!("{:<width$}", line[0], width = widths[0]);
-        for (cell, width) in line.iter().zip(&widths).skip(1) {
-            text += &format!("  {cell:>width$}");
-        }
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

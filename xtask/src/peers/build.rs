@@ -2,17 +2,16 @@
 
 use super::{RUST_PEERS, carve, source};
 use crate::failure::Failure;
-use crate::stages::{Stages, run as run_stage};
+use crate::stages::{Stages, succeed};
 use crate::workspace::Workspace;
-use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The folder of the peers, below the root.
 const PEERS: &str = "benches/peers";
-/// The designs of the library that are measured, if the program has them.
-const DESIGNS: [&str; 4] = ["portcullis", "magazine", "eiovar", "stock"];
+/// The designs of the library that are measured.
+const DESIGNS: &str = "portcullis,magazine,eiovar,stock";
 /// Compiler flags of a kernel build, as far as a program can use them.
 const KERNEL_FLAGS: [&str; 9] = [
     "-O2",
@@ -64,48 +63,12 @@ pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path)
     let target = rust.display().to_string();
     let arguments = ["build", "--release", "--locked", "--manifest-path", RUST_PEERS, "--target-dir", &target];
     stages.cargo("Rust crates", &[], &arguments)?;
-    let mut designs = Vec::new();
-    stages.stage("ours", "cargo build --release --package portcullis-cli", |workspace| {
-        run_stage(workspace, "ours", &[], &["build", "--profile", "benchmark", "--package", "portcullis-cli"])?;
-        designs = known_designs(&ours(workspace))?;
-        Ok(())
-    })?;
+    stages.cargo("ours", &[], &["build", "--profile", "benchmark", "--package", "portcullis-cli"])?;
     let peer = |path: PathBuf| Program { path, arguments: Vec::new() };
-    let arguments = ["bench", "--designs", &designs.join(","), "--threads", "1,2", "--json"];
-    let ours = Program { path: ours(workspace), arguments: arguments.map(str::to_owned).to_vec() };
+    let arguments = ["bench", "--designs", DESIGNS, "--threads", "1,2", "--json"].map(str::to_owned).to_vec();
+    let ours = Program { path: workspace.root.join(&workspace.target).join("benchmark/portcullis"), arguments };
     let all = vec![peer(folder.join("floor")), peer(folder.join("linux")), ours, peer(rust.join("release/peers"))];
     Ok(Programs { all, linux })
-}
-
-fn ours(workspace: &Workspace) -> PathBuf {
-    workspace.root.join(&workspace.target).join("benchmark/portcullis")
-}
-
-/// The members of `DESIGNS` that the program has.
-fn known_designs(program: &Path) -> Result<Vec<String>, Failure> {
-    let output = Command::new(program)
-        .args(["list", "designs", "--json"])
-        .output()
-        .map_err(|error| Failure::Program { program: program.display().to_string(), error })?;
-    known(&output.stdout).map_err(|reason| Failure::Contents { path: program.to_owned(), reason })
-}
-
-fn known(list: &[u8]) -> Result<Vec<String>, String> {
-    #[derive(Deserialize)]
-    struct List {
-        designs: Vec<Entry>,
-    }
-    #[derive(Deserialize)]
-    struct Entry {
-        id: String,
-    }
-    let list: List = serde_json::from_slice(list).map_err(|error| format!("its list of designs: {error}"))?;
-    let (there, missing): (Vec<&str>, Vec<&str>) =
-        DESIGNS.into_iter().partition(|design| list.designs.iter().any(|entry| entry.id == *design));
-    if !missing.is_empty() {
-        eprintln!("xtask: the program does not have these designs: {}", missing.join(", "));
-    }
-    Ok(there.into_iter().map(str::to_owned).collect())
 }
 
 /// The C files of a folder, sorted by path.
@@ -125,21 +88,5 @@ fn compile(flags: &[&str], include: &Path, files: &[PathBuf], program: &Path) ->
         compiler.arg("-Wa,-mbranches-within-32B-boundaries");
     }
     compiler.args(flags).arg("-I").arg(include).args(files).arg("-o").arg(program).arg("-pthread");
-    let status =
-        compiler.stdin(Stdio::null()).status().map_err(|error| Failure::Program { program: "cc".to_owned(), error })?;
-    let failed = || Failure::Stage { stage: "compiling a peer".to_owned(), command: format!("{compiler:?}") };
-    if status.success() { Ok(()) } else { Err(failed()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::known;
-
-    #[test]
-    fn designs_that_are_not_there_yet_are_not_asked_for() {
-        let list =
-            br#"{"schema": "portcullis.list/1", "designs": [{"id": "stock"}, {"id": "none"}, {"id": "magazine"}]}"#;
-        assert_eq!(known(list), Ok(vec!["magazine".to_owned(), "stock".to_owned()]));
-        assert!(known(b"{}").is_err());
-    }
+    succeed("compiling a peer", &mut compiler)
 }

@@ -1,6 +1,7 @@
 //! Extracts single definitions from C source, according to a list, so that this repository need not contain them.
 
 use crate::failure::Failure;
+use crate::lexer::{TokenKind, tokens};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -55,7 +56,7 @@ fn take(piece: &Piece<'_>, source: &str) -> Result<String, String> {
         found.collect::<Result<String, _>>()
     };
     match piece.kind {
-        "whole" => Ok(source.lines().filter(|line| !is_directive(line, "include")).map(terminated).collect()),
+        "whole" => Ok(source.split_inclusive('\n').filter(|line| directive(line, "include").is_none()).collect()),
         "defines" => each(defines),
         "structs" => each(|source, name| aggregate(source, "struct", name)),
         "enums" => each(|source, name| aggregate(source, "enum", name)),
@@ -64,76 +65,33 @@ fn take(piece: &Piece<'_>, source: &str) -> Result<String, String> {
     }
 }
 
-fn terminated(line: &str) -> String {
-    format!("{line}\n")
-}
-
-/// Replaces each comment by a space, or by the line ends that it contains. Strings and characters are kept.
+/// Replaces each comment by a space, or by the line ends that it contains.
 fn without_comments(source: &str) -> String {
-    let mut text = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(first) = rest.chars().next() {
-        let end = match first {
-            '/' if rest.starts_with("/*") => {
-                let end = rest.find("*/").map_or(rest.len(), |at| at + 2);
-                text.push(' ');
-                text.extend(rest[..end].matches('\n'));
-                end
-            }
-            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            '"' | '\'' => {
-                let end = literal(rest, first);
-                text.push_str(&rest[..end]);
-                end
-            }
-            _ => {
-                text.push(first);
-                first.len_utf8()
-            }
-        };
-        rest = &rest[end..];
-    }
-    text
+    let replaced = |(token, text): (TokenKind, &str)| match token {
+        TokenKind::LineComment { .. } => String::new(),
+        TokenKind::BlockComment { .. } => format!(" {}", "\n".repeat(text.matches('\n').count())),
+        _ => text.to_owned(),
+    };
+    tokens(source, false).map(replaced).collect()
 }
 
-/// The end of the literal with which `text` begins. A quote without a second one in its line is an apostrophe, as
-/// in `#error`.
-fn literal(text: &str, quote: char) -> usize {
-    let mut escaped = false;
-    for (at, character) in text.char_indices().skip(1) {
-        match character {
-            '\n' => break,
-            _ if character == quote && !escaped => return at + quote.len_utf8(),
-            _ => escaped = character == '\\' && !escaped,
-        }
-    }
-    quote.len_utf8()
-}
-
-/// Whether `line` is the preprocessor directive `name`.
-fn is_directive(line: &str, name: &str) -> bool {
-    line.trim_start().strip_prefix('#').is_some_and(|line| line.trim_start().starts_with(name))
+/// What follows the preprocessor directive `name`, if `line` is one.
+fn directive<'l>(line: &'l str, name: &str) -> Option<&'l str> {
+    line.trim_start().strip_prefix('#')?.trim_start().strip_prefix(name).map(str::trim_start)
 }
 
 /// Every macro with the name `name`. If `name` ends in `*`, every macro whose name begins with it.
 fn defines(source: &str, name: &str) -> Option<String> {
-    let wanted = |macro_name: &str| match name.strip_suffix('*') {
-        Some(beginning) => macro_name.starts_with(beginning),
-        None => macro_name == name,
+    let is_wanted = |line: &str| {
+        let words = directive(line, "define").unwrap_or_default();
+        let defined = words.split(|c: char| !is_word(c)).next().unwrap_or_default();
+        name.strip_suffix('*').map_or(defined == name, |beginning| defined.starts_with(beginning))
     };
-    let mut found = String::new();
-    let mut lines = source.lines();
-    while let Some(line) = lines.next() {
-        let Some(at) = is_directive(line, "define").then(|| line.find("define")).flatten() else { continue };
-        let words = line[at + "define".len()..].trim_start();
-        if !wanted(words.split(|c: char| !is_word(c)).next().unwrap_or_default()) {
-            continue;
-        }
-        let mut line = line;
-        found.push_str(&terminated(line));
-        while line.ends_with('\\') {
-            line = lines.next().unwrap_or_default();
-            found.push_str(&terminated(line));
+    let (mut found, mut goes_on) = (String::new(), false);
+    for line in source.split_inclusive('\n') {
+        if goes_on || is_wanted(line) {
+            found.push_str(line);
+            goes_on = line.ends_with("\\\n");
         }
     }
     (!found.is_empty()).then_some(found)
@@ -146,37 +104,30 @@ fn is_word(c: char) -> bool {
 /// The definition of the struct or enum `name`, up to the first closing brace at the start of a line.
 fn aggregate(source: &str, keyword: &str, name: &str) -> Option<String> {
     let opening = format!("{keyword} {name} {{");
-    let lines: Vec<&str> = source.lines().collect();
+    let lines: Vec<&str> = source.split_inclusive('\n').collect();
     let begin = lines.iter().position(|line| line.trim_end() == opening)?;
     let end = begin + lines[begin..].iter().position(|line| line.starts_with('}'))?;
-    Some(lines[begin..=end].iter().copied().map(terminated).collect())
+    Some(lines[begin..=end].concat())
 }
 
 /// The definition of the function `name`: from the line after the preceding definition up to the first closing
 /// brace at the start of a line.
 fn function(source: &str, name: &str) -> Option<String> {
-    let lines: Vec<&str> = source.lines().collect();
+    let lines: Vec<&str> = source.split_inclusive('\n').collect();
     let names_it = |line: &str| {
-        line.match_indices(name).any(|(at, _)| {
-            let before = line[..at].chars().next_back();
-            !before.is_some_and(is_word) && line[at + name.len()..].trim_start().starts_with('(')
-        })
+        line.match_indices(name)
+            .any(|(at, _)| !line[..at].ends_with(is_word) && line[at + name.len()..].trim_start().starts_with('('))
     };
-    for (at, line) in lines.iter().enumerate() {
-        let inside = line.starts_with(|c: char| c.is_whitespace() || "#{}".contains(c));
-        if inside || !names_it(line) {
-            continue;
-        }
+    let is_outside = |line: &str| !line.starts_with(|c: char| c.is_whitespace() || "#{}".contains(c));
+    let ends = |line: &&str| line.trim().is_empty() || line.starts_with(['#', '}']) || line.trim_end().ends_with(';');
+    for at in (0..lines.len()).filter(|at| is_outside(lines[*at]) && names_it(lines[*at])) {
         // In a declaration, the semicolon comes before any brace.
-        let head = lines[at..].iter().position(|line| line.contains(['{', ';']))? + at;
-        if lines[head].find(';').is_some_and(|semicolon| lines[head].find('{').is_none_or(|brace| semicolon < brace)) {
-            continue;
+        let head = at + lines[at..].iter().position(|line| line.contains(['{', ';']))?;
+        if lines[head].trim_start_matches(|c| c != '{' && c != ';').starts_with('{') {
+            let end = head + lines[head..].iter().position(|line| line.starts_with('}'))?;
+            let begin = lines[..at].iter().rposition(ends).map_or(0, |before| before + 1);
+            return Some(lines[begin..=end].concat());
         }
-        let end = head + lines[head..].iter().position(|line| line.starts_with('}'))?;
-        let ends =
-            |line: &str| line.trim().is_empty() || line.starts_with(['#', '}']) || line.trim_end().ends_with(';');
-        let begin = lines[..at].iter().rposition(|line| ends(line)).map_or(0, |before| before + 1);
-        return Some(lines[begin..=end].iter().copied().map(terminated).collect());
     }
     None
 }

@@ -32,13 +32,12 @@ pub(crate) fn bench(workspace: &Workspace, options: &Options) -> Result<(), Fail
         for round in 1..=options.rounds {
             eprintln!("xtask: round {round} of {}", options.rounds);
             for program in &programs.all {
-                results.add(results::run(program)?);
+                results.add(round, results::run(program)?);
             }
-            results.end_round();
         }
         Ok(())
     })?;
-    println!("\n{}", table::render(&results, &programs.linux));
+    println!("\n{}", table::render(&results, options.rounds, &programs.linux));
     stages.finish();
     let missed = table::missed(&results);
     if options.check && missed > 0 { Err(Failure::Goals(missed)) } else { Ok(()) }

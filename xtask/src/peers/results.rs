@@ -3,6 +3,7 @@
 use super::build::Program;
 use crate::failure::Failure;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 const SCHEMA: &str = "portcullis.bench/1";
@@ -13,12 +14,12 @@ pub(super) struct Document {
     schema: String,
     /// The source of cycle counts, if the program names it.
     cycles_from: Option<String>,
-    results: Vec<Measured>,
+    results: Vec<Row>,
 }
 
 /// A line of a document.
 #[derive(Debug, Deserialize)]
-struct Measured {
+struct Row {
     design: String,
     protection: String,
     threads: u32,
@@ -29,36 +30,28 @@ struct Measured {
     error: Option<String>,
 }
 
-/// What is measured: a workload and a number of threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Work {
-    pub(super) workload: String,
-    pub(super) threads: u32,
+impl Row {
+    fn contender(&self) -> Contender<'_> {
+        (&self.design, &self.protection)
+    }
+
+    fn work(&self) -> Work<'_> {
+        (&self.workload, self.threads)
+    }
 }
 
 /// A design under a protection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Contender {
-    pub(super) design: String,
-    pub(super) protection: String,
-}
-
-/// Cycles per pair of one contender at one work, by round; `None` for a round in which they were not measured.
-struct Series {
-    contender: Contender,
-    work: Work,
-    rounds: Vec<Option<f64>>,
-}
+pub(super) type Contender<'r> = (&'r str, &'r str);
+/// What is measured: a workload and a number of threads.
+pub(super) type Work<'r> = (&'r str, u32);
 
 /// All measurements.
 #[derive(Default)]
 pub(super) struct Results {
-    ended_rounds: usize,
-    series: Vec<Series>,
+    /// The lines of all documents, each with its round.
+    rows: Vec<(u32, Row)>,
     /// The sources of cycle counts, without repetitions.
     pub(super) cycles_from: Vec<String>,
-    /// What was not measured in some round, with the first reason.
-    pub(super) errors: Vec<String>,
 }
 
 /// The median of several values, the lowest and the highest.
@@ -69,22 +62,18 @@ pub(super) struct Spread {
     pub(super) most: f64,
 }
 
-/// Runs a program and parses its document. A program that ends with a failed check has still measured the other
-/// rows.
+/// Runs a program and parses its document. A program that ends with a failed check has still measured the other rows.
 pub(super) fn run(program: &Program) -> Result<Document, Failure> {
     let name = program.path.display().to_string();
-    let output = Command::new(&program.path)
-        .args(&program.arguments)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| Failure::Program { program: name.clone(), error })?;
+    let mut command = Command::new(&program.path);
+    let output = command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(Failure::program(&name))?;
     let checks_failed = output.status.code() == Some(1) && !output.stdout.is_empty();
     if !output.status.success() && !checks_failed {
         let command = format!("{name} {}", program.arguments.join(" "));
         return Err(Failure::Stage { stage: "measure".to_owned(), command });
     }
-    parse(&output.stdout).map_err(|reason| Failure::Contents { path: program.path.clone(), reason })
+    parse(&output.stdout).map_err(Failure::contents(&program.path))
 }
 
 fn parse(document: &[u8]) -> Result<Document, String> {
@@ -93,67 +82,58 @@ fn parse(document: &[u8]) -> Result<Document, String> {
 }
 
 impl Results {
-    /// Adds a document to the present round.
-    pub(super) fn add(&mut self, document: Document) {
+    /// Adds a document of a round.
+    pub(super) fn add(&mut self, round: u32, document: Document) {
         self.cycles_from.extend(document.cycles_from.filter(|from| !self.cycles_from.contains(from)));
-        for Measured { design, protection, threads, workload, cycles_per_pair, error } in document.results {
-            if let Some(error) = error {
-                let row = format!("{design} {protection}, {workload}, threads {threads}: ");
-                if !self.errors.iter().any(|earlier| earlier.starts_with(&row)) {
-                    self.errors.push(row + &error);
-                }
+        self.rows.extend(document.results.into_iter().map(|row| (round, row)));
+    }
+
+    /// What was not measured in some round, with the first reason.
+    pub(super) fn errors(&self) -> Vec<String> {
+        let mut errors = BTreeMap::new();
+        for (_, row) in &self.rows {
+            if let Some(error) = &row.error {
+                errors.entry((row.contender(), row.work())).or_insert(error);
             }
-            let (contender, work) = (Contender { design, protection }, Work { workload, threads });
-            let known = self.series.iter().position(|series| series.contender == contender && series.work == work);
-            let at = known.unwrap_or_else(|| {
-                self.series.push(Series { contender, work, rounds: Vec::new() });
-                self.series.len() - 1
-            });
-            let rounds = &mut self.series[at].rounds;
-            rounds.resize(self.ended_rounds, None);
-            rounds.push(cycles_per_pair);
         }
-    }
-
-    pub(super) fn end_round(&mut self) {
-        self.ended_rounds += 1;
-        self.series.iter_mut().for_each(|series| series.rounds.resize(self.ended_rounds, None));
-    }
-
-    pub(super) fn rounds(&self) -> usize {
-        self.ended_rounds
+        let line = |(((design, protection), (workload, threads)), error)| {
+            format!("{design} {protection}, {workload}, threads {threads}: {error}")
+        };
+        errors.into_iter().map(line).collect()
     }
 
     /// The contenders that were measured at a work for which `wanted` holds, in order of appearance.
-    pub(super) fn contenders(&self, wanted: impl Fn(&Work) -> bool) -> Vec<&Contender> {
-        let mut contenders: Vec<&Contender> = Vec::new();
-        for series in self.series.iter().filter(|series| wanted(&series.work)) {
-            if !contenders.contains(&&series.contender) {
-                contenders.push(&series.contender);
-            }
+    pub(super) fn contenders(&self, wanted: impl Fn(Work<'_>) -> bool) -> Vec<Contender<'_>> {
+        let mut contenders = Vec::new();
+        for (_, row) in self.rows.iter().filter(|(_, row)| wanted(row.work())) {
+            contenders.extend(Some(row.contender()).filter(|contender| !contenders.contains(contender)));
         }
         contenders
     }
 
-    fn series(&self, contender: &Contender, work: &Work) -> Option<&Series> {
-        self.series.iter().find(|series| series.contender == *contender && series.work == *work)
+    /// Cycles per pair, by round.
+    fn series(&self, contender: Contender<'_>, work: Work<'_>) -> BTreeMap<u32, f64> {
+        let rows = self.rows.iter().filter(|(_, row)| row.contender() == contender && row.work() == work);
+        rows.filter_map(|(round, row)| Some((*round, row.cycles_per_pair?))).collect()
     }
 
     /// Cycles per pair.
-    pub(super) fn cycles(&self, contender: &Contender, work: &Work) -> Option<Spread> {
-        Spread::of(self.series(contender, work)?.rounds.iter().copied().flatten().collect())
+    pub(super) fn cycles(&self, contender: Contender<'_>, work: Work<'_>) -> Option<Spread> {
+        Spread::of(self.series(contender, work).into_values())
     }
 
     /// The ratio of the cycles of `other` to those of `contender`. The ratio is formed round by round, because a
     /// disturbance of a round affects both.
-    pub(super) fn ratio(&self, other: &Contender, contender: &Contender, work: &Work) -> Option<Spread> {
-        let pairs = self.series(other, work)?.rounds.iter().zip(&self.series(contender, work)?.rounds);
-        Spread::of(pairs.filter_map(|(other, own)| Some(other.as_ref()? / own.as_ref()?)).collect())
+    pub(super) fn ratio(&self, other: Contender<'_>, contender: Contender<'_>, work: Work<'_>) -> Option<Spread> {
+        let own = self.series(contender, work);
+        let other = self.series(other, work).into_iter();
+        Spread::of(other.filter_map(|(round, cycles)| Some(cycles / own.get(&round)?)))
     }
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Self> {
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
         let half = values.len() / 2;
@@ -164,35 +144,18 @@ impl Spread {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{Contender, Document, Results, Spread, Work, parse};
-
-    pub(in crate::peers) fn contender(design: &str, protection: &str) -> Contender {
-        Contender { design: design.to_owned(), protection: protection.to_owned() }
-    }
-
-    pub(in crate::peers) fn work(workload: &str, threads: u32) -> Work {
-        Work { workload: workload.to_owned(), threads }
-    }
+    use super::{Document, Results, Spread, parse};
 
     /// A document in the programs' format, with these designs, protections, threads, workloads and cycles.
     pub(in crate::peers) fn document(rows: &[(&str, &str, u32, &str, f64)]) -> Document {
-        let rows: Vec<String> = rows
-            .iter()
-            .map(|(design, protection, threads, workload, cycles)| {
-                format!(
-                    r#"{{"design": "{design}", "protection": "{protection}", "threads": {threads}, "workload": "{workload}",
-                        "ns_per_pair": 1.5, "cycles_per_pair": {cycles}, "instructions_per_pair": null}}"#
-                )
-            })
-            .collect();
-        let text = format!(r#"{{"schema": "portcullis.bench/1", "results": [{}]}}"#, rows.join(", "));
-        parse(text.as_bytes()).expect("a document")
-    }
-
-    #[test]
-    fn another_document_is_refused() {
-        assert!(parse(br#"{"schema": "portcullis.compare/1", "results": []}"#).is_err());
-        assert!(parse(br#"{"schema": "portcullis.bench/1"}"#).is_err());
+        let rows = rows.iter().map(|(design, protection, threads, workload, cycles)| {
+            format!(
+                r#"{{"design": "{design}", "protection": "{protection}", "threads": {threads}, "workload": "{workload}",
+                    "ns_per_pair": 1.5, "cycles_per_pair": {cycles}, "instructions_per_pair": null}}"#
+            )
+        });
+        let rows = rows.collect::<Vec<_>>().join(", ");
+        parse(format!(r#"{{"schema": "portcullis.bench/1", "results": [{rows}]}}"#).as_bytes()).expect("a document")
     }
 
     #[test]
@@ -200,40 +163,31 @@ pub(super) mod tests {
         let text = br#"{"schema": "portcullis.bench/1", "cycles_from": "counter", "results": [{"design": "stock", "protection": "strict",
             "threads": 2, "workload": "cross-cpu", "ns_per_pair": null, "cycles_per_pair": null, "error": "wrong"}]}"#;
         let mut results = Results::default();
-        results.add(parse(text).expect("a document"));
-        results.end_round();
-        assert_eq!(results.cycles(&contender("stock", "strict"), &work("cross-cpu", 2)), None);
-        assert_eq!(results.errors, ["stock strict, cross-cpu, threads 2: wrong"]);
+        results.add(1, parse(text).expect("a document"));
+        assert_eq!(results.cycles(("stock", "strict"), ("cross-cpu", 2)), None);
+        assert_eq!(results.errors(), ["stock strict, cross-cpu, threads 2: wrong"]);
         assert_eq!(results.cycles_from, ["counter"]);
+        for other in ["{\"schema\": \"portcullis.compare/1\", \"results\": []}", "{\"schema\": \"portcullis.bench/1\"}"]
+        {
+            assert!(parse(other.as_bytes()).is_err(), "{other}");
+        }
     }
 
     #[test]
     fn ratios_pair_the_rounds() {
         let mut results = Results::default();
-        for (peer, own) in [(300.0, 30.0), (900.0, 60.0), (330.0, 30.0)] {
-            results.add(document(&[("linux", "strict", 1, "page-1", peer)]));
-            results.add(document(&[("portcullis", "strict", 1, "page-1", own)]));
-            results.end_round();
+        for (round, peer, own) in [(1, 300.0, 30.0), (2, 900.0, 60.0), (3, 330.0, 30.0)] {
+            results.add(round, document(&[("linux", "strict", 1, "page-1", peer)]));
+            results.add(round, document(&[("portcullis", "strict", 1, "page-1", own)]));
         }
-        let (linux, portcullis) = (contender("linux", "strict"), contender("portcullis", "strict"));
-        let page = work("page-1", 1);
-        assert_eq!(results.cycles(&linux, &page), Some(Spread { median: 330.0, least: 300.0, most: 900.0 }));
-        let ratio = results.ratio(&linux, &portcullis, &page);
-        assert_eq!(ratio, Some(Spread { median: 11.0, least: 10.0, most: 15.0 }));
-        assert_eq!(results.contenders(|_| true), [&linux, &portcullis]);
-    }
-
-    #[test]
-    fn who_was_not_measured_in_a_round_has_no_part_in_it() {
-        let mut results = Results::default();
-        results.add(document(&[("linux", "strict", 1, "page-1", 300.0)]));
-        results.end_round();
-        results.add(document(&[("linux", "strict", 1, "page-1", 400.0), ("stock", "strict", 1, "page-1", 200.0)]));
-        results.end_round();
-        let (linux, stock) = (contender("linux", "strict"), contender("stock", "strict"));
-        let ratio = results.ratio(&linux, &stock, &work("page-1", 1)).expect("one round has both");
-        assert_eq!(ratio.median, 2.0);
-        assert_eq!(results.ratio(&linux, &stock, &work("page-1", 2)), None);
-        assert_eq!(results.cycles(&contender("eiovar", "strict"), &work("page-1", 1)), None);
+        // A contender that was not measured in a round has no part in it.
+        results.add(2, document(&[("stock", "strict", 1, "page-1", 450.0)]));
+        let (linux, ours, page) = (("linux", "strict"), ("portcullis", "strict"), ("page-1", 1));
+        assert_eq!(results.cycles(linux, page), Some(Spread { median: 330.0, least: 300.0, most: 900.0 }));
+        assert_eq!(results.ratio(linux, ours, page), Some(Spread { median: 11.0, least: 10.0, most: 15.0 }));
+        assert_eq!(results.ratio(linux, ("stock", "strict"), page).map(|ratio| ratio.median), Some(2.0));
+        assert_eq!(results.ratio(linux, ours, ("page-1", 2)), None);
+        assert_eq!(results.cycles(("eiovar", "strict"), page), None);
+        assert_eq!(results.contenders(|_| true), [linux, ours, ("stock", "strict")]);
     }
 }

@@ -1,7 +1,7 @@
 //! Two tables of cycles by program and workload, with the ratios to Linux.
 
 use super::results::{Contender, Results, Spread, Work};
-use std::fmt::Write as _;
+use crate::columns::aligned;
 
 /// A column: its heading, its work, and the goal: how many times fewer cycles than Linux `portcullis` should take.
 struct Column {
@@ -30,25 +30,20 @@ const BURSTS: [Column; 4] = [
 /// The workload of the rows for single instructions, which the floor program prints beside its floors.
 const INSTRUCTION: &str = "instruction";
 
-impl Column {
-    fn work(&self) -> Work {
-        Work { workload: self.workload.to_owned(), threads: self.threads }
-    }
-}
-
 /// The contender that all others are compared with.
-fn linux() -> Contender {
-    Contender { design: "linux-6.12".to_owned(), protection: "strict".to_owned() }
-}
-
+const LINUX: Contender<'_> = ("linux-6.12", "strict");
 /// The contender to which the goals apply.
-fn ours() -> Contender {
-    Contender { design: "portcullis".to_owned(), protection: "strict".to_owned() }
+const OURS: Contender<'_> = ("portcullis", "strict");
+
+impl Column {
+    fn work(&self) -> Work<'_> {
+        (self.workload, self.threads)
+    }
 }
 
 /// The goal of a column, and the ratio that was reached. `None` if the column has no goal.
 fn verdict(results: &Results, column: &Column) -> Option<(f64, Option<Spread>)> {
-    Some((column.goal?, results.ratio(&linux(), &ours(), &column.work())))
+    Some((column.goal?, results.ratio(LINUX, OURS, column.work())))
 }
 
 fn is_met((goal, ratio): &(f64, Option<Spread>)) -> bool {
@@ -57,61 +52,50 @@ fn is_met((goal, ratio): &(f64, Option<Spread>)) -> bool {
 
 /// The number of missed goals. A goal that was not measured counts as missed.
 pub(super) fn missed(results: &Results) -> usize {
-    SINGLES
-        .iter()
-        .chain(&BURSTS)
-        .filter_map(|column| verdict(results, column))
-        .filter(|verdict| !is_met(verdict))
-        .count()
+    let verdicts = SINGLES.iter().chain(&BURSTS).filter_map(|column| verdict(results, column));
+    verdicts.filter(|verdict| !is_met(verdict)).count()
 }
 
-/// The tables with their notes; `version` is that of Linux.
-pub(super) fn render(results: &Results, version: &str) -> String {
+/// The tables of so many rounds with their notes; `version` is that of Linux.
+pub(super) fn render(results: &Results, rounds: u32, version: &str) -> String {
     format!(
-        "Cycles for a map and an unmap: the median of {} rounds, with the lowest and the highest.\n\
+        "Cycles for a map and an unmap: the median of {rounds} rounds, with the lowest and the highest.\n\
          The factor beside them is how many times as much strict Linux {version} takes:\n\
          the median of the ratios of each round.\n\n\
          {}\n{}\n{}{}",
-        results.rounds(),
         table(results, &SINGLES),
         table(results, &BURSTS),
         notes(results),
-        results.errors.iter().map(|error| format!("\nNot measured: {error}")).collect::<String>(),
+        results.errors().iter().map(|error| format!("\nNot measured: {error}")).collect::<String>(),
     )
 }
 
 /// A table with a row for each contender that was measured in any of `columns`, and a row for the goals, if there
 /// are any.
-fn table(results: &Results, columns: &[Column]) -> String {
-    let shown = |work: &Work| columns.iter().any(|column| column.work() == *work);
-    let headings = columns.iter().map(|column| column.heading.to_owned());
-    let mut rows: Vec<Vec<String>> = vec![["".to_owned()].into_iter().chain(headings).collect()];
-    for contender in results.contenders(shown) {
-        let cells = columns.iter().map(|column| cell(results, contender, &column.work()));
-        rows.push([name(contender)].into_iter().chain(cells).collect());
+fn table(results: &Results, columns: &[Column; 4]) -> String {
+    let row = |name: &str, cell: &dyn Fn(&Column) -> String| {
+        std::array::from_fn::<_, 5, _>(|index| if index == 0 { name.to_owned() } else { cell(&columns[index - 1]) })
+    };
+    let mut rows = vec![row("", &|column| column.heading.to_owned())];
+    for contender in results.contenders(|work| columns.iter().any(|column| column.work() == work)) {
+        rows.push(row(&name(contender), &|column| cell(results, contender, column.work())));
     }
     if columns.iter().any(|column| column.goal.is_some()) {
-        let goals = columns.iter().map(|column| goal(verdict(results, column)));
-        rows.push(["portcullis against Linux".to_owned()].into_iter().chain(goals).collect());
+        rows.push(row("portcullis against Linux", &|column| goal(verdict(results, column))));
     }
     aligned(&rows)
 }
 
-fn name(contender: &Contender) -> String {
-    match contender.protection.as_str() {
-        "none" => contender.design.clone(),
-        protection => format!("{} {protection}", contender.design),
-    }
+fn name((design, protection): Contender<'_>) -> String {
+    if protection == "none" { design.to_owned() } else { format!("{design} {protection}") }
 }
 
-fn cell(results: &Results, contender: &Contender, work: &Work) -> String {
+fn cell(results: &Results, contender: Contender<'_>, work: Work<'_>) -> String {
     let Some(cycles) = results.cycles(contender, work) else { return "-".to_owned() };
     let number = |cycles: f64| if cycles < 100.0 { format!("{cycles:.1}") } else { format!("{cycles:.0}") };
-    let mut text = format!("{} [{}..{}]", number(cycles.median), number(cycles.least), number(cycles.most));
-    if let Some(ratio) = results.ratio(&linux(), contender, work) {
-        write!(text, " {:>6}", times(ratio.median)).expect("a string takes all");
-    }
-    text
+    let ratio = results.ratio(LINUX, contender, work).map(|ratio| format!(" {:>6}", times(ratio.median)));
+    let (median, least, most) = (number(cycles.median), number(cycles.least), number(cycles.most));
+    format!("{median} [{least}..{most}]{}", ratio.unwrap_or_default())
 }
 
 fn times(ratio: f64) -> String {
@@ -130,31 +114,13 @@ fn goal(verdict: Option<(f64, Option<Spread>)>) -> String {
     }
 }
 
-/// Aligns the columns: the first to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        write!(text, "{:<width$}", row[0], width = widths[0]).expect("a string takes all");
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            write!(text, "  {cell:>width$}").expect("a string takes all");
-        }
-        text.push('\n');
-    }
-    text
-}
-
 fn notes(results: &Results) -> String {
-    let instructions: Vec<String> = [1, 2]
-        .into_iter()
-        .flat_map(|threads| {
-            let work = Work { workload: INSTRUCTION.to_owned(), threads };
-            results.contenders(|other| *other == work).into_iter().filter_map(move |contender| {
-                Some(format!("{} {:.0}", contender.design, results.cycles(contender, &work)?.median))
-            })
-        })
-        .collect();
+    let instructions = [1, 2].into_iter().flat_map(|threads| {
+        let work = (INSTRUCTION, threads);
+        let median = move |contender| Some((contender, results.cycles(contender, work)?.median));
+        results.contenders(|other| other == work).into_iter().filter_map(median)
+    });
+    let instructions: Vec<String> = instructions.map(|((design, _), cycles)| format!("{design} {cycles:.0}")).collect();
     format!(
         "On this machine, in cycles: {}.\n\
          Cycles: {}.\n\
@@ -184,15 +150,17 @@ mod tests {
 
     fn measured(portcullis: &[(&str, &str, u32, &str, f64)]) -> Results {
         let mut results = Results::default();
-        results.add(document(&[
-            ("linux-6.12", "strict", 1, "page-1", 300.0),
-            ("linux-6.12", "strict", 2, "page-1", 420.0),
-            ("linux-6.12", "strict", 1, "descriptor-64", 1000.0),
-            ("linux-6.12", "deferred", 1, "page-1", 330.0),
-            ("lock xadd", "none", 1, "instruction", 18.2),
-        ]));
-        results.add(document(portcullis));
-        results.end_round();
+        results.add(
+            1,
+            document(&[
+                ("linux-6.12", "strict", 1, "page-1", 300.0),
+                ("linux-6.12", "strict", 2, "page-1", 420.0),
+                ("linux-6.12", "strict", 1, "descriptor-64", 1000.0),
+                ("linux-6.12", "deferred", 1, "page-1", 330.0),
+                ("lock xadd", "none", 1, "instruction", 18.2),
+            ]),
+        );
+        results.add(1, document(portcullis));
         results
     }
 
@@ -208,7 +176,7 @@ mod tests {
             ("portcullis", "strict", 2, "page-1", 35.0),
             ("portcullis", "strict", 1, "descriptor-64", 200.0),
         ]);
-        let table = render(&results, "6.12.1");
+        let table = render(&results, 1, "6.12.1");
         assert_eq!(missed(&results), 1, "{table}");
         let words = "portcullis against Linux 12.0x, goal 10.0x met 12.0x, goal 14.0x missed 5.0x, goal 5.0x met -";
         assert_eq!(line(&table, "portcullis against").join(" "), words);
@@ -223,7 +191,7 @@ mod tests {
     #[test]
     fn a_design_that_is_missing_is_a_row_less_and_meets_no_goal() {
         let results = measured(&[("stock", "strict", 1, "page-1", 3000.0)]);
-        let table = render(&results, "6.12.1");
+        let table = render(&results, 1, "6.12.1");
         assert_eq!(missed(&results), 3);
         assert!(!table.lines().any(|line| line.starts_with("portcullis strict")), "{table}");
         assert_eq!(line(&table, "stock strict").join(" "), "stock strict 3000 [3000..3000] 0.1x - - -");
