@@ -40,8 +40,8 @@ pub(crate) enum Failure {
     MutantTest(String),
     #[error("{0} of the known mutants are not caught")]
     Mutants(usize),
-    #[error("cargo-mutants cannot list the mutants: {0}")]
-    MutantList(String),
+    #[error("cargo-mutants: {0}")]
+    CargoMutants(String),
     /// A sample of mutants misses its goals, and why.
     #[error("{}", .0.join("\n"))]
     Sample(Vec<String>),

@@ -25,7 +25,7 @@ mod tables;
 mod test;
 mod workspace;
 
-use clap::{ArgGroup, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 use workspace::Workspace;
@@ -75,23 +75,7 @@ enum Chore {
         operations: u64,
     },
     /// Plant flaws, one at a time, in a copy of the tree, and check that the tests catch them.
-    #[command(group = ArgGroup::new("which").required(true))]
-    Mutants {
-        /// Plant the flaws listed in xtask/src/mutants, which no test caught at one time. The test that is named
-        /// for a flaw has to catch it.
-        #[arg(long, group = "which")]
-        known: bool,
-        /// Plant only the flaws with this text in their name.
-        #[arg(long, requires = "known")]
-        only: Option<String>,
-        /// Plant this many mutants that cargo-mutants generates, in the files that safety depends on;
-        /// docs/mutants.md explains the output. An interrupted run continues.
-        #[arg(long, group = "which", requires = "seed", value_parser = clap::value_parser!(u32).range(1..))]
-        sample: Option<u32>,
-        /// The seed of the sample: the same seed selects the same mutants.
-        #[arg(long, requires = "sample")]
-        seed: Option<u64>,
-    },
+    Mutants(mutants::Options),
     /// Rewrite the tables of the documents that repeat the code, and those of the README and its pages that show
     /// output of the program.
     Readme {
@@ -150,10 +134,7 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Frames(options) => frames::frames(&workspace, options),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
         Chore::Soak { operations } => soak::soak(&workspace, *operations),
-        Chore::Mutants { sample: Some(size), seed: Some(seed), .. } => {
-            mutants::sample(&workspace, *size as usize, *seed)
-        }
-        Chore::Mutants { only, .. } => mutants::mutants(&workspace, only.as_deref()),
+        Chore::Mutants(options) => mutants::mutants(&workspace, options),
         Chore::Readme { quick } => readme::readme(&workspace, *quick),
         Chore::Bench { peers: false, check: true, update, .. } => {
             bench::instructions::check(&workspace, *update)?;

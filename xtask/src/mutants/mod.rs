@@ -2,48 +2,78 @@
 //! at a time, in a copy of the tree, and the test that is named for it must catch it. `sample` plants generated
 //! mutants.
 
-mod driver;
-mod library;
-mod memory;
-mod runs;
 mod sample;
-mod unit;
-
-pub(crate) use sample::sample;
 
 use crate::failure::Failure;
 use crate::house::files;
 use crate::workspace::{Workspace, cargo};
+use clap::{ArgGroup, Args};
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+/// The options of the command.
+#[derive(Args)]
+#[command(group = ArgGroup::new("which").required(true))]
+pub(crate) struct Options {
+    /// Plant the flaws listed in xtask/known-mutants.jsonl, which no test caught at one time. The test that is named
+    /// for a flaw has to catch it.
+    #[arg(long, group = "which")]
+    known: bool,
+    /// Plant only the flaws with this text in their name.
+    #[arg(long, requires = "known")]
+    only: Option<String>,
+    /// Plant this many mutants that cargo-mutants generates, in the files that safety depends on; docs/mutants.md
+    /// explains the output. An interrupted run continues.
+    #[arg(long, group = "which", requires = "seed", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: Option<u32>,
+    /// The seed of the sample: the same seed selects the same mutants.
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
+    /// Draw from the files that match this glob, instead of those that safety depends on.
+    #[arg(long, requires = "sample", value_name = "GLOB")]
+    file: Vec<String>,
+}
+
+/// Plants the flaws that `options` select, and fails unless enough are caught.
+pub(crate) fn mutants(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
+    if options.known {
+        return plant(workspace, options.only.as_deref());
+    }
+    let (size, seed) = (options.sample.unwrap_or_default(), options.seed.unwrap_or_default());
+    sample::sample(workspace, size as usize, seed, &options.file)
+}
+
+/// The file with the flaws, one a line.
+const KNOWN: &str = "xtask/known-mutants.jsonl";
+
 /// A flaw: a replacement at one place of the sources, and the test that catches it.
-pub(crate) struct Mutant {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mutant {
     /// A short description of the flaw.
-    name: &'static str,
-    /// The safety rule that the flaw breaks, if it breaks one.
-    rule: &'static str,
-    file: &'static str,
+    name: String,
+    /// The safety rule that the flaw breaks; empty if it breaks none.
+    rule: String,
+    file: String,
     /// Text that occurs exactly once in the file.
-    find: &'static str,
-    replace: &'static str,
-    package: &'static str,
-    /// The test crate with the test: `lib`, or the name of an integration test. `loom` is built for the model
-    /// checker.
-    target: &'static str,
-    test: &'static str,
+    find: String,
+    replace: String,
+    /// The package, the test crate and the test. The crate is `lib` or the name of an integration test; `loom` is built
+    /// for the model checker.
+    caught_by: [String; 3],
 }
 
 impl Mutant {
     /// The contents of the file with the flaw in it.
     fn planted(&self, root: &Path) -> Result<String, Failure> {
-        let path = root.join(self.file);
+        let path = root.join(&self.file);
         let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
-        match text.matches(self.find).count() {
-            1 => Ok(text.replace(self.find, self.replace)),
+        match text.matches(&self.find).count() {
+            1 => Ok(text.replace(&self.find, &self.replace)),
             times => {
                 let reason = format!("mutant `{}`: its text occurs {times} times in the file, not once", self.name);
                 Err(Failure::Contents { path, reason })
@@ -51,41 +81,36 @@ impl Mutant {
         }
     }
 
-    /// The names of the package, the test crate and the test.
-    fn caught_by(&self) -> [&'static str; 3] {
-        [self.package, self.target, self.test]
-    }
-
-    /// The cargo command that runs the test in `tree`. With `build`, it only builds the test.
-    fn command(&self, tree: &Path, target_dir: &str, build: bool) -> Command {
+    /// The cargo command that builds the test in `tree` and runs it.
+    fn command(&self, tree: &Path, target_dir: &str) -> Command {
+        let [package, target, test] = &self.caught_by;
         let mut command = Command::new(cargo());
-        command.current_dir(tree).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.args(["test", "--quiet", "--package", self.package]);
+        command.current_dir(tree).stdin(Stdio::null());
+        command.args(["test", "--quiet", "--package", package]);
         // A test is built for every flaw and run once. So builds are incremental, and not optimized.
         command.envs([("CARGO_INCREMENTAL", "1"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")]);
         command.args(["--config", "profile.dev.package.portcullis.opt-level=0"]);
-        match self.target {
+        match target.as_str() {
             "lib" => command.arg("--lib"),
             target => command.args(["--test", target]),
         };
-        if self.target == "loom" {
+        if target == "loom" {
             command.args(crate::test::LOOM_PROFILE).env("RUSTFLAGS", crate::test::loom_flags());
             command.args(["--target-dir", &format!("{target_dir}/loom")]);
         } else {
             command.args(["--target-dir", target_dir]);
         }
-        if build {
-            command.arg("--no-run");
-        } else {
-            command.args(["--", "--exact", self.test]);
-        }
+        command.args(["--", "--exact", test]);
         command
     }
 }
 
-/// Every flaw.
-fn known() -> impl Iterator<Item = &'static Mutant> {
-    library::MUTANTS.iter().chain(memory::MUTANTS).chain(runs::MUTANTS).chain(driver::MUTANTS).chain(unit::MUTANTS)
+/// Every flaw of the list in `root`. An error of a row names its line.
+fn known(root: &Path) -> Result<Vec<Mutant>, Failure> {
+    let path = root.join(KNOWN);
+    let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+    let rows = serde_json::Deserializer::from_str(&text).into_iter();
+    rows.collect::<Result<_, _>>().map_err(Failure::contents(path))
 }
 
 /// The result of a run of the test that is named for a flaw.
@@ -98,22 +123,23 @@ enum Verdict {
 }
 
 /// Plants each flaw whose name contains `only`, and fails unless each is caught.
-pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
+fn plant(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
     let target = workspace.root.join(workspace.target_beside("mutants"));
     let (tree, target_dir) = (target.join("tree"), target.join("target").display().to_string());
     copy(workspace, &tree)?;
-    let chosen: Vec<&Mutant> = known().filter(|mutant| only.is_none_or(|only| mutant.name.contains(only))).collect();
+    let mut chosen = known(&workspace.root)?;
+    chosen.retain(|mutant| only.is_none_or(|only| mutant.name.contains(only)));
     let mut sound = BTreeSet::new();
     for mutant in &chosen {
         // A test that fails without the flaw catches nothing.
-        if sound.insert(mutant.caught_by()) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
-            return Err(Failure::MutantTest(mutant.caught_by().join(" ")));
+        if sound.insert(&mutant.caught_by) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
+            return Err(Failure::MutantTest(mutant.caught_by.join(" ")));
         }
     }
     let mut missed = 0;
     for mutant in &chosen {
         let begun = Instant::now();
-        let path = tree.join(mutant.file);
+        let path = tree.join(&mutant.file);
         let sound = fs::read_to_string(&path).map_err(Failure::file(&path))?;
         fs::write(&path, mutant.planted(&tree)?).map_err(Failure::file(&path))?;
         let outcome = run(mutant, &tree, &target_dir)?;
@@ -125,7 +151,7 @@ pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), F
         };
         missed += usize::from(outcome != Verdict::Failed);
         let seconds = begun.elapsed().as_secs();
-        println!("{verdict:<9} {:<4} {:<46} {} ({seconds} s)", mutant.rule, mutant.name, mutant.caught_by().join(" "));
+        println!("{verdict:<9} {:<4} {:<46} {} ({seconds} s)", mutant.rule, mutant.name, mutant.caught_by.join(" "));
     }
     println!("{} of {} known mutants are caught", chosen.len() - missed, chosen.len());
     if missed == 0 { Ok(()) } else { Err(Failure::Mutants(missed)) }
@@ -133,18 +159,12 @@ pub(crate) fn mutants(workspace: &Workspace, only: Option<&str>) -> Result<(), F
 
 /// Builds the test and runs it.
 fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Verdict, Failure> {
-    let output = |build| {
-        let mut command = mutant.command(tree, target_dir, build);
-        command.output().map_err(|error| Failure::Program { program: "cargo".to_owned(), error })
-    };
-    let built = output(true)?;
-    if !built.status.success() {
-        eprintln!("{}", String::from_utf8_lossy(&built.stderr));
-        return Ok(Verdict::NotRun);
+    let output = mutant.command(tree, target_dir).output().map_err(Failure::program("cargo"))?;
+    let verdict = outcome(&String::from_utf8_lossy(&output.stdout), output.status.success());
+    if verdict == Verdict::NotRun {
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
     }
-    let ran = output(false)?;
-    let said = String::from_utf8_lossy(&ran.stdout);
-    Ok(outcome(&said, ran.status.success()))
+    Ok(verdict)
 }
 
 /// The result of a test from its output. A test that the filter did not match has not run.
@@ -180,25 +200,42 @@ fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Verdict, known, outcome};
+    use super::{KNOWN, Verdict, known, outcome};
     use crate::workspace::Workspace;
     use std::collections::BTreeSet;
+    use std::fs;
 
     /// A flaw whose place no longer exists could not be planted.
     #[test]
     fn every_known_mutant_has_its_place() {
-        let workspace = Workspace::read().expect("a workspace");
+        let root = Workspace::read().expect("a workspace").root;
+        let known = known(&root).expect("a list of mutants");
         let mut gone = Vec::new();
-        for mutant in known() {
-            match mutant.planted(&workspace.root) {
-                Ok(planted) => assert!(planted.contains(mutant.replace), "{}", mutant.name),
+        for mutant in &known {
+            match mutant.planted(&root) {
+                Ok(planted) => assert!(planted.contains(&mutant.replace), "{}", mutant.name),
                 Err(error) => gone.push(error.to_string()),
             }
             assert_ne!(mutant.find, mutant.replace, "{}", mutant.name);
         }
         assert!(gone.is_empty(), "{}", gone.join("\n"));
-        let names: BTreeSet<&str> = known().map(|mutant| mutant.name).collect();
-        assert_eq!(names.len(), known().count(), "two have one name");
+        let names: BTreeSet<&str> = known.iter().map(|mutant| mutant.name.as_str()).collect();
+        assert_eq!(names.len(), known.len(), "two have one name");
+    }
+
+    #[test]
+    fn a_bad_row_is_named_by_its_line() {
+        let root = std::env::temp_dir().join(format!("portcullis-known-{}", std::process::id()));
+        fs::create_dir_all(root.join("xtask")).expect("a new folder");
+        let row = r#"{"name": "a", "rule": "S1", "file": "b.rs", "find": "c", "replace": "d", "caught_by": ["e", "lib", "f"]}"#;
+        let read = |text: String| {
+            fs::write(root.join(KNOWN), text).expect("a new file");
+            known(&root).map(|rows| rows.len()).map_err(|error| error.to_string())
+        };
+        let (fine, bad) = (read(format!("{row}\n{row}\n")), read(format!("{row}\n{}\n", row.replace("find", "fnid"))));
+        fs::remove_dir_all(&root).expect("ours");
+        assert_eq!(fine, Ok(2));
+        assert!(bad.is_err_and(|error| error.contains(KNOWN) && error.contains("`fnid`") && error.contains("line 2")));
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! The score of a sample.
+//! The verdicts of cargo-mutants, and the score of a sample.
 
-use super::equivalent::PAGE;
-use super::journal::{Journal, Verdict};
-use super::mutant::Mutant;
+use super::list::{Mutant, PAGE};
 use crate::failure::Failure;
-use std::collections::BTreeSet;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 /// The smallest share of mutants that the tests have to catch, among those that can be built and change something,
 /// in percent.
@@ -12,142 +14,174 @@ const SCORE_MIN: usize = 95;
 /// The largest share of a sample that may be listed as equivalent, in percent.
 const EQUIVALENT_MAX: usize = 10;
 
-/// The verdicts of a sample, counted.
-#[derive(Debug, Default)]
-pub(super) struct Score {
-    caught: usize,
-    timeout: usize,
-    unviable: usize,
-    equivalent: usize,
-    /// The number of mutants by verdict.
-    missed: Vec<String>,
-    /// Mutants that are listed as equivalent but were caught, with what caught them.
-    falsely_listed: Vec<String>,
+/// The verdict on a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(super) enum Verdict {
+    #[serde(rename = "CaughtMutant")]
+    Caught,
+    /// The tests took far longer than without the mutant; it counts as caught.
+    Timeout,
+    /// The mutant cannot be built.
+    Unviable,
+    /// Every test has passed.
+    #[serde(rename = "MissedMutant")]
+    Missed,
 }
 
-impl Score {
-    /// Counts the verdicts on the mutants of the sample. `equivalent` are the mutants that are listed as
-    /// equivalent.
-    pub(super) fn of(drawn: &[Mutant], journal: &Journal, equivalent: &BTreeSet<String>) -> Self {
+/// The verdicts of all runs that have a folder in `folder`, by the name of the mutant.
+pub(super) fn outcomes(folder: &Path) -> Result<BTreeMap<String, Verdict>, Failure> {
+    let mut verdicts = BTreeMap::new();
+    let runs = fs::read_dir(folder).into_iter().flatten();
+    // A run that was interrupted early has no outcome.
+    let paths = runs.flatten().map(|run| run.path().join("mutants.out/outcomes.json")).filter(|path| path.is_file());
+    for path in paths {
+        let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+        let document: Value = serde_json::from_str(&text).map_err(Failure::contents(&path))?;
+        for outcome in document["outcomes"].as_array().into_iter().flatten() {
+            // The first scenario is that of the tests without a mutant.
+            if let Some(name) = outcome["scenario"]["Mutant"]["name"].as_str() {
+                verdicts.insert(
+                    name.to_owned(),
+                    Verdict::deserialize(&outcome["summary"]).map_err(Failure::contents(&path))?,
+                );
+            }
+        }
+    }
+    Ok(verdicts)
+}
+
+/// The verdicts of a sample: the names of the mutants.
+#[derive(Default)]
+pub(super) struct Score<'m> {
+    by_verdict: BTreeMap<Verdict, Vec<&'m str>>,
+    /// Missed mutants that are listed as equivalent.
+    equivalent: usize,
+    /// Mutants that are listed as equivalent but were caught.
+    falsely_listed: Vec<&'m str>,
+}
+
+impl<'m> Score<'m> {
+    /// The score of mutants with these verdicts. `equivalent` are the mutants that are listed as equivalent.
+    pub(super) fn of(judged: impl Iterator<Item = (&'m Mutant, Verdict)>, equivalent: &BTreeSet<String>) -> Self {
         let mut score = Self::default();
-        for (mutant, entry) in drawn.iter().filter_map(|mutant| Some((mutant, journal.entry(&mutant.name)?))) {
-            let is_listed = equivalent.contains(&mutant.listed_as);
-            match entry.verdict {
-                Verdict::Caught => score.caught += 1,
-                Verdict::Timeout => score.timeout += 1,
-                Verdict::Unviable => score.unviable += 1,
-                Verdict::Missed if is_listed => score.equivalent += 1,
-                Verdict::Missed => score.missed.push(mutant.name.clone()),
+        for (mutant, verdict) in judged {
+            match (verdict, equivalent.contains(&mutant.listed_as)) {
+                (Verdict::Missed, true) => {
+                    score.equivalent += 1;
+                    continue;
+                }
+                (Verdict::Caught | Verdict::Timeout, true) => score.falsely_listed.push(&mutant.name),
+                _ => {}
             }
-            if is_listed && matches!(entry.verdict, Verdict::Caught | Verdict::Timeout) {
-                score.falsely_listed.push(format!("`{}`, by {}", mutant.name, entry.by));
-            }
+            score.by_verdict.entry(verdict).or_default().push(&mutant.name);
         }
         score
     }
 
+    fn count(&self, verdict: Verdict) -> usize {
+        self.by_verdict.get(&verdict).map_or(0, Vec::len)
+    }
+
     /// Prints the score, and fails if it is not good enough.
     pub(super) fn report(&self) -> Result<(), Failure> {
-        println!(
-            "\ncaught {}, timeout {}, unviable {}, missed {}, equivalent {}",
-            self.caught,
-            self.timeout,
-            self.unviable,
-            self.missed.len(),
-            self.equivalent
-        );
-        self.missed.iter().for_each(|name| println!("missed: {name}"));
-        println!("score: {} of {}, {:.1} %", self.seen(), self.viable(), self.percent());
+        println!();
+        for (verdict, names) in &self.by_verdict {
+            println!("{verdict:?}: {}", names.len());
+        }
+        println!("Equivalent: {}", self.equivalent);
+        self.by_verdict.get(&Verdict::Missed).into_iter().flatten().for_each(|name| println!("missed: {name}"));
         let wrong = self.wrong();
         if wrong.is_empty() { Ok(()) } else { Err(Failure::Sample(wrong)) }
     }
 
-    /// The number of mutants that the tests caught.
-    fn seen(&self) -> usize {
-        self.caught + self.timeout
-    }
-
-    /// The number of mutants that the tests should have caught.
-    fn viable(&self) -> usize {
-        self.seen() + self.missed.len()
-    }
-
-    fn percent(&self) -> f64 {
-        100.0 * self.seen() as f64 / self.viable().max(1) as f64
-    }
-
     /// The goals that the sample misses.
     fn wrong(&self) -> Vec<String> {
+        let seen = self.count(Verdict::Caught) + self.count(Verdict::Timeout);
+        let viable = seen + self.count(Verdict::Missed);
         let mut wrong = Vec::new();
         // A sample in which nothing can be caught proves nothing.
-        if self.viable() == 0 || self.seen() * 100 < self.viable() * SCORE_MIN {
-            wrong.push(format!(
-                "the tests catch {:.1} % of the mutants; at least {SCORE_MIN} % is required",
-                self.percent()
-            ));
+        if viable == 0 || seen * 100 < viable * SCORE_MIN {
+            wrong.push(format!("the tests catch {seen} of {viable} mutants; at least {SCORE_MIN} % are required"));
         }
-        let size = self.viable() + self.equivalent + self.unviable;
-        if self.equivalent * 100 > size * EQUIVALENT_MAX {
-            let equivalent = self.equivalent;
-            wrong.push(format!("{equivalent} of {size} mutants are equivalent; at most {EQUIVALENT_MAX} % is allowed"));
+        let (equivalent, size) = (self.equivalent, viable + self.equivalent + self.count(Verdict::Unviable));
+        if equivalent * 100 > size * EQUIVALENT_MAX {
+            wrong
+                .push(format!("{equivalent} of {size} mutants are equivalent; at most {EQUIVALENT_MAX} % are allowed"));
         }
-        wrong
-            .extend(self.falsely_listed.iter().map(|caught| format!("{PAGE} lists a mutant that is caught: {caught}")));
+        wrong.extend(self.falsely_listed.iter().map(|name| format!("{PAGE} lists a mutant that is caught: `{name}`")));
         wrong
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::journal::{Entry, Journal, Verdict};
-    use super::super::mutant::tests::mutant;
-    use super::Score;
+    use super::super::list::tests::mutants;
+    use super::{Score, Verdict, outcomes};
     use std::collections::BTreeSet;
+    use std::fs;
 
-    /// A sample with these numbers of caught, missed and equivalent mutants.
-    fn score(caught: usize, missed: usize, equivalent: usize) -> Score {
-        Score { caught, missed: vec!["a".to_owned(); missed], equivalent, ..Score::default() }
+    /// What is wrong with a sample that has so many mutants of each verdict, and so many equivalent ones.
+    fn wrong(counts: [(Verdict, usize); 2], equivalent: usize) -> Vec<String> {
+        let by_verdict = counts.map(|(verdict, count)| (verdict, vec!["a"; count])).into();
+        Score { by_verdict, equivalent, falsely_listed: Vec::new() }.wrong()
     }
 
     #[test]
-    fn too_few_that_are_caught_are_refused() {
-        assert_eq!(score(95, 5, 0).wrong(), [""; 0]);
-        assert_eq!(score(94, 5, 0).wrong(), ["the tests catch 94.9 % of the mutants; at least 95 % is required"]);
-        assert_eq!(score(19, 1, 2).wrong(), [""; 0], "equivalent mutants do not count");
-        assert_eq!(Score { timeout: 19, ..score(0, 1, 0) }.wrong(), [""; 0], "a timeout counts as caught");
-        assert_eq!(Score { unviable: 9, ..score(0, 0, 0) }.wrong().len(), 1, "nothing was tested");
-    }
-
-    #[test]
-    fn too_many_that_change_nothing_are_refused() {
-        assert_eq!(score(90, 0, 10).wrong(), [""; 0]);
-        assert_eq!(score(89, 0, 11).wrong(), ["11 of 100 mutants are equivalent; at most 10 % is allowed"]);
-        assert_eq!(
-            Score { unviable: 10, ..score(89, 0, 11) }.wrong(),
-            [""; 0],
-            "unviable mutants are part of the sample"
-        );
+    fn goals_that_are_missed_are_named() {
+        use Verdict::{Caught, Missed, Timeout, Unviable};
+        let few = "the tests catch 94 of 99 mutants; at least 95 % are required";
+        let many = "11 of 100 mutants are equivalent; at most 10 % are allowed";
+        let none = "the tests catch 0 of 0 mutants; at least 95 % are required";
+        for (counts, equivalent, expected) in [
+            ([(Caught, 95), (Missed, 5)], 0, None),
+            ([(Caught, 94), (Missed, 5)], 0, Some(few)),
+            // Equivalent mutants do not count.
+            ([(Caught, 19), (Missed, 1)], 2, None),
+            // A timeout counts as caught.
+            ([(Timeout, 19), (Missed, 1)], 0, None),
+            ([(Caught, 90), (Missed, 0)], 10, None),
+            ([(Caught, 89), (Missed, 0)], 11, Some(many)),
+            // Mutants that cannot be built are part of the sample, but nothing is tested with them.
+            ([(Caught, 89), (Unviable, 10)], 11, None),
+            ([(Caught, 0), (Unviable, 9)], 0, Some(none)),
+        ] {
+            assert_eq!(wrong(counts, equivalent), Vec::from_iter(expected), "{counts:?}");
+        }
     }
 
     #[test]
     fn the_list_makes_a_missed_mutant_equivalent_and_a_caught_one_an_error() {
-        let path = std::env::temp_dir().join(format!("portcullis-score-{}.jsonl", std::process::id()));
-        let mut journal = Journal::open(&path, "aa").expect("a journal");
-        let mut drawn: Vec<_> = (1..=5).map(|line| mutant((line, 1), (line, 2), "")).collect();
+        let drawn = mutants(&[(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]);
         let verdicts = [Verdict::Missed, Verdict::Missed, Verdict::Caught, Verdict::Caught, Verdict::Unviable];
-        for (mutant, verdict) in drawn.iter_mut().zip(verdicts) {
-            mutant.listed_as = format!("{:?} {}", verdict, mutant.name);
-            let entry = Entry { mutant: mutant.name.clone(), verdict, by: "a test".to_owned(), build: 0.0, run: 0.0 };
-            journal.append(entry).expect("it can be written");
-        }
-        std::fs::remove_file(&path).expect("ours");
-        let none = Score::of(&drawn, &journal, &BTreeSet::new());
-        assert_eq!((none.caught, none.unviable, none.missed.len(), none.equivalent), (2, 1, 2, 0));
         let listed = BTreeSet::from([0, 2].map(|index: usize| drawn[index].listed_as.clone()));
-        let score = Score::of(&drawn, &journal, &listed);
-        assert_eq!((score.caught, score.equivalent), (2, 1));
-        assert_eq!(score.missed, [drawn[1].name.clone()]);
-        assert_eq!(score.falsely_listed, [format!("`{}`, by a test", drawn[2].name)]);
-        assert!(score.wrong().iter().any(|wrong| wrong.contains("lists a mutant that is caught")));
+        let score = Score::of(drawn.iter().zip(verdicts), &listed);
+        let counts = [Verdict::Caught, Verdict::Unviable, Verdict::Missed].map(|verdict| score.count(verdict));
+        assert_eq!((counts, score.equivalent), ([2, 1, 1], 1));
+        let caught = format!("docs/mutants.md lists a mutant that is caught: `{}`", drawn[2].name);
+        assert!(score.wrong().contains(&caught), "{:?}", score.wrong());
+    }
+
+    #[test]
+    fn verdicts_of_all_runs_are_read() {
+        let folder = std::env::temp_dir().join(format!("portcullis-outcomes-{}", std::process::id()));
+        let before = outcomes(&folder);
+        for (run, mutant, summary) in [("1", "a", "MissedMutant"), ("2", "b", "CaughtMutant"), ("3", "c", "Timeout")] {
+            let out = folder.join(run).join("mutants.out");
+            fs::create_dir_all(&out).expect("a new folder");
+            let text = format!(
+                r#"{{"outcomes": [{{"scenario": "Baseline", "summary": "Success"}},
+                {{"scenario": {{"Mutant": {{"name": "{mutant}", "package": "p"}}}}, "summary": "{summary}", "log_path": ""}}],
+                "total_mutants": 1}}"#
+            );
+            fs::write(out.join("outcomes.json"), text).expect("a new file");
+        }
+        fs::create_dir_all(folder.join("4")).expect("a new folder");
+        let found = outcomes(&folder);
+        fs::write(folder.join("1/mutants.out/outcomes.json"), "{").expect("our file");
+        let broken = outcomes(&folder);
+        fs::remove_dir_all(&folder).expect("ours");
+        assert!(before.is_ok_and(|verdicts| verdicts.is_empty()) && broken.is_err());
+        let verdicts = [("a", Verdict::Missed), ("b", Verdict::Caught), ("c", Verdict::Timeout)];
+        assert_eq!(found.expect("readable files"), verdicts.map(|(name, verdict)| (name.to_owned(), verdict)).into());
     }
 }
