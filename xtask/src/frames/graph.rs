@@ -76,7 +76,7 @@ impl<'i> Graph<'i> {
         loop {
             let returns = |index: usize| self.returning.contains(&index);
             let (found, rest): (Vec<usize>, Vec<usize>) = open.iter().partition(|index| {
-                walk(self.image, **index, &Arguments::new(), &returns).is_ok_and(|walked| walked.returns)
+                walk(self.image, **index, &Arguments::new(), returns).is_ok_and(|walked| walked.returns)
             });
             if found.is_empty() {
                 return;
@@ -118,7 +118,7 @@ impl<'i> Graph<'i> {
         let known = self.walked.borrow().get(&index).cloned();
         known.unwrap_or_else(|| {
             let given = self.arguments.get(&index).cloned().unwrap_or_default();
-            let walked = walk(self.image, index, &given, &|index| self.returning.contains(&index));
+            let walked = walk(self.image, index, &given, |index| self.returning.contains(&index));
             self.walked.borrow_mut().insert(index, walked.clone());
             walked
         })

@@ -96,28 +96,33 @@ impl State {
     }
 }
 
+/// How the relocation of an instruction is read, and where it leads.
+type Relocated = Option<(Kind, Target)>;
+
 /// The registers that a call preserves.
 const KEPT: [Register; 6] = [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
 
 /// Walks the function `index`, which gets `arguments`. `returns` says which functions are known to return.
-pub(super) fn walk(
+pub(super) fn walk<F: Fn(usize) -> bool>(
     image: &Image,
     index: usize,
     arguments: &Arguments,
-    returns: &dyn Fn(usize) -> bool,
+    returns: F,
 ) -> Result<Walked, String> {
-    let mut walk = Walk { image, index, walked: Walked::default(), states: BTreeMap::new(), open: vec![0] };
-    walk.states.insert(0, State { depth: 0, registers: arguments.clone(), words: BTreeMap::new(), compared: None });
-    let mut factory = InstructionInfoFactory::new();
+    let start = State { depth: 0, registers: arguments.clone(), words: BTreeMap::new(), compared: None };
+    let (states, factory) = (BTreeMap::from([(0, start)]), InstructionInfoFactory::new());
+    let mut walk = Walk { image, index, returns, factory, walked: Walked::default(), states, open: vec![0] };
     while let Some(offset) = walk.open.pop() {
-        walk.step(offset, returns, &mut factory)?;
+        walk.step(offset)?;
     }
     Ok(walk.walked)
 }
 
-struct Walk<'i> {
+struct Walk<'i, F> {
     image: &'i Image,
     index: usize,
+    returns: F,
+    factory: InstructionInfoFactory,
     walked: Walked,
     /// The state before each instruction, by its offset in the function.
     states: BTreeMap<u64, State>,
@@ -125,7 +130,7 @@ struct Walk<'i> {
     open: Vec<u64>,
 }
 
-impl Walk<'_> {
+impl<F: Fn(usize) -> bool> Walk<'_, F> {
     fn error(&self, offset: u64, what: &str) -> String {
         format!("{}+{offset:#x}: {what}", self.image.functions[self.index].name)
     }
@@ -145,12 +150,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        offset: u64,
-        returns: &dyn Fn(usize) -> bool,
-        factory: &mut InstructionInfoFactory,
-    ) -> Result<(), String> {
+    fn step(&mut self, offset: u64) -> Result<(), String> {
         let function = &self.image.functions[self.index];
         let section = &self.image.sections[function.place.section];
         let from = function.place.offset + offset;
@@ -163,7 +163,7 @@ impl Walk<'_> {
         if instruction.code() == Code::INVALID {
             return Err(self.error(offset, "not an instruction"));
         }
-        let next = offset + instruction.len() as u64;
+        let next = instruction.next_ip();
         // An instruction has at most one relocation that matters here. A second one could only be data in a move.
         let relocations: Vec<(Kind, Target)> = section
             .relocations
@@ -188,7 +188,7 @@ impl Walk<'_> {
         }
         match instruction.flow_control() {
             FlowControl::Next => {
-                self.change(&mut state, &instruction, relocation, factory, offset)?;
+                self.change(&mut state, &instruction, relocation)?;
                 self.reach(next, state)
             }
             FlowControl::Return => {
@@ -199,8 +199,7 @@ impl Walk<'_> {
                 Ok(())
             }
             FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::IndirectBranch => {
-                let falls_through = instruction.flow_control() == FlowControl::ConditionalBranch;
-                if falls_through {
+                if instruction.flow_control() == FlowControl::ConditionalBranch {
                     // This is the end of a loop that touches a large frame page by page. After it, the stack
                     // pointer has its final value.
                     if let Some(depth) = state.compared.take().filter(|_| instruction.mnemonic() == Mnemonic::Jne) {
@@ -217,8 +216,8 @@ impl Walk<'_> {
                     }
                     return self.reach(to, state);
                 }
-                let callee = self.callee(offset, &instruction, relocation, &state)?;
-                let goes_on = may_return(&callee, returns);
+                let callee = self.callee(&instruction, relocation, &state)?;
+                let goes_on = self.may_return(&callee);
                 if state.depth != 0 && goes_on {
                     return Err(self.error(offset, "jumps to another function with something on the stack"));
                 }
@@ -227,8 +226,8 @@ impl Walk<'_> {
                 Ok(())
             }
             FlowControl::Call | FlowControl::IndirectCall => {
-                let callee = self.callee(offset, &instruction, relocation, &state)?;
-                let goes_on = may_return(&callee, returns);
+                let callee = self.callee(&instruction, relocation, &state)?;
+                let goes_on = self.may_return(&callee);
                 self.note(callee.clone(), state.depth + 8, &state);
                 if goes_on {
                     state.registers.retain(|register, _| KEPT.contains(register));
@@ -243,6 +242,10 @@ impl Walk<'_> {
             FlowControl::Exception | FlowControl::Interrupt => Ok(()),
             _ => Err(self.error(offset, "an instruction with an unknown successor")),
         }
+    }
+
+    fn may_return(&self, callee: &Callee) -> bool {
+        !matches!(callee, Callee::Function(index) if !(self.returns)(*index))
     }
 
     fn note(&mut self, callee: Callee, depth: u64, state: &State) {
@@ -260,13 +263,7 @@ impl Walk<'_> {
     }
 
     /// The target of a call, or of a jump out of the function.
-    fn callee(
-        &self,
-        offset: u64,
-        instruction: &Instruction,
-        relocation: Option<(Kind, Target)>,
-        state: &State,
-    ) -> Result<Callee, String> {
+    fn callee(&self, instruction: &Instruction, relocation: Relocated, state: &State) -> Result<Callee, String> {
         let value = match (instruction.op0_kind(), relocation) {
             (OpKind::NearBranch64, Some((_, target))) | (OpKind::Memory, Some((Kind::Word, target))) => {
                 Some(Value::Address(target))
@@ -285,10 +282,10 @@ impl Walk<'_> {
             Some(Value::Address(Target::Missing(name))) => Ok(Callee::Missing(name)),
             Some(Value::Address(Target::Place(place))) => match self.image.function_at(place) {
                 Some(index) => Ok(Callee::Function(index)),
-                None => Err(self.error(offset, "calls something that is not a function")),
+                None => Err(self.error(instruction.ip(), "calls something that is not a function")),
             },
             Some(Value::Loaded(returning, slot)) => Ok(Callee::Slot(returning, slot)),
-            _ => Ok(Callee::Unknown(offset)),
+            _ => Ok(Callee::Unknown(instruction.ip())),
         }
     }
 
@@ -306,15 +303,8 @@ impl Walk<'_> {
     }
 
     /// Applies an instruction that is not a branch to the state.
-    fn change(
-        &mut self,
-        state: &mut State,
-        instruction: &Instruction,
-        relocation: Option<(Kind, Target)>,
-        factory: &mut InstructionInfoFactory,
-        offset: u64,
-    ) -> Result<(), String> {
-        let value = self.moved(instruction, relocation, state);
+    fn change(&mut self, state: &mut State, instruction: &Instruction, relocation: Relocated) -> Result<(), String> {
+        let (value, offset) = (self.moved(instruction, relocation, state), instruction.ip());
         let is_compared = instruction.mnemonic() == Mnemonic::Cmp && instruction.op0_register() == Register::RSP;
         state.compared = match state.registers.get(&instruction.op1_register()) {
             Some(Value::Stack(depth)) if is_compared => Some(*depth),
@@ -322,7 +312,7 @@ impl Walk<'_> {
         };
         let word = (instruction.op0_kind() == OpKind::Memory).then(|| state.word(instruction)).flatten();
         let depth = state.depth;
-        let info = factory.info(instruction);
+        let info = self.factory.info(instruction);
         let writes = |access: OpAccess| {
             matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
         };
@@ -381,7 +371,7 @@ impl Walk<'_> {
     }
 
     /// The value that a move or a similar instruction moves, if it is known.
-    fn moved(&self, instruction: &Instruction, relocation: Option<(Kind, Target)>, state: &State) -> Option<Value> {
+    fn moved(&self, instruction: &Instruction, relocation: Relocated, state: &State) -> Option<Value> {
         match (instruction.mnemonic(), relocation) {
             (Mnemonic::Mov, Some((Kind::Word, target))) | (Mnemonic::Lea, Some((Kind::Relative, target))) => {
                 Some(Value::Address(target))
@@ -404,8 +394,4 @@ impl Walk<'_> {
             _ => None,
         }
     }
-}
-
-fn may_return(callee: &Callee, returns: &dyn Fn(usize) -> bool) -> bool {
-    !matches!(callee, Callee::Function(index) if !returns(*index))
 }
