@@ -1,12 +1,10 @@
-//! Developer chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask frames`, `cargo xtask conformance`,
-//! `cargo xtask fuzz`, `cargo xtask soak`, `cargo xtask mutants`, `cargo xtask readme`, `cargo xtask bench`,
-//! `cargo xtask linux`.
+//! Developer chores: `cargo xtask help` lists them.
 
 mod apt;
 mod bench;
 mod check;
 mod columns;
-mod conformance;
+mod commands;
 mod examples;
 mod failure;
 mod frames;
@@ -18,8 +16,6 @@ mod mutants;
 mod peers;
 mod published;
 mod qemu;
-mod readme;
-mod soak;
 mod stages;
 mod tables;
 mod test;
@@ -87,26 +83,7 @@ enum Chore {
     /// check that a cost book of this machine predicts what a pair takes here.
     ///
     /// With --check, count instructions under callgrind instead, and time nothing.
-    Bench {
-        /// Instead, measure what a map and an unmap cost here: the library beside Linux, Rust crates and the least
-        /// that the machine can do.
-        #[arg(long)]
-        peers: bool,
-        /// Check only the cost book.
-        #[arg(long, conflicts_with_all = ["peers", "check"])]
-        machine: bool,
-        /// How often each program is run.
-        #[arg(long, requires = "peers", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-        rounds: u32,
-        /// Count the instructions of a map and its unmap, and fail if they exceed the limits in
-        /// benches/instructions.json. With --peers: fail if a goal is missed.
-        #[arg(long)]
-        check: bool,
-        /// Write the present counts, and lower the limits to 3 % above them. A limit rises only if its count is above
-        /// it.
-        #[arg(long, requires = "check", conflicts_with = "peers")]
-        update: bool,
-    },
+    Bench(bench::Options),
     /// Build, test and measure the module for Linux kernels.
     Linux {
         #[command(subcommand)]
@@ -130,20 +107,15 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Test => test::test(&workspace),
         Chore::Check => check::check(&workspace),
         Chore::Examples => examples::examples(&workspace),
-        Chore::Conformance { list } => conformance::conformance(&workspace, *list),
+        Chore::Conformance { list } => commands::conformance(&workspace, *list),
         Chore::Frames(options) => frames::frames(&workspace, options),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),
-        Chore::Soak { operations } => soak::soak(&workspace, *operations),
+        Chore::Soak { operations } => commands::soak(&workspace, *operations),
         Chore::Mutants(options) => mutants::mutants(&workspace, options),
-        Chore::Readme { quick } => readme::readme(&workspace, *quick),
-        Chore::Bench { peers: false, check: true, update, .. } => {
-            bench::instructions::check(&workspace, *update)?;
-            if *update { tables::write(&workspace) } else { Ok(()) }
-        }
-        Chore::Bench { machine: true, .. } => bench::machine(&workspace),
-        Chore::Bench { peers: false, .. } => bench::bench(&workspace),
-        Chore::Bench { rounds, check, .. } => {
-            peers::bench(&workspace, &peers::Options { rounds: *rounds, check: *check })
+        Chore::Readme { quick } => commands::readme(&workspace, *quick),
+        Chore::Bench(options) => {
+            bench::bench(&workspace, options)?;
+            if options.update { tables::write(&workspace) } else { Ok(()) }
         }
         Chore::Linux { command } => linux::linux(&workspace, command),
     }

@@ -38,14 +38,10 @@ pub(crate) struct Limit {
 }
 
 /// Counts and compares with the limits, or renews the limits if `update` is set.
-pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> {
-    let mut stages = Stages::new(workspace, "bench");
+pub(super) fn check(workspace: &Workspace, stages: &mut Stages<'_>, update: bool) -> Result<(), Failure> {
     stages.stage("valgrind", "find it, or install it", |_| require())?;
-    stages.cargo(
-        "build",
-        &[],
-        &["build", "--profile", "benchmark", "--package", "portcullis-bench", "--example", PROGRAM],
-    )?;
+    let build = ["build", "--profile", "benchmark", "--package", "portcullis-bench", "--example", PROGRAM];
+    stages.cargo("build", &[], &build)?;
     let path = workspace.root.join(LIMITS);
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
     let mut limits: Vec<Limit> = serde_json::from_str(&text).map_err(Failure::contents(&path))?;
@@ -70,11 +66,7 @@ pub(crate) fn check(workspace: &Workspace, update: bool) -> Result<(), Failure> 
         let text = serde_json::to_string_pretty(&limits).map_err(Failure::contents(&path))?;
         fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
     }
-    if above > 0 {
-        return Err(Failure::Instructions(above));
-    }
-    stages.finish();
-    Ok(())
+    if above > 0 { Err(Failure::Instructions(above)) } else { Ok(()) }
 }
 
 /// A limit for the new count. It only rises if the count is above it, so small losses cannot add up.

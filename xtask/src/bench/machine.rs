@@ -28,8 +28,8 @@ const ROUNDS: usize = 5;
 /// Cycles of a pair of each design, in the order of [`DESIGNS`].
 type Cycles = [f64; DESIGNS.len()];
 
-/// Runs the stages of this check, which fail if a ratio is out of bounds.
-pub(super) fn stages(stages: &mut Stages<'_>) -> Result<(), Failure> {
+/// Fails if a ratio is out of bounds.
+pub(super) fn check(stages: &mut Stages<'_>) -> Result<(), Failure> {
     stages.cargo("machine", &[], &["build", "--profile", "benchmark", "--package", "portcullis-cli"])?;
     stages.cargo("priced", &[], &["build", "--release", "--package", "portcullis-sim", "--example", EXAMPLE])?;
     stages.stage("prices", "price a pair and time it, in turns", |workspace| {

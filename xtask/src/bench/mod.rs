@@ -6,8 +6,10 @@ mod machine;
 
 use crate::columns::aligned;
 use crate::failure::Failure;
+use crate::peers;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
+use clap::Args;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,9 +30,47 @@ struct Rate {
     operations_per_second: f64,
 }
 
-pub(crate) fn bench(workspace: &Workspace) -> Result<(), Failure> {
-    let begun = SystemTime::now();
+/// The options of the command.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Instead, measure what a map and an unmap cost here: the library beside Linux, Rust crates and the least that the
+    /// machine can do.
+    #[arg(long)]
+    peers: bool,
+    /// Check only the cost book.
+    #[arg(long, conflicts_with_all = ["peers", "check"])]
+    machine: bool,
+    /// How often each program is run.
+    #[arg(long, requires = "peers", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Count the instructions of a map and its unmap, and fail if they exceed the limits in benches/instructions.json.
+    /// With --peers: fail if a goal is missed.
+    #[arg(long)]
+    check: bool,
+    /// Write the present counts, and lower the limits to 3 % above them. A limit rises only if its count is above it.
+    #[arg(long, requires = "check", conflicts_with = "peers")]
+    pub(crate) update: bool,
+}
+
+/// Measures what `options` select.
+pub(crate) fn bench(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "bench");
+    match options {
+        Options { peers: true, rounds, check, .. } => peers::bench(workspace, &mut stages, *rounds, *check)?,
+        Options { check: true, update, .. } => instructions::check(workspace, &mut stages, *update)?,
+        Options { machine: true, .. } => machine::check(&mut stages)?,
+        _ => {
+            replay(workspace, &mut stages)?;
+            machine::check(&mut stages)?;
+        }
+    }
+    stages.finish();
+    Ok(())
+}
+
+/// Measures how many operations and packets the lab processes per second.
+fn replay(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
+    let begun = SystemTime::now();
     stages.cargo("replay", &[], &["bench", "--package", "portcullis-sim", "--bench", "replay"])?;
     let criterion = workspace.root.join(&workspace.target).join("criterion");
     let mut rates = Vec::new();
@@ -42,16 +82,6 @@ pub(crate) fn bench(workspace: &Workspace) -> Result<(), Failure> {
     let (packets, operations): (Vec<_>, Vec<_>) = rates.into_iter().partition(|rate| rate.work.starts_with(PACKETS));
     print(&operations);
     print_packets(&packets);
-    machine::stages(&mut stages)?;
-    stages.finish();
-    Ok(())
-}
-
-/// Runs only the check of the cost book.
-pub(crate) fn machine(workspace: &Workspace) -> Result<(), Failure> {
-    let mut stages = Stages::new(workspace, "bench");
-    machine::stages(&mut stages)?;
-    stages.finish();
     Ok(())
 }
 

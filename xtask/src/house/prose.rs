@@ -89,67 +89,37 @@ fn inside(string: &str) -> &str {
 mod tests {
     use super::{File, Kind, pieces};
 
-    fn check(path: &str, text: &str) -> Vec<(usize, Kind, String)> {
+    fn check(path: &str, text: &str, expected: &[(usize, Kind, &str)]) {
         let file = File { path: path.to_owned(), text: text.to_owned() };
-        pieces(&file).into_iter().map(|piece| (piece.line, piece.kind, piece.text.to_owned())).collect()
-    }
-
-    fn expected(all: &[(usize, Kind, &str)]) -> Vec<(usize, Kind, String)> {
-        all.iter().map(|(line, kind, text)| (*line, *kind, (*text).to_owned())).collect()
+        let found = pieces(&file).into_iter().map(|piece| (piece.line, piece.kind, piece.text));
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{text}");
     }
 
     #[test]
     fn comments_and_strings_of_rust() {
+        use Kind::{Comment, Doc, Message};
         let text = "//! A page.\n/// One.\nfn f<'a>(a: &'a str) { // why\n    g('\"', \"it \\\" is\", '\\'', '/');\n}\n//// no doc\n";
-        let all = [
-            (1, Kind::Doc, "//! A page."),
-            (2, Kind::Doc, "/// One."),
-            (3, Kind::Comment, "// why"),
-            (4, Kind::Message, "it \\\" is"),
-            (6, Kind::Comment, "//// no doc"),
-        ];
-        assert_eq!(check("a.rs", text), expected(&all));
+        let all = [(1, Doc, "//! A page."), (2, Doc, "/// One."), (3, Comment, "// why")];
+        check("a.rs", text, &[&all[..], &[(4, Message, "it \\\" is"), (6, Comment, "//// no doc")]].concat());
+        let raw = "let a = br#\"a \"quoted\" // word\"#; let b = r\"\\\"; ";
+        check("a.rs", raw, &[(1, Message, "a \"quoted\" // word"), (1, Message, "\\")]);
+        let block = "/* one /* two */\nthree */ let c = \"d\n  e\";\n";
+        let all = [(1, Comment, "/* one /* two */"), (2, Comment, "three */"), (2, Message, "d"), (3, Message, "  e")];
+        check("a.rs", block, &all);
+        // What does not end is read to the end.
+        check("a.rs", "\"open", &[(1, Message, "open")]);
+        check("a.rs", "/* open", &[(1, Comment, "/* open")]);
+        check("a.rs", "r##\"open\"#", &[(1, Message, "open\"#")]);
+        check("a.rs", "'\\", &[]);
     }
 
     #[test]
-    fn raw_strings_and_blocks() {
-        let text =
-            "let a = br#\"a \"quoted\" // word\"#; let b = r\"\\\"; /* one /* two */\nthree */ let c = \"d\n  e\";\n";
-        let all = [
-            (1, Kind::Message, "a \"quoted\" // word"),
-            (1, Kind::Message, "\\"),
-            (1, Kind::Comment, "/* one /* two */"),
-            (2, Kind::Comment, "three */"),
-            (2, Kind::Message, "d"),
-            (3, Kind::Message, "  e"),
-        ];
-        assert_eq!(check("a.rs", text), expected(&all));
-    }
-
-    #[test]
-    fn blocks_of_c_have_none_within_them() {
+    fn comments_and_strings_of_other_files() {
+        use Kind::{Comment, Document, Message};
         let text = "/* one /* two */ char c = '\\\\'; // three\n#include \"a.h\"\n";
-        let all = [(1, Kind::Comment, "/* one /* two */"), (1, Kind::Comment, "// three"), (2, Kind::Message, "a.h")];
-        assert_eq!(check("a.h", text), expected(&all));
-    }
-
-    #[test]
-    fn comments_of_toml_and_lines_of_documents() {
-        assert_eq!(
-            check("a.toml", "# one\na = \"#2\" # three\n"),
-            expected(&[(1, Kind::Comment, "# one"), (2, Kind::Comment, "# three")])
-        );
-        assert_eq!(
-            check("a.md", "# One\n\ntwo\n"),
-            expected(&[(1, Kind::Document, "# One"), (2, Kind::Document, ""), (3, Kind::Document, "two")])
-        );
-        assert_eq!(check("a.json", "// one\n"), []);
-    }
-
-    #[test]
-    fn what_does_not_end_is_read_to_the_end() {
-        for (text, length) in [("\"open", 4), ("/* open", 7), ("r##\"open\"#", 6), ("'\\", 0)] {
-            assert_eq!(check("a.rs", text).iter().map(|(.., text)| text.len()).sum::<usize>(), length, "{text}");
-        }
+        check("a.h", text, &[(1, Comment, "/* one /* two */"), (1, Comment, "// three"), (2, Message, "a.h")]);
+        check("a.toml", "# one\na = \"#2\" # three\n", &[(1, Comment, "# one"), (2, Comment, "# three")]);
+        check("a.md", "# One\n\ntwo\n", &[(1, Document, "# One"), (2, Document, ""), (3, Document, "two")]);
+        check("a.json", "// one\n", &[]);
     }
 }
