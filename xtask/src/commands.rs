@@ -12,8 +12,8 @@ pub(crate) fn conformance(workspace: &Workspace, list: bool) -> Result<(), Failu
     run(workspace, "conformance", &[], if list { &arguments } else { &arguments[..6] })
 }
 
-/// Writes the generated tables of the documents: those that repeat the code and, by the test that compares them with what
-/// the program prints, those that come from runs.
+/// Writes the generated tables of the documents: those that repeat the code and, by the test that compares them with
+/// what the program prints, those that come from runs.
 pub(crate) fn readme(workspace: &Workspace, quick: bool) -> Result<(), Failure> {
     tables::write(workspace)?;
     if quick {

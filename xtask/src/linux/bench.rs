@@ -30,21 +30,13 @@ struct Configuration {
 }
 
 const NONE: &str = "intel_iommu=off";
+const STRICT: &str = "intel_iommu=on,sm_off iommu.strict=1 iommu.passthrough=0";
+const LAZY: &str = "intel_iommu=on,sm_off iommu.strict=0 iommu.passthrough=0";
 const CONFIGURATIONS: [Configuration; 7] = [
     Configuration { name: "none", append: NONE, mode: "none", expect: "none" },
     Configuration { name: "pass-through", append: "intel_iommu=on,sm_off iommu=pt", mode: "linux", expect: "identity" },
-    Configuration {
-        name: "linux-strict",
-        append: "intel_iommu=on,sm_off iommu.strict=1 iommu.passthrough=0",
-        mode: "linux",
-        expect: "DMA",
-    },
-    Configuration {
-        name: "linux-lazy",
-        append: "intel_iommu=on,sm_off iommu.strict=0 iommu.passthrough=0",
-        mode: "linux",
-        expect: "DMA-FQ",
-    },
+    Configuration { name: "linux-strict", append: STRICT, mode: "linux", expect: "DMA" },
+    Configuration { name: "linux-lazy", append: LAZY, mode: "linux", expect: "DMA-FQ" },
     Configuration { name: "portcullis-strict", append: NONE, mode: "ours", expect: "portcullis/strict" },
     Configuration { name: "portcullis-deferred", append: NONE, mode: "ours", expect: "portcullis/deferred" },
     Configuration { name: "magazine-strict", append: NONE, mode: "ours", expect: "magazine/strict" },
@@ -52,20 +44,9 @@ const CONFIGURATIONS: [Configuration; 7] = [
 
 /// Two network cards on one wire, and an empty disk that needs no file, at the addresses that `bench_works.sh`
 /// expects.
-const DEVICES: [&str; 12] = [
-    "-netdev",
-    "hubport,id=net0,hubid=0",
-    "-device",
-    "e1000e,netdev=net0,addr=4",
-    "-netdev",
-    "hubport,id=net1,hubid=0",
-    "-device",
-    "e1000e,netdev=net1,addr=5",
-    "-blockdev",
-    "null-co,node-name=disk,size=67108864,read-zeroes=on",
-    "-device",
-    "nvme,drive=disk,serial=one,addr=6",
-];
+const DEVICES: &str = "-netdev hubport,id=net0,hubid=0 -device e1000e,netdev=net0,addr=4 \
+    -netdev hubport,id=net1,hubid=0 -device e1000e,netdev=net1,addr=5 \
+    -blockdev null-co,node-name=disk,size=67108864,read-zeroes=on -device nvme,drive=disk,serial=one,addr=6";
 
 /// Runs every work in every configuration. Results go to standard output, and progress to standard error.
 pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<(), Failure> {
@@ -103,7 +84,7 @@ fn run(store: &Store, kernel: &Kernel, modules: &Modules, configuration: Configu
         memory_mib: 512,
         icount: true,
         iommu: Some("intremap=off"),
-        devices: &DEVICES,
+        devices: &DEVICES.split_whitespace().collect::<Vec<_>>(),
         modules: &["e1000e", "nvme"],
         files: &modules.files(),
         job: &format!("MODE={mode}\nEXPECT={expect}\n{WORKS}"),

@@ -29,22 +29,15 @@ pub(super) fn is_coherent(configuration: &'static str, lines: &[String]) -> Resu
 }
 
 fn taken(work: &'static str, lines: &[String]) -> Option<Taken> {
-    let words = lines.iter().find_map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next() == Some("work") && words.next() == Some(work)).then(|| words.collect::<Vec<_>>())
-    })?;
+    let mut all = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let words = all.find(|words| words.starts_with(&["work", work]))?;
+    let number = |word: &str| words.iter().skip_while(|other| **other != word).nth(1)?.parse().ok();
     if work.starts_with("pair-") {
-        let halves = [number(&words, "map_ns")?, number(&words, "unmap_ns")?];
-        Some(Taken { work, instructions: number(&words, "pair_ns")?, halves: Some(halves) })
+        let halves = Some([number("map_ns")?, number("unmap_ns")?]);
+        Some(Taken { work, instructions: number("pair_ns")?, halves })
     } else {
-        Some(Taken { work, instructions: number(&words, "each_ns")?, halves: None })
+        Some(Taken { work, instructions: number("each_ns")?, halves: None })
     }
-}
-
-/// The number that follows a word.
-fn number(words: &[&str], word: &str) -> Option<u64> {
-    let at = words.iter().position(|other| *other == word)?;
-    words.get(at + 1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -69,22 +62,18 @@ mod tests {
         assert_eq!(taken[0], Taken { work: "pair-2k", instructions: 8, halves: Some([3, 4]) });
         assert_eq!(taken[4], Taken { work: "nvme-read-4k", instructions: 700, halves: None });
         assert_eq!(taken.iter().map(|taken| taken.instructions).collect::<Vec<_>>(), [8, 70, 500, 600, 700]);
-    }
-
-    #[test]
-    fn a_work_that_is_missing_or_has_no_number_is_named_with_its_configuration() {
-        for (work, flaw) in
-            [("datagram-64", "work datagram-64 "), ("nvme-read-4k", "each_ns 700"), ("pair-2k", "pair_ns 8")]
-        {
-            let error = works("linux-lazy", &lines(&PRINTED.replace(flaw, "else"))).expect_err(work);
-            assert_eq!(error.to_string(), format!("the guest of `linux-lazy` says nothing of {work}"));
-        }
-    }
-
-    #[test]
-    fn coherence_is_a_bit() {
         assert!(!is_coherent("linux-lazy", &lines(PRINTED)).expect("it is there"));
         assert!(is_coherent("linux-lazy", &lines("ecap 0xf00f4b")).expect("it is there"));
+    }
+
+    #[test]
+    fn what_is_missing_or_has_no_number_is_named_with_its_configuration() {
+        for (what, flaw) in
+            [("datagram-64", "work datagram-64 "), ("nvme-read-4k", "each_ns 700"), ("pair-2k", "pair_ns 8")]
+        {
+            let error = works("linux-lazy", &lines(&PRINTED.replace(flaw, "else"))).expect_err(what);
+            assert_eq!(error.to_string(), format!("the guest of `linux-lazy` says nothing of {what}"));
+        }
         let error = is_coherent("linux-lazy", &lines("ecap")).expect_err("it is not there");
         assert_eq!(error.to_string(), "the guest of `linux-lazy` says nothing of what its IOMMU can do");
     }

@@ -11,8 +11,6 @@ const UNIT: u64 = 0xfed9_0000;
 const ADDRESS_BITS: u8 = 39;
 const HEADER_BYTES: usize = 48;
 
-/// A device scope of one hop.
-const SCOPE_BYTES: u8 = 8;
 /// The number by which a scope refers to the device that `MASTER_NAME` names.
 const MASTER: u8 = 1;
 const MASTER_NAME: &[u8] = b"\\_SB.DMA0\0";
@@ -21,62 +19,30 @@ const MASTER_NAME: &[u8] = b"\\_SB.DMA0\0";
 /// requests, which begins on bus 0. The table reserves the memory `reserved` for `devices`, which are on bus 0.
 /// Devices and path elements are given by slot and function.
 pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)], master: &[(u8, u8)]) -> Vec<u8> {
-    let mut structures = unit(master);
-    structures.extend(name());
-    structures.extend(region(reserved, devices));
-    let mut table = b"DMAR".to_vec();
-    table.extend(((HEADER_BYTES + structures.len()) as u32).to_le_bytes());
-    // The revision and the checksum. A kernel takes this table for a newer version of QEMU's, because it has the same
-    // OEM ids and a higher revision.
-    table.extend([1, 0]);
-    table.extend(b"BOCHS BXPC    ");
-    table.extend(2u32.to_le_bytes());
-    table.extend(b"BXPC");
-    table.extend(1u32.to_le_bytes());
-    table.extend([ADDRESS_BITS - 1, 0]);
+    // The unit serves the master and every device of segment 0 that no other unit serves. The path begins on bus 0.
+    let path: Vec<u8> = master.iter().flat_map(|(slot, function)| [*slot, *function]).collect();
+    let scope = [5, 6 + path.len() as u8, 0, 0, MASTER, 0];
+    let unit = structure(0, &[&[1, 0, 0, 0], &UNIT.to_le_bytes(), &scope, &path]);
+    let name = structure(4, &[&[0, 0, 0, MASTER], MASTER_NAME]);
+    // Each device is an endpoint of bus 0.
+    let scopes: Vec<u8> = devices.iter().flat_map(|(slot, function)| [1, 8, 0, 0, 0, 0, *slot, *function]).collect();
+    let (first, last) = (reserved.start.to_le_bytes(), (reserved.end - 1).to_le_bytes());
+    let region = structure(1, &[&[0; 4], &first, &last, &scopes]);
+    let bytes = (HEADER_BYTES + unit.len() + name.len() + region.len()) as u32;
+    // The revision and the checksum follow. A kernel takes this table for a newer version of QEMU's, because it has the
+    // same OEM ids and a higher revision.
+    let head = [b"DMAR", &bytes.to_le_bytes()[..], &[1, 0], b"BOCHS BXPC    ", &2u32.to_le_bytes()].concat();
+    let mut table = [&head, &b"BXPC"[..], &1u32.to_le_bytes(), &[ADDRESS_BITS - 1, 0]].concat();
     table.resize(HEADER_BYTES, 0);
-    table.extend(structures);
+    table.extend([unit, name, region].concat());
     table[9] = table.iter().fold(0u8, |sum, byte| sum.wrapping_sub(*byte));
     table
 }
 
-/// The unit that serves the master and every device that no other unit serves.
-fn unit(master: &[(u8, u8)]) -> Vec<u8> {
-    let scope_bytes = 6 + 2 * master.len() as u8;
-    let mut unit = Vec::new();
-    unit.extend(0u16.to_le_bytes());
-    unit.extend((16 + u16::from(scope_bytes)).to_le_bytes());
-    // It serves all of segment 0.
-    unit.extend([1, 0, 0, 0]);
-    unit.extend(UNIT.to_le_bytes());
-    // The path begins on bus 0.
-    unit.extend([5, scope_bytes, 0, 0, MASTER, 0]);
-    unit.extend(master.iter().flat_map(|(slot, function)| [slot, function]));
-    unit
-}
-
-/// The name of the master.
-fn name() -> Vec<u8> {
-    let mut name = Vec::new();
-    name.extend(4u16.to_le_bytes());
-    name.extend((8 + MASTER_NAME.len() as u16).to_le_bytes());
-    name.extend([0, 0, 0, MASTER]);
-    name.extend(MASTER_NAME);
-    name
-}
-
-fn region(reserved: Range<u64>, devices: &[(u8, u8)]) -> Vec<u8> {
-    let mut region = Vec::new();
-    region.extend(1u16.to_le_bytes());
-    region.extend((24 + u16::from(SCOPE_BYTES) * devices.len() as u16).to_le_bytes());
-    region.extend([0; 4]);
-    region.extend(reserved.start.to_le_bytes());
-    region.extend((reserved.end - 1).to_le_bytes());
-    for (slot, function) in devices {
-        // An endpoint of bus 0.
-        region.extend([1, SCOPE_BYTES, 0, 0, 0, 0, *slot, *function]);
-    }
-    region
+/// A structure of this type: its type and its length, then `parts`.
+fn structure(of_type: u16, parts: &[&[u8]]) -> Vec<u8> {
+    let parts = parts.concat();
+    [&of_type.to_le_bytes(), &(4 + parts.len() as u16).to_le_bytes(), &parts[..]].concat()
 }
 
 #[cfg(test)]

@@ -62,8 +62,7 @@ impl Library {
             return Err(Failure::Contents { path: self.folder.clone(), reason: format!("has no module {name}") });
         };
         let bytes = unpacked(path)?;
-        let (needed, wished) =
-            needs(&bytes).map_err(|error| Failure::Contents { path: path.clone(), reason: error.to_string() })?;
+        let (needed, wished) = needs(&bytes).map_err(Failure::contents(path))?;
         // Soft dependencies may be absent.
         let wished = wished.into_iter().filter(|name| self.files.contains_key(name));
         for other in needed.into_iter().chain(wished) {

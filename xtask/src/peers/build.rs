@@ -12,20 +12,10 @@ use std::process::Command;
 const PEERS: &str = "benches/peers";
 /// The designs of the library that are measured.
 const DESIGNS: &str = "portcullis,magazine,eiovar,stock";
-/// Compiler flags of a kernel build, as far as a program can use them.
-const KERNEL_FLAGS: [&str; 9] = [
-    "-O2",
-    "-std=gnu11",
-    "-fno-strict-aliasing",
-    "-fno-delete-null-pointer-checks",
-    "-fno-jump-tables",
-    "-fcf-protection=none",
-    "-falign-functions=16",
-    // Warnings about the kernel's code are not ours to fix, but a missing declaration must be reported before
-    // linking.
-    "-w",
-    "-Werror=implicit-function-declaration",
-];
+/// Compiler flags of a kernel build, as far as a program can use them. Warnings about the kernel's code are not ours to
+/// fix, but a missing declaration must be reported before linking.
+const KERNEL_FLAGS: &str = "-O2 -std=gnu11 -fno-strict-aliasing -fno-delete-null-pointer-checks -fno-jump-tables \
+    -fcf-protection=none -falign-functions=16 -w -Werror=implicit-function-declaration";
 
 /// A program that prints a document of results.
 pub(super) struct Program {
@@ -33,31 +23,27 @@ pub(super) struct Program {
     pub(super) arguments: Vec<String>,
 }
 
-/// What is built.
-pub(super) struct Programs {
-    /// In the order in which they take turns.
-    pub(super) all: Vec<Program>,
-    /// The version of the Linux code among the peers.
-    pub(super) linux: String,
-}
-
-pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path) -> Result<Programs, Failure> {
+/// Builds the programs, in the order in which they take turns. Also returns the version of the Linux code among them.
+pub(super) fn all(
+    workspace: &Workspace,
+    stages: &mut Stages<'_>,
+    folder: &Path,
+) -> Result<(Vec<Program>, String), Failure> {
     let peers = workspace.root.join(PEERS);
     fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-    let mut linux = String::new();
-    stages.stage("Linux", "extract it from the distribution's source package, and compile it", |_| {
+    let linux = stages.stage("Linux", "extract it from the distribution's source package, and compile it", |_| {
         let list = peers.join("linux/carve.txt");
         let text = fs::read_to_string(&list).map_err(Failure::file(&list))?;
         let tree = source::unpacked(folder, &text)?;
-        linux = source::version(&tree)?;
         carve::carve(&list, &tree, &folder.join("carved"))?;
         let mut files = c_files(&peers.join("linux"))?;
         files.push(peers.join("meter.c"));
-        compile(&KERNEL_FLAGS, folder, &files, &folder.join("linux"))
+        compile(KERNEL_FLAGS, folder, &files, &folder.join("linux"))?;
+        source::version(&tree)
     })?;
     stages.stage("the floor", "compile it", |_| {
         let files = ["floor.c", "meter.c"].map(|file| peers.join(file));
-        compile(&["-O2", "-std=gnu11", "-Wall", "-Wextra"], folder, &files, &folder.join("floor"))
+        compile("-O2 -std=gnu11 -Wall -Wextra", folder, &files, &folder.join("floor"))
     })?;
     let rust = folder.join("rust");
     let target = rust.display().to_string();
@@ -68,7 +54,7 @@ pub(super) fn all(workspace: &Workspace, stages: &mut Stages<'_>, folder: &Path)
     let arguments = ["bench", "--designs", DESIGNS, "--threads", "1,2", "--json"].map(str::to_owned).to_vec();
     let ours = Program { path: workspace.root.join(&workspace.target).join("benchmark/portcullis"), arguments };
     let all = vec![peer(folder.join("floor")), peer(folder.join("linux")), ours, peer(rust.join("release/peers"))];
-    Ok(Programs { all, linux })
+    Ok((all, linux))
 }
 
 /// The C files of a folder, sorted by path.
@@ -81,12 +67,12 @@ fn c_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-fn compile(flags: &[&str], include: &Path, files: &[PathBuf], program: &Path) -> Result<(), Failure> {
+fn compile(flags: &str, include: &Path, files: &[PathBuf], program: &Path) -> Result<(), Failure> {
     let mut compiler = Command::new("cc");
     if cfg!(target_arch = "x86_64") {
         // The library is built with the same alignment, by .cargo/config.toml.
         compiler.arg("-Wa,-mbranches-within-32B-boundaries");
     }
-    compiler.args(flags).arg("-I").arg(include).args(files).arg("-o").arg(program).arg("-pthread");
+    compiler.args(flags.split_whitespace()).arg("-I").arg(include).args(files).arg("-o").arg(program).arg("-pthread");
     succeed("compiling a peer", &mut compiler)
 }

@@ -18,18 +18,18 @@ const RUST_PEERS: &str = "benches/peers/rust/Cargo.toml";
 /// `check`, fails if a goal is missed.
 pub(crate) fn bench(workspace: &Workspace, stages: &mut Stages<'_>, rounds: u32, check: bool) -> Result<(), Failure> {
     let folder = workspace.root.join(&workspace.target).join("peers");
-    let programs = build::all(workspace, stages, &folder)?;
+    let (programs, linux) = build::all(workspace, stages, &folder)?;
     let mut results = Results::default();
     stages.stage("measure", &format!("{rounds} rounds of every program"), |_| {
         for round in 1..=rounds {
             eprintln!("xtask: round {round} of {rounds}");
-            for program in &programs.all {
+            for program in &programs {
                 results.add(round, results::run(program)?);
             }
         }
         Ok(())
     })?;
-    println!("\n{}", table::render(&results, rounds, &programs.linux));
+    println!("\n{}", table::render(&results, rounds, &linux));
     let missed = table::missed(&results);
     if check && missed > 0 { Err(Failure::Goals(missed)) } else { Ok(()) }
 }

@@ -12,14 +12,14 @@ pub(super) fn stack(_: &[File]) -> Result<String, String> {
         [format!("map, unmap, commit and tick of `{FAST_DESIGN}`"), FAST_BYTES_MAX.to_string()],
         ["every other operation, of every design and of the driver".to_owned(), BYTES_MAX.to_string()],
     ];
-    Ok(table(["operation", "bytes of stack at most"], rows))
+    Ok(table("operation | bytes of stack at most", rows))
 }
 
 /// The commands of `cargo xtask`, one in a row.
 pub(super) fn commands(_: &[File]) -> Result<String, String> {
     let mut rows = Vec::new();
     list(&Arguments::command(), "cargo xtask", &mut rows);
-    Ok(table(["command", "what it does", "options, with their defaults"], rows))
+    Ok(table("command | what it does | options, with their defaults", rows))
 }
 
 /// Adds the commands of `command`, which is called by `name`.
@@ -38,16 +38,14 @@ fn list(command: &Command, name: &str, rows: &mut Vec<[String; 3]>) {
 
 /// An option as it is typed, and what its value is unless given.
 fn option(argument: &Arg) -> String {
-    let values: Vec<&str> = argument.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
-    let value = if argument.get_action().takes_values() { values.join(" ") } else { String::new() };
-    let typed = match argument.get_long() {
-        Some(long) => format!("--{long} {value}"),
-        None => value,
-    };
-    let defaults: Vec<String> = argument.get_default_values().iter().map(|one| one.to_string_lossy().into()).collect();
-    let has_default = argument.get_action().takes_values() && !defaults.is_empty();
-    let default = if has_default { format!(" ({})", defaults.join(",")) } else { String::new() };
-    format!("`{}`{default}", typed.trim())
+    let mut typed: Vec<String> = argument.get_long().map(|long| format!("--{long}")).into_iter().collect();
+    if !argument.get_action().takes_values() {
+        return format!("`{}`", typed.join(" "));
+    }
+    typed.extend(argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string));
+    let defaults: Vec<_> = argument.get_default_values().iter().map(|one| one.to_string_lossy()).collect();
+    let default = if defaults.is_empty() { String::new() } else { format!(" ({})", defaults.join(",")) };
+    format!("`{}`{default}", typed.join(" "))
 }
 
 #[cfg(test)]
@@ -55,20 +53,19 @@ mod tests {
     use super::{commands, stack};
 
     #[test]
-    fn commands_have_their_options() {
+    fn commands_have_their_options_and_operations_their_limits() {
         let commands = commands(&[]).expect("a table");
-        for row in ["| `cargo xtask fuzz` | ", "| `cargo xtask linux build` | "] {
+        for row in [
+            "| `cargo xtask fuzz` | ",
+            "| `cargo xtask linux build` | ",
+            "| `--seconds SECONDS` (1200), `--seed SEED` |",
+        ] {
             assert!(commands.contains(row), "{commands}");
         }
-        for options in
-            ["| `--seconds SECONDS` (1200), `--seed SEED` |", "| `--list` |", "`JOB`, `--series SERIES` (6.12)"]
-        {
-            assert!(commands.contains(options), "{commands}");
-        }
-    }
-
-    #[test]
-    fn every_operation_has_a_limit() {
+        assert!(
+            commands.contains("| `--list` |") && commands.contains("`JOB`, `--series SERIES` (6.12)"),
+            "{commands}"
+        );
         let stack = stack(&[]).expect("a table");
         assert!(stack.contains(" of `portcullis` | 1024 |") && stack.ends_with(" | 2048 |"), "{stack}");
     }

@@ -27,34 +27,18 @@ pub(super) fn designs(_: &[File]) -> Result<String, String> {
             if breaches.is_empty() { "nothing".to_owned() } else { breaches.join("; ") },
         ]
     };
-    let head = [
-        "design",
-        "where from",
-        "address comes from",
-        "invalidation",
-        "table pages",
-        "batch",
-        "protections",
-        "gives up",
-    ];
+    let head = "design | where from | address comes from | invalidation | table pages | batch | protections | gives up";
     Ok(table(head, infos().map(row)))
 }
 
 /// The parameters of the designs, one in a row.
 pub(super) fn options(_: &[File]) -> Result<String, String> {
-    let rows = infos().flat_map(|info| {
-        info.options.iter().map(|option| {
-            let default = option.default.to_owned();
-            [
-                format!("`{}`", info.id),
-                format!("`{}`", option.key),
-                option.kind.to_string(),
-                default,
-                option.description.to_owned(),
-            ]
-        })
+    let all = infos().flat_map(|info| info.options.iter().map(|option| (info.id, option)));
+    let rows = all.map(|(design, option)| {
+        let (kind, default, description) = (option.kind.to_string(), option.default.to_owned(), option.description);
+        [format!("`{design}`"), format!("`{}`", option.key), kind, default, description.to_owned()]
     });
-    Ok(table(["design", "parameter", "is", "unless given", "what it does"], rows))
+    Ok(table("design | parameter | is | unless given | what it does", rows))
 }
 
 #[cfg(test)]

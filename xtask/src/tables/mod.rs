@@ -101,12 +101,11 @@ fn renewed(text: &str, files: &[File], generators: &[(&str, Generator)]) -> Resu
     Ok(renewed)
 }
 
-/// A table of Markdown. A `|` in a cell is written as `\|`.
-fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
-    let row = |cells: [String; N]| format!("| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
-    let rule = format!("|{}", "---|".repeat(N));
-    let lines = [row(head.map(str::to_owned)), rule].into_iter().chain(rows.into_iter().map(row));
-    lines.collect::<Vec<_>>().join("\n")
+/// A table of Markdown with this first row. A `|` in a cell is written as `\|`.
+fn table<const N: usize>(head: &str, rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let row = |cells: [String; N]| format!("\n| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
+    let rows: String = rows.into_iter().map(row).collect();
+    format!("| {head} |\n|{}{rows}", "---|".repeat(N))
 }
 
 #[cfg(test)]
@@ -163,6 +162,6 @@ mod tests {
 
     #[test]
     fn bars_in_cells_are_escaped() {
-        assert_eq!(table(["a", "b"], [["1|2".to_owned(), String::new()]]), "| a | b |\n|---|---|\n| 1\\|2 |  |");
+        assert_eq!(table("a | b", [["1|2".to_owned(), String::new()]]), "| a | b |\n|---|---|\n| 1\\|2 |  |");
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn rules(files: &[File]) -> Result<String, String> {
             comment.clear();
         }
     }
-    if rows.is_empty() { Err(format!("finds no rule in {RULES}")) } else { Ok(table(["rule", "says"], rows)) }
+    if rows.is_empty() { Err(format!("finds no rule in {RULES}")) } else { Ok(table("rule | says", rows)) }
 }
 
 /// A name in the lower case of words: `SubPage` is `sub-page`.
