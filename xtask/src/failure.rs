@@ -6,7 +6,6 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a chore failed.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
     #[error("stage `{stage}` failed; to repeat it:\n    {command}")]
@@ -64,7 +63,6 @@ impl Failure {
         move |error| Self::File { path, error }
     }
 
-    /// An error about starting a program.
     pub(crate) fn program(program: impl ToString) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Program { program: program.to_string(), error }
     }

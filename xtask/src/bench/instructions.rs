@@ -14,7 +14,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The file with the limits.
 pub(crate) const LIMITS: &str = "benches/instructions.json";
 /// The program whose instructions are counted, an example of `portcullis-bench`.
 const PROGRAM: &str = "pairs";
@@ -76,7 +75,6 @@ fn renewed(limit: &Limit, counted: f64) -> Limit {
     Limit { counted: (counted * 10.0).round() / 10.0, limit: at_most, ..limit.clone() }
 }
 
-/// Instructions per pair under callgrind.
 fn instructions_per_pair(program: &Path, limit: &Limit) -> Result<f64, Failure> {
     let count = |pairs: u64| {
         let output = Command::new(VALGRIND)
@@ -98,7 +96,6 @@ fn collected(said: &str) -> Option<u64> {
     said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
 }
 
-/// Makes sure that valgrind is installed.
 fn require() -> Result<(), Failure> {
     if in_path(VALGRIND) {
         return Ok(());

@@ -63,7 +63,6 @@ fn price(workspace: &Workspace) -> Result<Cycles, Failure> {
     cycles(&example, |design| said.lines().find_map(|line| line.strip_prefix(design)?.trim().parse().ok()))
 }
 
-/// Times the pairs.
 fn time(workspace: &Workspace) -> Result<Cycles, Failure> {
     let program = workspace.root.join(&workspace.target).join("benchmark/portcullis");
     let designs = DESIGNS.join(",");
@@ -85,7 +84,6 @@ fn cycles(program: &Path, of: impl Fn(&str) -> Option<f64>) -> Result<Cycles, Fa
     Ok(all)
 }
 
-/// Runs a program and returns its output.
 fn output(program: &Path, arguments: &[&str]) -> Result<String, Failure> {
     let name = || program.display().to_string();
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();

@@ -21,16 +21,13 @@ const GOAL: f64 = 1e6;
 const PACKETS: &str = "packets";
 const PACKET_GOALS: [(&str, f64); 2] = [("r210-bcm57810", 0.8e6), ("r210-cx3", 0.4e6)];
 
-/// A line of the table.
 struct Rate {
-    /// When the rate was measured.
     measured: SystemTime,
     work: String,
     design: String,
     operations_per_second: f64,
 }
 
-/// The options of the command.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Instead, measure what a map and an unmap cost here: the library beside Linux, Rust crates and the least that the
@@ -52,7 +49,6 @@ pub(crate) struct Options {
     pub(crate) update: bool,
 }
 
-/// Measures what `options` select.
 pub(crate) fn bench(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "bench");
     match options {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// An error of a kernel or its module.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
     /// The distribution has no such package, or there is no supported distribution. This does not mean that

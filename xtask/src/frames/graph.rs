@@ -46,7 +46,6 @@ pub(super) struct Step {
     pub(super) bytes: u64,
 }
 
-/// The call graph of an object.
 pub(super) struct Graph<'i> {
     pub(super) image: &'i Image,
     walked: RefCell<HashMap<usize, Result<Walked, String>>>,
@@ -56,7 +55,6 @@ pub(super) struct Graph<'i> {
 }
 
 impl<'i> Graph<'i> {
-    /// Builds the call graph of `image`.
     pub(super) fn new(image: &'i Image) -> Self {
         let (returning, arguments) = (HashSet::new(), HashMap::new());
         let mut graph = Self { image, walked: RefCell::default(), returning, arguments };

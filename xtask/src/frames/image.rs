@@ -53,7 +53,6 @@ impl Relocation {
     }
 }
 
-/// A section with its contents.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) bytes: Vec<u8>,
@@ -69,7 +68,6 @@ pub(super) struct Function {
     pub(super) size: u64,
 }
 
-/// The linked object.
 #[derive(Debug, Default)]
 pub(super) struct Image {
     pub(super) sections: Vec<Section>,
@@ -78,11 +76,9 @@ pub(super) struct Image {
     symbols: HashMap<String, (Place, u64)>,
 }
 
-/// A member of the archive.
 type Member<'d> = ElfFile64<'d, LittleEndian>;
 
 impl Image {
-    /// Reads a static library.
     pub(super) fn read(archive: &[u8]) -> Result<Self, String> {
         let described = |error: object::Error| error.to_string();
         let mut image = Self::default();
@@ -164,7 +160,6 @@ impl Image {
         self.symbols.get(name).copied().ok_or_else(|| format!("there is no `{name}` in the object"))
     }
 
-    /// The word at a place.
     pub(super) fn word(&self, place: Place) -> Result<u64, String> {
         let at = place.offset as usize;
         let word = self.sections[place.section].bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());

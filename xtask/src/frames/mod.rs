@@ -47,7 +47,6 @@ impl Root {
     }
 }
 
-/// The options of the command.
 #[derive(Default, Args)]
 pub(crate) struct Options {
     /// Print the functions on each path, with the stack that each of them takes.
@@ -58,7 +57,6 @@ pub(crate) struct Options {
     design: Option<String>,
 }
 
-/// Builds the object and checks it.
 pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
     let (path, archive) = build(workspace)?;
     check(&archive, options).map_err(|reason| Failure::Contents { path, reason })
@@ -75,7 +73,6 @@ fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
     Ok((path, archive))
 }
 
-/// The roots that `options` select.
 fn wanted(image: &Image, options: &Options) -> Result<Vec<Root>, String> {
     let mut all = roots(image, "FRAME_ROOTS")?;
     all.extend(roots(image, "FRAME_UNIT")?);

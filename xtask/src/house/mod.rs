@@ -18,7 +18,6 @@ use crate::failure::Failure;
 use crate::workspace::Workspace;
 use std::fmt;
 
-/// A broken rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     /// A file, with or without a line number, or a crate.
@@ -47,7 +46,6 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     if violations.is_empty() { Ok(()) } else { Err(Failure::House(violations.len())) }
 }
 
-/// All violations in the workspace.
 fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let files = files::read(&workspace.root)?;
     let mut violations: Vec<Violation> = files.iter().flat_map(text::violations).collect();

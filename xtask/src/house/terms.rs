@@ -13,7 +13,6 @@ const GLOSSARY: &str = "docs/glossary.md";
 /// The least number of forbidden terms. If the table were not recognized, no term would be forbidden.
 const TERMS_MIN: usize = 10;
 
-/// A term that is forbidden.
 struct Forbidden<'f> {
     words: Vec<&'f str>,
     is_name: bool,
@@ -30,7 +29,6 @@ impl Forbidden<'_> {
     }
 }
 
-/// Reports the uses of forbidden terms.
 pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     let glossary = files.iter().find(|file| file.path == GLOSSARY).map_or("", |file| &file.text);
     let forbidden: Vec<Forbidden<'_>> = glossary.lines().flat_map(forbidden).collect();

@@ -10,7 +10,6 @@ use super::files::File;
 use super::markdown::{Markdown, blocks};
 use super::prose::{Kind, Piece, pieces};
 
-/// The most columns of a line.
 const COLUMNS_MAX: usize = 120;
 /// The characters with which a comment or a list item begins.
 const MARKERS: [char; 9] = ['/', '!', '*', '#', '-', '+', '>', ' ', '\t'];
@@ -41,7 +40,6 @@ pub(super) fn violations(file: &File) -> Vec<Violation> {
     found
 }
 
-/// Whether a line is a row of a table.
 fn is_row(text: &str) -> bool {
     text.trim_start_matches(MARKERS).starts_with('|')
 }

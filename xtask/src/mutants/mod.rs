@@ -15,7 +15,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The options of the command.
 #[derive(Args)]
 #[command(group = ArgGroup::new("which").required(true))]
 pub(crate) struct Options {
@@ -157,7 +156,6 @@ fn plant(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
     if missed == 0 { Ok(()) } else { Err(Failure::Mutants(missed)) }
 }
 
-/// Builds the test and runs it.
 fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Verdict, Failure> {
     let output = mutant.command(tree, target_dir).output().map_err(Failure::program("cargo"))?;
     let verdict = outcome(&String::from_utf8_lossy(&output.stdout), output.status.success());

@@ -57,7 +57,6 @@ pub(super) fn all(
     Ok((all, linux))
 }
 
-/// The C files of a folder, sorted by path.
 fn c_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(folder).map_err(Failure::file(folder))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();

@@ -15,7 +15,6 @@ pub(super) fn stack(_: &[File]) -> Result<String, String> {
     Ok(table("operation | bytes of stack at most", rows))
 }
 
-/// The commands of `cargo xtask`, one in a row.
 pub(super) fn commands(_: &[File]) -> Result<String, String> {
     let mut rows = Vec::new();
     list(&Arguments::command(), "cargo xtask", &mut rows);

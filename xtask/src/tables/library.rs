@@ -9,7 +9,6 @@ fn infos() -> impl Iterator<Item = &'static Info> {
     DesignId::ALL.iter().map(|design| design.info())
 }
 
-/// The designs, one in a row.
 pub(super) fn designs(_: &[File]) -> Result<String, String> {
     let row = |info: &Info| {
         let Info { id, source, allocator, invalidation, tables, batch_default, .. } = info;
