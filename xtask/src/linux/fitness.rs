@@ -1,7 +1,7 @@
 //! Checks whether a kernel can link an object: the object must need only symbols that a kernel has, and must not use
 //! registers that belong to user programs.
 
-use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
+use iced_x86::{CpuidFeature, Decoder, DecoderOptions, InstructionInfoFactory};
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, SectionKind, SymbolKind, elf};
 use std::collections::BTreeSet;
@@ -33,18 +33,14 @@ pub(super) fn flaws(object: &[u8]) -> Result<BTreeSet<String>, object::Error> {
                 flaws.insert(format!("has a relocation of kind {r_type} in {}", section.name()?));
             }
         }
-        if section.kind() == SectionKind::Text {
-            let code = section.data()?;
-            for offset in of_user_programs(code) {
-                let function = object.symbols().find(|symbol| {
-                    let begin = symbol.address();
-                    symbol.kind() == SymbolKind::Text
-                        && symbol.section_index() == Some(section.index())
-                        && (begin..begin + symbol.size()).contains(&offset)
-                });
-                let name = function.map_or(Ok("no function"), |symbol| symbol.name())?;
-                flaws.insert(format!("has vectors or floating point in {:#}", rustc_demangle::demangle(name)));
-            }
+        let code = if section.kind() == SectionKind::Text { section.data()? } else { &[] };
+        for offset in of_user_programs(code) {
+            let functions = object.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
+            let mut functions = functions.filter(|symbol| symbol.section_index() == Some(section.index()));
+            let is_in = |begin, size| (begin..begin + size).contains(&offset);
+            let function = functions.find(|symbol| is_in(symbol.address(), symbol.size()));
+            let name = function.map_or(Ok("no function"), |symbol| symbol.name())?;
+            flaws.insert(format!("has vectors or floating point in {:#}", rustc_demangle::demangle(name)));
         }
     }
     Ok(flaws)
@@ -57,19 +53,13 @@ fn is_known(symbol: &str) -> bool {
 /// The places where instructions use registers that a kernel does not save for itself, and where bytes are no
 /// instruction.
 fn of_user_programs(code: &[u8]) -> Vec<u64> {
-    let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
     let mut found = Vec::new();
-    let mut instruction = Instruction::default();
-    while decoder.can_decode() {
-        decoder.decode_out(&mut instruction);
+    for instruction in &mut Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
         let registers = factory.info(&instruction).used_registers();
         let is_wide = registers.iter().map(|used| used.register()).any(|register| {
-            register.is_vector_register()
-                || register.is_mm()
-                || register.is_st()
-                || register.is_k()
-                || register.is_tmm()
+            let is_float = register.is_mm() || register.is_st();
+            is_float || register.is_vector_register() || register.is_k() || register.is_tmm()
         });
         // Some instructions use the stack of floating-point registers without naming a register.
         let is_float = instruction.cpuid_features().iter().any(|feature| {

@@ -2,10 +2,10 @@
 
 use super::modules::Library;
 use crate::failure::Failure;
-use cpio::newc::{self, Builder, ModeFileType};
+use cpio::newc::{Builder, ModeFileType};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Cursor;
 use std::path::Path;
 
 /// The first program.
@@ -13,28 +13,28 @@ const INIT: &str = include_str!("guest/init");
 /// The functions that jobs use.
 const LIBRARY: &str = include_str!("guest/lib.sh");
 
-/// An archive that is being written.
+/// An archive that is being put together.
 pub(super) struct Initramfs {
-    bytes: Vec<u8>,
-    entries: u32,
+    entries: Vec<(Builder, Cursor<Vec<u8>>)>,
     folders: BTreeSet<String>,
 }
 
 impl Initramfs {
     /// An archive whose first program runs the job.
     pub(super) fn new(busybox: &Path, job: &str) -> Result<Self, Failure> {
-        let mut archive = Self { bytes: Vec::new(), entries: 0, folders: BTreeSet::new() };
+        let mut archive = Self { entries: Vec::new(), folders: BTreeSet::new() };
         archive.copy("bin/busybox", busybox)?;
-        archive.add("bin/sh", ModeFileType::Symlink, b"busybox")?;
-        archive.file("init", INIT.as_bytes())?;
-        archive.file("lib.sh", LIBRARY.as_bytes())?;
-        archive.file("job.sh", job.as_bytes())?;
+        archive.add("bin/sh", ModeFileType::Symlink, b"busybox");
+        for (name, text) in [("init", INIT), ("lib.sh", LIBRARY), ("job.sh", job)] {
+            archive.add(name, ModeFileType::Regular, text);
+        }
         Ok(archive)
     }
 
     /// Adds a file of this machine.
     pub(super) fn copy(&mut self, name: &str, file: &Path) -> Result<(), Failure> {
-        self.file(name, &fs::read(file).map_err(Failure::file(file))?)
+        self.add(name, ModeFileType::Regular, fs::read(file).map_err(Failure::file(file))?);
+        Ok(())
     }
 
     /// Adds these modules, and the modules that they need, in `/modules`. For each of these modules, a list has the
@@ -44,11 +44,9 @@ impl Initramfs {
         for name in names {
             let order = library.with_needs(name)?;
             let list: String = order.iter().map(|module| format!("{}\n", module.name)).collect();
-            self.file(&format!("modules/{}.load", name.replace('-', "_")), list.as_bytes())?;
-            for module in order {
-                if there.insert(module.name.clone()) {
-                    self.file(&format!("modules/{}.ko", module.name), &module.bytes)?;
-                }
+            self.add(&format!("modules/{}.load", name.replace('-', "_")), ModeFileType::Regular, list);
+            for module in order.into_iter().filter(|module| there.insert(module.name.clone())) {
+                self.add(&format!("modules/{}.ko", module.name), ModeFileType::Regular, module.bytes);
             }
         }
         Ok(())
@@ -56,32 +54,18 @@ impl Initramfs {
 
     /// Returns the finished archive.
     pub(super) fn finish(self) -> Result<Vec<u8>, Failure> {
-        newc::trailer(self.bytes).map_err(Failure::file("the initramfs"))
-    }
-
-    fn file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-        self.add(name, ModeFileType::Regular, bytes)
+        cpio::write_cpio(self.entries.into_iter(), Vec::new()).map_err(Failure::file("the initramfs"))
     }
 
     /// Adds an entry, and before it the folders that contain it, because a kernel does not create folders by itself.
-    fn add(&mut self, name: &str, kind: ModeFileType, bytes: &[u8]) -> Result<(), Failure> {
+    fn add(&mut self, name: &str, kind: ModeFileType, bytes: impl Into<Vec<u8>>) {
+        let new = |name: &str, kind| Builder::new(name).mode(0o755).set_mode_file_type(kind);
         for (end, _) in name.match_indices('/') {
             if self.folders.insert(name[..end].to_owned()) {
-                self.write(&name[..end], ModeFileType::Directory, b"").map_err(Failure::file(name))?;
+                self.entries.push((new(&name[..end], ModeFileType::Directory), Cursor::default()));
             }
         }
-        self.write(name, kind, bytes).map_err(Failure::file(name))
-    }
-
-    fn write(&mut self, name: &str, kind: ModeFileType, bytes: &[u8]) -> io::Result<()> {
-        let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        // A kernel takes entries with the same number for hard links to one file.
-        self.entries += 1;
-        let entry = Builder::new(name).ino(self.entries).mode(0o755).set_mode_file_type(kind);
-        let mut writer = entry.write(&mut self.bytes, size);
-        writer.write_all(bytes)?;
-        writer.finish()?;
-        Ok(())
+        self.entries.push((new(name, kind), Cursor::new(bytes.into())));
     }
 }
 
