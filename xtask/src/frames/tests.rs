@@ -10,11 +10,8 @@ const LEAF: &[u8] = &[0x48, 0x83, 0xec, 0x40, 0x48, 0x83, 0xc4, 0x40, 0xc3];
 /// `sub rsp, 24; ud2`
 const PANIC: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0x0f, 0x0b];
 
-fn deepest(functions: &[(&str, &[u8])], calls: &[(usize, u64, usize)]) -> Result<(u64, Vec<String>), String> {
-    deepest_with_tables(functions, &[], calls)
-}
-
-fn deepest_with_tables(
+/// What the first function takes, and its deepest path. The other arguments are those of `Image::of_code`.
+fn deepest(
     functions: &[(&str, &[u8])],
     methods: &[usize],
     names: &[(usize, u64, usize)],
@@ -26,34 +23,11 @@ fn deepest_with_tables(
 
 #[test]
 fn frames_and_return_addresses_add_up() {
-    let (bytes, path) = deepest(&[("caller", CALLER), ("leaf", LEAF)], &[(0, 6, 1)]).expect("known");
-    assert_eq!(bytes, 8 + 8 + 32 + 8 + 64);
-    assert_eq!(path, ["caller", "leaf"]);
-}
-
-#[test]
-fn hooks_of_the_host_cost_their_return_address() {
     let hook = "<no_std_proof::host::Host as portcullis::platform::Platform>::cpu";
-    let (bytes, path) = deepest(&[("caller", CALLER), (hook, LEAF)], &[(0, 6, 1)]).expect("known");
-    assert_eq!((bytes, path.len()), (8 + 8 + 32 + 8, 1));
-}
-
-#[test]
-fn what_runs_the_library_in_the_host_is_followed() {
     let with = "<no_std_proof::host::TryLock<u8> as portcullis::platform::Lock<u8>>::with::<(), closure>";
-    assert_eq!(deepest(&[("caller", CALLER), (with, LEAF)], &[(0, 6, 1)]).expect("known").0, 120);
-}
-
-#[test]
-fn nothing_follows_a_call_that_does_not_return() {
     // `push rbx; call`, followed by the code of another function.
-    let code: &[u8] = &[0x53, 0xe8, 0, 0, 0, 0, 0x58, 0x58, 0xc3];
-    assert_eq!(deepest(&[("caller", code), ("panic", PANIC)], &[(0, 2, 1)]).expect("known").0, 8 + 8 + 8 + 24);
-}
-
-#[test]
-fn a_large_frame_is_touched_page_by_page() {
-    let code: &[u8] = &[
+    let ends: &[u8] = &[0x53, 0xe8, 0, 0, 0, 0, 0x58, 0x58, 0xc3];
+    let touches_each_page: &[u8] = &[
         0x4c, 0x8d, 0x9c, 0x24, 0x00, 0xd0, 0xff, 0xff, // lea r11, [rsp - 0x3000]
         0x48, 0x81, 0xec, 0x00, 0x10, 0x00, 0x00, // sub rsp, 0x1000
         0x48, 0xc7, 0x04, 0x24, 0x00, 0x00, 0x00, 0x00, // mov qword ptr [rsp], 0
@@ -62,21 +36,35 @@ fn a_large_frame_is_touched_page_by_page() {
         0x48, 0x81, 0xc4, 0x00, 0x30, 0x00, 0x00, // add rsp, 0x3000
         0xc3,
     ];
-    assert_eq!(deepest(&[("large", code)], &[]).expect("known").0, 8 + 0x3000);
+    for (code, call, callee, bytes, path) in [
+        (CALLER, Some(6), ("leaf", LEAF), 8 + 8 + 32 + 8 + 64, &["caller", "leaf"][..]),
+        // A hook of the host costs its return address, unless it runs the library.
+        (CALLER, Some(6), (hook, LEAF), 8 + 8 + 32 + 8, &["caller"]),
+        (CALLER, Some(6), (with, LEAF), 120, &["caller", with]),
+        // Nothing follows a call that does not return.
+        (ends, Some(2), ("panic", PANIC), 8 + 8 + 8 + 24, &["caller", "panic"]),
+        (touches_each_page, None, ("leaf", LEAF), 8 + 0x3000, &["caller"]),
+    ] {
+        let calls: Vec<_> = call.map(|at| (0, at, 1)).into_iter().collect();
+        let (found, on_it) = deepest(&[("caller", code), callee], &[], &calls).expect("known");
+        assert_eq!((found, on_it), (bytes, path.iter().map(ToString::to_string).collect()));
+    }
 }
 
 #[test]
 fn what_cannot_be_told_is_an_error_with_a_name() {
-    let recursion = deepest(&[("endless", CALLER)], &[(0, 6, 0)]).expect_err("a recursion");
-    assert!(recursion.contains("recursion") && recursion.contains("endless"), "{recursion}");
     // `sub rsp, 8; call rax; add rsp, 8; ret`
     let indirect: &[u8] = &[0x48, 0x83, 0xec, 0x08, 0xff, 0xd0, 0x48, 0x83, 0xc4, 0x08, 0xc3];
-    let error = deepest(&[("jumpy", indirect)], &[]).expect_err("an indirect call");
-    assert!(error.contains("indirect") && error.contains("jumpy"), "{error}");
     // `test al, al; je over the push; push rbx; ret`
     let uneven: &[u8] = &[0x84, 0xc0, 0x74, 0x01, 0x53, 0xc3];
-    let error = deepest(&[("uneven", uneven)], &[]).expect_err("two depths");
-    assert!(error.contains("uneven"), "{error}");
+    for (name, code, calls, what) in [
+        ("endless", CALLER, &[(0, 6, 0)][..], "recursion"),
+        ("jumpy", indirect, &[], "indirect"),
+        ("uneven", uneven, &[], "differs"),
+    ] {
+        let error = deepest(&[(name, code)], &[], calls).expect_err(name);
+        assert!(error.contains(what) && error.contains(name), "{error}");
+    }
 }
 
 #[test]
@@ -99,7 +87,7 @@ fn a_call_by_a_table_that_a_call_returned_leads_to_that_table_and_no_other() {
     let names = [(0, 7, 5), (0, 12, 1), (1, 3, 4)];
     let below = |caller| {
         let functions = [("caller", caller), ("table", table), (small_name, small), (large_name, LEAF)];
-        deepest_with_tables(&functions, &[2, 3], &names).expect("known")
+        deepest(&functions, &[2, 3], &names).expect("known")
     };
     assert_eq!(below(of_the_returned), (8 + 8 + 8 + 8, vec!["caller".to_owned(), small_name.to_owned()]));
     assert_eq!(below(of_any), (8 + 8 + 8 + 64, vec!["caller".to_owned(), large_name.to_owned()]));

@@ -114,35 +114,28 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_use_each_other() {
+    fn circles_are_found_wherever_they_are() {
         let (iova, table) = (("iova/mod.rs", "use crate::table::Entry;"), ("table/mod.rs", "use crate::proof;"));
-        assert_eq!(check(&[iova, table]), [""; 0]);
-        let circle = check(&[iova, table, ("table/walk.rs", "fn walk(of: super::super::iova::Range) {}")]);
-        assert_eq!(circle.len(), 2, "{circle:?}");
-        assert!(
-            circle[0].contains("src/iova` uses `crates/a/src/table`") && circle[1].contains("table/walk.rs"),
-            "{circle:?}"
-        );
-    }
-
-    #[test]
-    fn circles_of_three() {
         let (one, two) = (("a.rs", "use crate::b::B;"), ("b.rs", "use crate::c::C;"));
-        assert_eq!(check(&[one, two, ("c.rs", "use crate::a::A;")]).len(), 3);
-        assert_eq!(check(&[one, two, ("c.rs", "use crate::d::D;")]), [""; 0]);
-    }
-
-    #[test]
-    fn folders_in_a_folder() {
         let (linux, door) = (("iova/linux/tree.rs", "use crate::iova::host::H;"), ("iova/mod.rs", "use linux::T;"));
-        assert_eq!(check(&[linux, door, ("iova/host/mod.rs", "use super::Claim;")]), [""; 0]);
-        assert_eq!(check(&[linux, door, ("iova/host/mod.rs", "use super::linux::T;")]).len(), 2);
-    }
-
-    #[test]
-    fn comments_tests_and_files_of_one_folder_do_not_count() {
         let commented = "/// See [`crate::a`].\nfn b() {}\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}";
-        assert_eq!(check(&[("a.rs", "use crate::b::B;"), ("b.rs", commented)]), [""; 0]);
-        assert_eq!(check(&[("a/x.rs", "use super::y::Y;"), ("a/y.rs", "use super::x::X;")]), [""; 0]);
+        for (sources, circles) in [
+            (&[iova, table][..], 0),
+            (&[iova, table, ("table/walk.rs", "fn walk(of: super::super::iova::Range) {}")], 2),
+            (&[iova, table, ("table/walk.rs", "use crate::{proof, iova::{self, Range}};")], 2),
+            (&[one, two, ("c.rs", "use crate::a::A;")], 3),
+            (&[one, two, ("c.rs", "use crate::d::D;")], 0),
+            // Folders in a folder.
+            (&[linux, door, ("iova/host/mod.rs", "use super::Claim;")], 0),
+            (&[linux, door, ("iova/host/mod.rs", "use super::linux::T;")], 2),
+            // Comments, tests, and files of one folder do not count.
+            (&[("a.rs", "use crate::b::B;"), ("b.rs", commented)], 0),
+            (&[("a/x.rs", "use super::y::Y;"), ("a/y.rs", "use super::x::X;")], 0),
+        ] {
+            let found = check(sources);
+            assert_eq!(found.len(), circles, "{sources:?}: {found:?}");
+        }
+        let found = check(&[iova, ("table/walk.rs", "use crate::iova;")]);
+        assert!(found[0].contains("src/iova` uses `crates/a/src/table`") && found[1].contains("table/walk.rs"));
     }
 }

@@ -76,13 +76,6 @@ mod tests {
     }
 
     #[test]
-    fn code_alone_is_for_rustfmt() {
-        assert_eq!(check("a.rs", &format!("let a = \"{}\";\n", words(120))), 0);
-        assert_eq!(check("a.rs", &format!("/* 1 */ let a = \"{}\";\n", words(120))), 0);
-        assert_eq!(check("a.json", &words(130)), 0);
-    }
-
-    #[test]
     fn a_long_line_of_a_document_is_found() {
         assert_eq!([check("a.md", &words(120)), check("a.md", &words(121))], [0, 1]);
         assert_eq!(check("a.md", &format!("- {}", words(119))), 1);
@@ -90,20 +83,24 @@ mod tests {
 
     #[test]
     fn tables_code_and_what_programs_write_may_be_longer() {
-        let long = words(130);
-        for text in [
-            format!("| {long} |"),
-            format!("```text\n{long}\n```"),
-            format!("<!-- a -->\n{long}\n<!-- /a -->"),
-            format!("  https://{}", "x".repeat(130)),
-            format!("- [a](https://{})", "x".repeat(130)),
+        let (long, word) = (words(130), "x".repeat(130));
+        for (path, text, found) in [
+            ("a.md", format!("| {long} |"), 0),
+            ("a.md", format!("```text\n{long}\n```"), 0),
+            ("a.md", format!("<!-- a -->\n{long}\n<!-- /a -->"), 0),
+            ("a.md", format!("  https://{word}"), 0),
+            ("a.md", format!("- [a](https://{word})"), 0),
+            ("a.rs", format!("/// ```text\n/// {long}\n/// ```\n"), 0),
+            // This is no Markdown, and this another comment.
+            ("a.rs", format!("// ```text\n// {long}\n// ```\n"), 1),
+            ("a.rs", format!("/// ```\nfn f() {{}}\n/// {long}\n"), 1),
+            ("a.rs", format!("/// | {long} |\n"), 0),
+            // Code alone is for rustfmt.
+            ("a.rs", format!("let a = \"{long}\";\n"), 0),
+            ("a.rs", format!("/* 1 */ let a = \"{long}\";\n"), 0),
+            ("a.json", long.clone(), 0),
         ] {
-            assert_eq!(check("a.md", &text), 0, "{text}");
+            assert_eq!(check(path, &text), found, "{text}");
         }
-        let commented = |marker: &str, text: &str| format!("{marker} ```text\n{marker} {text}\n{marker} ```\n");
-        assert_eq!(check("a.rs", &commented("///", &long)), 0);
-        assert_eq!(check("a.rs", &commented("//", &long)), 1, "it is no Markdown");
-        assert_eq!(check("a.rs", &format!("/// | {long} |\n")), 0);
-        assert_eq!(check("a.rs", &format!("/// ```\nfn f() {{}}\n/// {long}\n")), 1, "another comment");
     }
 }

@@ -182,12 +182,8 @@ pub(super) mod tests {
     fn what_safety_rests_on_is_there() {
         let root = Workspace::read().expect("a workspace").root;
         for glob in SAFETY_CRITICAL {
-            let (before, names, after) = match glob.split_once('{') {
-                Some((before, rest)) => {
-                    rest.split_once('}').map(|(names, after)| (before, names, after)).expect("a brace")
-                }
-                None => (glob, "", ""),
-            };
+            let mut parts = glob.split(['{', '}']);
+            let [before, names, after] = [(); 3].map(|()| parts.next().unwrap_or_default());
             for name in names.split(',') {
                 let path = root.join(format!("{before}{name}{after}").trim_end_matches("/**"));
                 assert!(if glob.ends_with("/**") { path.is_dir() } else { path.is_file() }, "{}", path.display());

@@ -10,7 +10,7 @@ use crate::house::files;
 use crate::stages::installed;
 use crate::workspace::{Workspace, cargo};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use score::{Score, Verdict};
+use score::Verdict;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -68,7 +68,10 @@ pub(super) fn sample(workspace: &Workspace, size: usize, seed: u64, globs: &[Str
             verdicts.insert(name, *found.get(name).ok_or_else(none)?);
         }
     }
-    Score::of(drawn.iter().map(|mutant| (mutant, verdicts[mutant.name.as_str()])), &equivalent).report()
+    let judged: Vec<_> = drawn.iter().map(|mutant| (mutant, verdicts[mutant.name.as_str()])).collect();
+    let (said, wrong) = score::score(&judged, &equivalent);
+    println!("\n{said}");
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Sample(wrong)) }
 }
 
 /// Lets cargo-mutants test the mutants with these names. It writes the verdicts to a new folder in `folder`.

@@ -15,7 +15,7 @@ const SCORE_MIN: usize = 95;
 const EQUIVALENT_MAX: usize = 10;
 
 /// The verdict on a mutant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(super) enum Verdict {
     #[serde(rename = "CaughtMutant")]
     Caught,
@@ -40,125 +40,92 @@ pub(super) fn outcomes(folder: &Path) -> Result<BTreeMap<String, Verdict>, Failu
         for outcome in document["outcomes"].as_array().into_iter().flatten() {
             // The first scenario is that of the tests without a mutant.
             if let Some(name) = outcome["scenario"]["Mutant"]["name"].as_str() {
-                verdicts.insert(
-                    name.to_owned(),
-                    Verdict::deserialize(&outcome["summary"]).map_err(Failure::contents(&path))?,
-                );
+                let verdict = Verdict::deserialize(&outcome["summary"]).map_err(Failure::contents(&path))?;
+                verdicts.insert(name.to_owned(), verdict);
             }
         }
     }
     Ok(verdicts)
 }
 
-/// The verdicts of a sample: the names of the mutants.
-#[derive(Default)]
-pub(super) struct Score<'m> {
-    by_verdict: BTreeMap<Verdict, Vec<&'m str>>,
-    /// Missed mutants that are listed as equivalent.
-    equivalent: usize,
-    /// Mutants that are listed as equivalent but were caught.
-    falsely_listed: Vec<&'m str>,
-}
-
-impl<'m> Score<'m> {
-    /// The score of mutants with these verdicts. `equivalent` are the mutants that are listed as equivalent.
-    pub(super) fn of(judged: impl Iterator<Item = (&'m Mutant, Verdict)>, equivalent: &BTreeSet<String>) -> Self {
-        let mut score = Self::default();
-        for (mutant, verdict) in judged {
-            match (verdict, equivalent.contains(&mutant.listed_as)) {
-                (Verdict::Missed, true) => {
-                    score.equivalent += 1;
-                    continue;
-                }
-                (Verdict::Caught | Verdict::Timeout, true) => score.falsely_listed.push(&mutant.name),
-                _ => {}
-            }
-            score.by_verdict.entry(verdict).or_default().push(&mutant.name);
-        }
-        score
+/// The score of mutants with these verdicts, and the goals that they miss. `equivalent` are the mutants that are listed
+/// as equivalent.
+pub(super) fn score(judged: &[(&Mutant, Verdict)], equivalent: &BTreeSet<String>) -> (String, Vec<String>) {
+    let count = |wanted: Verdict| judged.iter().filter(|(_, verdict)| *verdict == wanted).count();
+    let (caught, timeout, unviable) = (count(Verdict::Caught), count(Verdict::Timeout), count(Verdict::Unviable));
+    let (listed, others): (Vec<_>, Vec<_>) =
+        judged.iter().partition(|(mutant, _)| equivalent.contains(&mutant.listed_as));
+    let is_missed = |(_, verdict): &&(&Mutant, Verdict)| *verdict == Verdict::Missed;
+    let (same, missed) = (listed.iter().filter(is_missed).count(), others.iter().filter(is_missed).count());
+    let (seen, size) = (caught + timeout, judged.len());
+    let viable = seen + missed;
+    let mut said = format!(
+        "caught {caught}, timeout {timeout}, unviable {unviable}, missed {missed}, equivalent {same}\n\
+         score: {seen} of {viable}, {:.1} %",
+        100.0 * seen as f64 / viable.max(1) as f64
+    );
+    for (mutant, _) in others.iter().filter(is_missed) {
+        said += &format!("\nmissed: {}", mutant.name);
     }
-
-    fn count(&self, verdict: Verdict) -> usize {
-        self.by_verdict.get(&verdict).map_or(0, Vec::len)
+    let mut wrong = Vec::new();
+    // A sample in which nothing can be caught proves nothing.
+    if viable == 0 || seen * 100 < viable * SCORE_MIN {
+        wrong.push(format!("the tests catch {seen} of {viable} mutants; at least {SCORE_MIN} % are required"));
     }
-
-    /// Prints the score, and fails if it is not good enough.
-    pub(super) fn report(&self) -> Result<(), Failure> {
-        println!();
-        for (verdict, names) in &self.by_verdict {
-            println!("{verdict:?}: {}", names.len());
-        }
-        println!("Equivalent: {}", self.equivalent);
-        self.by_verdict.get(&Verdict::Missed).into_iter().flatten().for_each(|name| println!("missed: {name}"));
-        let wrong = self.wrong();
-        if wrong.is_empty() { Ok(()) } else { Err(Failure::Sample(wrong)) }
+    if same * 100 > size * EQUIVALENT_MAX {
+        wrong.push(format!("{same} of {size} mutants are equivalent; at most {EQUIVALENT_MAX} % are allowed"));
     }
-
-    /// The goals that the sample misses.
-    fn wrong(&self) -> Vec<String> {
-        let seen = self.count(Verdict::Caught) + self.count(Verdict::Timeout);
-        let viable = seen + self.count(Verdict::Missed);
-        let mut wrong = Vec::new();
-        // A sample in which nothing can be caught proves nothing.
-        if viable == 0 || seen * 100 < viable * SCORE_MIN {
-            wrong.push(format!("the tests catch {seen} of {viable} mutants; at least {SCORE_MIN} % are required"));
-        }
-        let (equivalent, size) = (self.equivalent, viable + self.equivalent + self.count(Verdict::Unviable));
-        if equivalent * 100 > size * EQUIVALENT_MAX {
-            wrong
-                .push(format!("{equivalent} of {size} mutants are equivalent; at most {EQUIVALENT_MAX} % are allowed"));
-        }
-        wrong.extend(self.falsely_listed.iter().map(|name| format!("{PAGE} lists a mutant that is caught: `{name}`")));
-        wrong
-    }
+    let are_seen = listed.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Caught | Verdict::Timeout));
+    wrong.extend(are_seen.map(|(mutant, _)| format!("{PAGE} lists a mutant that is caught: `{}`", mutant.name)));
+    (said, wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::list::tests::mutants;
-    use super::{Score, Verdict, outcomes};
+    use super::Verdict::{Caught, Missed, Timeout, Unviable};
+    use super::{outcomes, score};
     use std::collections::BTreeSet;
     use std::fs;
 
-    /// What is wrong with a sample that has so many mutants of each verdict, and so many equivalent ones.
-    fn wrong(counts: [(Verdict, usize); 2], equivalent: usize) -> Vec<String> {
-        let by_verdict = counts.map(|(verdict, count)| (verdict, vec!["a"; count])).into();
-        Score { by_verdict, equivalent, falsely_listed: Vec::new() }.wrong()
-    }
-
     #[test]
     fn goals_that_are_missed_are_named() {
-        use Verdict::{Caught, Missed, Timeout, Unviable};
         let few = "the tests catch 94 of 99 mutants; at least 95 % are required";
         let many = "11 of 100 mutants are equivalent; at most 10 % are allowed";
         let none = "the tests catch 0 of 0 mutants; at least 95 % are required";
-        for (counts, equivalent, expected) in [
-            ([(Caught, 95), (Missed, 5)], 0, None),
-            ([(Caught, 94), (Missed, 5)], 0, Some(few)),
+        let caught = "docs/mutants.md lists a mutant that is caught: `a.rs:1:9: replace || with && in f`";
+        // The first ones are listed as equivalent.
+        for (verdicts, listed, expected) in [
+            ([(Missed, 5), (Caught, 95)], 0, None),
+            ([(Missed, 5), (Caught, 94)], 0, Some(few)),
             // Equivalent mutants do not count.
-            ([(Caught, 19), (Missed, 1)], 2, None),
+            ([(Missed, 3), (Caught, 19)], 2, None),
             // A timeout counts as caught.
-            ([(Timeout, 19), (Missed, 1)], 0, None),
-            ([(Caught, 90), (Missed, 0)], 10, None),
-            ([(Caught, 89), (Missed, 0)], 11, Some(many)),
+            ([(Missed, 1), (Timeout, 19)], 0, None),
+            ([(Missed, 10), (Caught, 90)], 10, None),
+            ([(Missed, 11), (Caught, 89)], 11, Some(many)),
             // Mutants that cannot be built are part of the sample, but nothing is tested with them.
-            ([(Caught, 89), (Unviable, 10)], 11, None),
-            ([(Caught, 0), (Unviable, 9)], 0, Some(none)),
+            ([(Unviable, 10), (Caught, 89)], 0, None),
+            ([(Unviable, 9), (Caught, 0)], 0, Some(none)),
+            ([(Caught, 20), (Missed, 0)], 1, Some(caught)),
+            ([(Unviable, 1), (Caught, 20)], 1, None),
         ] {
-            assert_eq!(wrong(counts, equivalent), Vec::from_iter(expected), "{counts:?}");
+            let all = verdicts.iter().flat_map(|(verdict, count)| vec![*verdict; *count]).collect::<Vec<_>>();
+            let mutants = mutants(&(1..=all.len()).map(|line| (line, "f")).collect::<Vec<_>>());
+            let equivalent = mutants[..listed].iter().map(|mutant| mutant.listed_as.clone()).collect();
+            let (_, wrong) = score(&mutants.iter().zip(all).collect::<Vec<_>>(), &equivalent);
+            assert_eq!(wrong, Vec::from_iter(expected), "{verdicts:?}");
         }
     }
 
     #[test]
-    fn the_list_makes_a_missed_mutant_equivalent_and_a_caught_one_an_error() {
-        let drawn = mutants(&[(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]);
-        let verdicts = [Verdict::Missed, Verdict::Missed, Verdict::Caught, Verdict::Caught, Verdict::Unviable];
-        let listed = BTreeSet::from([0, 2].map(|index: usize| drawn[index].listed_as.clone()));
-        let score = Score::of(drawn.iter().zip(verdicts), &listed);
-        let counts = [Verdict::Caught, Verdict::Unviable, Verdict::Missed].map(|verdict| score.count(verdict));
-        assert_eq!((counts, score.equivalent), ([2, 1, 1], 1));
-        let caught = format!("docs/mutants.md lists a mutant that is caught: `{}`", drawn[2].name);
-        assert!(score.wrong().contains(&caught), "{:?}", score.wrong());
+    fn what_is_missed_is_named() {
+        let mutants = mutants(&[(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]);
+        let judged: Vec<_> = mutants.iter().zip([Missed, Missed, Caught, Timeout, Unviable]).collect();
+        let (said, _) = score(&judged, &BTreeSet::from([mutants[0].listed_as.clone()]));
+        let expected = "caught 1, timeout 1, unviable 1, missed 1, equivalent 1\nscore: 2 of 3, 66.7 %\n\
+            missed: a.rs:2:9: replace || with && in b";
+        assert_eq!(said, expected);
     }
 
     #[test]
@@ -181,7 +148,7 @@ mod tests {
         let broken = outcomes(&folder);
         fs::remove_dir_all(&folder).expect("ours");
         assert!(before.is_ok_and(|verdicts| verdicts.is_empty()) && broken.is_err());
-        let verdicts = [("a", Verdict::Missed), ("b", Verdict::Caught), ("c", Verdict::Timeout)];
+        let verdicts = [("a", Missed), ("b", Caught), ("c", Timeout)];
         assert_eq!(found.expect("readable files"), verdicts.map(|(name, verdict)| (name.to_owned(), verdict)).into());
     }
 }
