@@ -264,21 +264,7 @@ impl<F: Fn(usize) -> bool> Walk<'_, F> {
 
     /// The target of a call, or of a jump out of the function.
     fn callee(&self, instruction: &Instruction, relocation: Relocated, state: &State) -> Result<Callee, String> {
-        let value = match (instruction.op0_kind(), relocation) {
-            (OpKind::NearBranch64, Some((_, target))) | (OpKind::Memory, Some((Kind::Word, target))) => {
-                Some(Value::Address(target))
-            }
-            (OpKind::NearBranch64, None) => {
-                // The target is within the same section.
-                let place = self.image.functions[self.index].place;
-                let offset = place.offset.wrapping_add(instruction.near_branch64());
-                Some(Value::Address(Target::Place(Place { offset, ..place })))
-            }
-            (OpKind::Register, _) => state.registers.get(&instruction.op0_register()).cloned(),
-            (OpKind::Memory, None) => self.loaded(instruction, state),
-            _ => None,
-        };
-        match value {
+        match self.operand(instruction, 0, relocation, state) {
             Some(Value::Address(Target::Missing(name))) => Ok(Callee::Missing(name)),
             Some(Value::Address(Target::Place(place))) => match self.image.function_at(place) {
                 Some(index) => Ok(Callee::Function(index)),
@@ -286,6 +272,29 @@ impl<F: Fn(usize) -> bool> Walk<'_, F> {
             },
             Some(Value::Loaded(returning, slot)) => Ok(Callee::Slot(returning, slot)),
             _ => Ok(Callee::Unknown(instruction.ip())),
+        }
+    }
+
+    /// The value of an operand, if it is known.
+    fn operand(&self, instruction: &Instruction, operand: u32, relocation: Relocated, state: &State) -> Option<Value> {
+        match (instruction.op_kind(operand), relocation) {
+            (OpKind::NearBranch64, None) => {
+                // The target is within the same section.
+                let place = self.image.functions[self.index].place;
+                let offset = place.offset.wrapping_add(instruction.near_branch64());
+                Some(Value::Address(Target::Place(Place { offset, ..place })))
+            }
+            (OpKind::NearBranch64, Some((_, target))) | (OpKind::Memory, Some((Kind::Word, target))) => {
+                Some(Value::Address(target))
+            }
+            (OpKind::Memory, None) => self.loaded(instruction, state),
+            (OpKind::Memory, Some(_)) => None,
+            (OpKind::Register, _) => match instruction.op_register(operand) {
+                Register::RSP => Some(Value::Stack(state.depth)),
+                register => state.registers.get(&register).cloned(),
+            },
+            // An immediate value.
+            (_, relocation) => relocation.filter(|(kind, _)| *kind == Kind::Absolute).map(|(_, to)| Value::Address(to)),
         }
     }
 
@@ -372,23 +381,13 @@ impl<F: Fn(usize) -> bool> Walk<'_, F> {
 
     /// The value that a move or a similar instruction moves, if it is known.
     fn moved(&self, instruction: &Instruction, relocation: Relocated, state: &State) -> Option<Value> {
+        let is_wide = instruction.op1_kind() != OpKind::Memory || instruction.op0_register().is_gpr64();
         match (instruction.mnemonic(), relocation) {
-            (Mnemonic::Mov, Some((Kind::Word, target))) | (Mnemonic::Lea, Some((Kind::Relative, target))) => {
-                Some(Value::Address(target))
-            }
-            (Mnemonic::Mov, Some((Kind::Absolute, target))) if instruction.try_immediate(1).is_ok() => {
-                Some(Value::Address(target))
-            }
-            (_, Some(_)) => None,
+            (Mnemonic::Mov, relocation) if is_wide => self.operand(instruction, 1, relocation, state),
+            (Mnemonic::Lea, Some((Kind::Relative, target))) => Some(Value::Address(target)),
             (Mnemonic::Lea, None) => state.word(instruction).map(Value::Stack),
-            (Mnemonic::Mov, None) => match instruction.op1_kind() {
-                OpKind::Register if instruction.op1_register() == Register::RSP => Some(Value::Stack(state.depth)),
-                OpKind::Register => state.registers.get(&instruction.op1_register()).cloned(),
-                OpKind::Memory if instruction.op0_register().is_gpr64() => self.loaded(instruction, state),
-                _ => None,
-            },
             (Mnemonic::Push, None) if instruction.op0_kind() == OpKind::Register => {
-                state.registers.get(&instruction.op0_register()).cloned()
+                self.operand(instruction, 0, None, state)
             }
             (Mnemonic::Pop, None) => state.words.get(&state.depth).cloned(),
             _ => None,
