@@ -25,7 +25,7 @@ struct Rate {
     measured: SystemTime,
     work: String,
     design: String,
-    operations_per_second: f64,
+    per_second: f64,
 }
 
 #[derive(Args)]
@@ -75,9 +75,7 @@ fn replay(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure>
         return Err(Failure::Contents { path: criterion, reason: "the bench left no estimates here".to_owned() });
     }
     rates.sort_by_key(|rate| rate.measured);
-    let (packets, operations): (Vec<_>, Vec<_>) = rates.into_iter().partition(|rate| rate.work.starts_with(PACKETS));
-    print(&operations);
-    print_packets(&packets);
+    print(&rates);
     Ok(())
 }
 
@@ -104,8 +102,8 @@ fn collect(folder: &Path, begun: SystemTime, rates: &mut Vec<Rate>) -> Result<()
         let operations = benchmark["throughput"]["Elements"].as_f64();
         let nanoseconds = estimates["median"]["point_estimate"].as_f64();
         let Some((operations, nanoseconds)) = operations.zip(nanoseconds) else { continue };
-        let operations_per_second = operations / nanoseconds * 1e9;
-        rates.push(Rate { measured, work: text("group_id"), design: text("function_id"), operations_per_second });
+        let per_second = operations / nanoseconds * 1e9;
+        rates.push(Rate { measured, work: text("group_id"), design: text("function_id"), per_second });
     }
     Ok(())
 }
@@ -115,26 +113,18 @@ fn read(path: PathBuf) -> Result<Value, Failure> {
     serde_json::from_str(&text).map_err(Failure::contents(path))
 }
 
+/// Prints the rates of operations and of simulated packets of a host core, each beside its goal.
 fn print(rates: &[Rate]) {
-    let mut rows = vec![["work", "design", "million operations/s (median)", ""].map(str::to_owned)];
-    let is_slow = |rate: &Rate| rate.operations_per_second < GOAL;
+    let goal = |Rate { work, design: machine, .. }: &Rate| match work.starts_with(PACKETS) {
+        true => PACKET_GOALS.iter().find(|(known, _)| known == machine).map(|(_, goal)| *goal),
+        false => Some(GOAL),
+    };
+    let mut rows = vec![["work", "design, or machine", "million/s (median)", "of the goal"].map(str::to_owned)];
     rows.extend(rates.iter().map(|rate| {
-        let remark = if is_slow(rate) { "below 1" } else { "" };
-        [rate.work.clone(), rate.design.clone(), format!("{:.2}", rate.operations_per_second / 1e6), remark.to_owned()]
+        let Rate { work, design, per_second, .. } = rate;
+        let ratio = goal(rate).map(|goal| format!("{:.2} of {:.1}", per_second / goal, goal / 1e6));
+        [work.clone(), design.clone(), format!("{:.2}", per_second / 1e6), ratio.unwrap_or_default()]
     }));
-    println!("\n{}", aligned(&rows));
-    match rates.iter().filter(|rate| is_slow(rate)).count() {
-        0 => println!("every design replays at least 1 million operations per second"),
-        slow => println!("{slow} of {} runs replay fewer than 1 million operations per second", rates.len()),
-    }
-}
-
-/// Prints the rates of packets, of which there is one for each machine.
-fn print_packets(rates: &[Rate]) {
-    println!("\nmillion simulated packets/s of a host core (median)");
-    for Rate { work, design: machine, operations_per_second: rate, .. } in rates {
-        let goal = PACKET_GOALS.iter().find(|(known, _)| known == machine).map(|(_, goal)| goal);
-        let ratio = goal.map_or(String::new(), |goal| format!(", {:.2} of the goal {:.1}", rate / goal, goal / 1e6));
-        println!("{machine}  {:.2}{ratio} ({work})", rate / 1e6);
-    }
+    let slow = rates.iter().filter(|rate| goal(rate).is_some_and(|goal| rate.per_second < goal)).count();
+    println!("\n{}\n{slow} of {} rates are below their goals", aligned(&rows), rates.len());
 }
