@@ -36,7 +36,7 @@ pub(super) fn all(
         let text = fs::read_to_string(&list).map_err(Failure::file(&list))?;
         let tree = source::unpacked(folder, &text)?;
         carve::carve(&list, &tree, &folder.join("carved"))?;
-        let mut files = c_files(&peers.join("linux"))?;
+        let mut files = source::with_extension(&peers.join("linux"), "c")?;
         files.push(peers.join("meter.c"));
         compile(KERNEL_FLAGS, folder, &files, &folder.join("linux"))?;
         source::version(&tree)
@@ -55,15 +55,6 @@ pub(super) fn all(
     let ours = Program { path: workspace.root.join(&workspace.target).join("benchmark/portcullis"), arguments };
     let all = vec![peer(folder.join("floor")), peer(folder.join("linux")), ours, peer(rust.join("release/peers"))];
     Ok((all, linux))
-}
-
-fn c_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let entries = fs::read_dir(folder).map_err(Failure::file(folder))?;
-    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
-    let mut paths = paths.map_err(Failure::file(folder))?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "c"));
-    paths.sort();
-    Ok(paths)
 }
 
 fn compile(flags: &str, include: &Path, files: &[PathBuf], program: &Path) -> Result<(), Failure> {

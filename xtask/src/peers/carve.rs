@@ -6,18 +6,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What a line of the list requests.
-#[derive(Debug, PartialEq, Eq)]
-struct Piece<'l> {
-    into: &'l str,
-    kind: &'l str,
-    from: &'l str,
-    names: Vec<&'l str>,
-}
+/// What a line of the list requests: the file to write, the kind of the pieces, the file with them, and their names.
+type Pieces<'l> = (&'l str, &'l str, &'l str, Vec<&'l str>);
 
 /// The source files that `list` names.
 pub(super) fn sources(list: &str) -> Vec<&str> {
-    let mut sources: Vec<&str> = pieces(list).map(|piece| piece.from).collect();
+    let mut sources: Vec<&str> = pieces(list).map(|(_, _, from, _)| from).collect();
     sources.sort_unstable();
     sources.dedup();
     sources
@@ -27,13 +21,13 @@ pub(super) fn sources(list: &str) -> Vec<&str> {
 pub(super) fn carve(list: &Path, tree: &Path, out: &Path) -> Result<(), Failure> {
     let text = fs::read_to_string(list).map_err(Failure::file(list))?;
     let mut files: BTreeMap<&str, String> = BTreeMap::new();
-    for piece in pieces(&text) {
-        let path = tree.join(piece.from);
+    for (into, kind, from, names) in pieces(&text) {
+        let path = tree.join(from);
         let source = fs::read(&path).map_err(Failure::file(&path))?;
         // Authors' names in comments are not always UTF-8.
         let source = without_comments(&String::from_utf8_lossy(&source));
-        let found = take(&piece, &source).map_err(|reason| Failure::Contents { path, reason })?;
-        files.entry(piece.into).or_default().push_str(&found);
+        let found = take(kind, &names, &source).map_err(Failure::contents(path))?;
+        files.entry(into).or_default().push_str(&found);
     }
     fs::create_dir_all(out).map_err(Failure::file(out))?;
     for (name, text) in files {
@@ -43,19 +37,19 @@ pub(super) fn carve(list: &Path, tree: &Path, out: &Path) -> Result<(), Failure>
     Ok(())
 }
 
-fn pieces(list: &str) -> impl Iterator<Item = Piece<'_>> {
+fn pieces(list: &str) -> impl Iterator<Item = Pieces<'_>> {
     list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let mut words = line.split_whitespace();
-        Some(Piece { into: words.next()?, kind: words.next()?, from: words.next()?, names: words.collect() })
+        Some((words.next()?, words.next()?, words.next()?, words.collect()))
     })
 }
 
-fn take(piece: &Piece<'_>, source: &str) -> Result<String, String> {
+fn take(kind: &str, names: &[&str], source: &str) -> Result<String, String> {
     let each = |find: fn(&str, &str) -> Option<String>| {
-        let found = piece.names.iter().map(|name| find(source, name).ok_or(format!("there is no `{name}`")));
+        let found = names.iter().map(|name| find(source, name).ok_or(format!("there is no `{name}`")));
         found.collect::<Result<String, _>>()
     };
-    match piece.kind {
+    match kind {
         "whole" => Ok(source.split_inclusive('\n').filter(|line| directive(line, "include").is_none()).collect()),
         "defines" => each(defines),
         "structs" => each(|source, name| aggregate(source, "struct", name)),
@@ -189,10 +183,10 @@ int add_three(int a)
     fn the_list_says_what_is_missing() {
         let list = "# a comment\n\nx.h functions b.c add three\nx.h whole a.c\ny.h whole b.c\n";
         assert_eq!(sources(list), ["a.c", "b.c"]);
-        let mut pieces = pieces(list);
-        let functions = pieces.next().expect("a piece");
-        assert_eq!(take(&functions, SOURCE), Err("there is no `three`".to_owned()));
-        let whole = take(&pieces.next().expect("a piece"), SOURCE).expect("all of it");
+        let pieces: Vec<_> = pieces(list).collect();
+        assert_eq!(pieces[0], ("x.h", "functions", "b.c", vec!["add", "three"]));
+        assert_eq!(take("functions", &["add", "three"], SOURCE), Err("there is no `three`".to_owned()));
+        let whole = take("whole", &[], SOURCE).expect("all of it");
         assert_eq!(whole.lines().count(), SOURCE.lines().count() - 1, "all but the #include");
     }
 }

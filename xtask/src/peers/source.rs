@@ -47,42 +47,49 @@ pub(super) fn version(tree: &Path) -> Result<String, Failure> {
 
 /// The archive that the user names, else the installed one, else one that is downloaded here.
 fn archive(build: &Path) -> Result<PathBuf, Failure> {
-    if let Some(named) = env::var_os(VARIABLE) {
-        let named = PathBuf::from(named);
+    if let Some(named) = env::var_os(VARIABLE).map(PathBuf::from) {
         let missing = || Failure::LinuxSource(format!("{VARIABLE} names {}, which is not a file", named.display()));
         return if named.is_file() { fs::canonicalize(&named).map_err(Failure::file(named)) } else { Err(missing()) };
     }
-    let installed = PathBuf::from(INSTALLED);
+    let (installed, downloaded) = (PathBuf::from(INSTALLED), build.join(INSTALLED.trim_start_matches('/')));
     if installed.is_file() {
         return Ok(installed);
     }
-    let unpacked = build.join(INSTALLED.trim_start_matches('/'));
-    if !unpacked.is_file() {
-        let package = download(build)?;
-        succeed(STAGE, Command::new("dpkg-deb").arg("--extract").arg(&package).arg(build))?;
-        fs::remove_file(&package).map_err(Failure::file(package))?;
+    if !downloaded.is_file() {
+        download(build)?;
     }
-    Ok(unpacked)
+    Ok(downloaded)
 }
 
-/// Downloads the package. Unlike installation, a download needs no privileges, but an update of the list of
-/// packages may.
-fn download(build: &Path) -> Result<PathBuf, Failure> {
+/// Downloads the package and unpacks it. Unlike installation, a download needs no privileges, but an update of the list
+/// of packages may.
+fn download(build: &Path) -> Result<(), Failure> {
     if !apt::in_path("apt-get") {
-        return Err(Failure::LinuxSource(format!(
-            "{INSTALLED} does not exist, and there is no apt-get to download {PACKAGE}"
-        )));
+        let why = format!("{INSTALLED} does not exist, and there is no apt-get to download {PACKAGE}");
+        return Err(Failure::LinuxSource(why));
     }
     eprintln!("xtask: downloading {PACKAGE}");
     let fetch = || apt::succeeds(Command::new("apt-get").args(["download", PACKAGE]).current_dir(build));
     let fetched = fetch() || (apt::update() && fetch());
-    if !fetched {
+    let packages = with_extension(build, "deb")?;
+    if !fetched || packages.is_empty() {
         return Err(Failure::LinuxSource(format!("`apt-get download {PACKAGE}` failed")));
     }
-    let entries = fs::read_dir(build).map_err(Failure::file(build))?;
-    let packages = entries.filter_map(Result::ok).map(|entry| entry.path());
-    let mut packages = packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
-    packages.next().ok_or_else(|| Failure::LinuxSource("apt-get downloaded nothing".to_owned()))
+    for package in packages {
+        succeed(STAGE, Command::new("dpkg-deb").arg("--extract").arg(&package).arg(build))?;
+        fs::remove_file(&package).map_err(Failure::file(package))?;
+    }
+    Ok(())
+}
+
+/// The files in a folder with this extension, sorted by path.
+pub(super) fn with_extension(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, Failure> {
+    let entries = fs::read_dir(folder).map_err(Failure::file(folder))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
+    let mut paths = paths.map_err(Failure::file(folder))?;
+    paths.retain(|path| path.extension().is_some_and(|other| other == extension));
+    paths.sort();
+    Ok(paths)
 }
 
 #[cfg(test)]
