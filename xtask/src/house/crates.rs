@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::workspace::{Package, Workspace};
 use std::fs;
 
-/// A crate uses only crates before it.
-const ORDER: [&str; 11] = [
+/// A crate uses only crates before it. The last ones are tests and examples.
+const ORDER: [&str; 15] = [
     "portcullis",
     "portcullis-vtd",
     "portcullis-model",
@@ -18,6 +18,10 @@ const ORDER: [&str; 11] = [
     "portcullis-testkit",
     "portcullis-cli",
     "xtask",
+    "portcullis-suite",
+    "quick-start",
+    "custom-design",
+    "custom-host",
 ];
 
 /// Attributes that the root of every library has.

@@ -26,7 +26,7 @@ struct Stage {
     arguments: &'static str,
 }
 
-const OF_THE_LIBRARY: &str = "--test-package portcullis --test-package portcullis-vtd \
+const OF_THE_LIBRARY: &str = "--test-package portcullis --test-package portcullis-suite --test-package portcullis-vtd \
     --cargo-arg=--lib --cargo-arg=--test=suite --cargo-arg=--test=contract --cargo-arg=--test=dmar";
 const MODELS: &str = "--profile loom --cargo-arg=--test=loom";
 /// The slow models come last, for what nothing else catches.
