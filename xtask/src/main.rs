@@ -38,13 +38,14 @@ struct Arguments {
 enum Chore {
     /// Run every test: the house rules, the no_std proof, its stack frames, the tests of the workspace (with the
     /// conformance suite on QEMU), the examples, the published packages by themselves, the loom models.
-    Test,
+    Test {
+        /// Run only what one runs at each step: the unit tests, and the tests of the library, the driver, the traces
+        /// and the test kit.
+        extent: Option<test::Extent>,
+    },
     /// Check the house rules, generated tables, formatting, clippy, the oldest supported compiler and the
     /// documentation, with warnings as errors.
     Check,
-    /// Copy each package of `examples/` out of the workspace, and build and test it there; test the custom design again
-    /// with a flaw, which the test kit must find.
-    Examples,
     /// Run the conformance suite on the model and on QEMU.
     Conformance {
         /// Print a line for every check, not only for those that fail.
@@ -104,9 +105,8 @@ fn main() -> ExitCode {
 fn perform(chore: &Chore) -> Result<(), Failure> {
     let workspace = Workspace::read()?;
     match chore {
-        Chore::Test => test::test(&workspace),
+        Chore::Test { extent } => test::test(&workspace, *extent),
         Chore::Check => check::check(&workspace),
-        Chore::Examples => examples::examples(&workspace),
         Chore::Conformance { list } => commands::conformance(&workspace, *list),
         Chore::Frames(options) => frames::frames(&workspace, options),
         Chore::Fuzz { seconds, seed } => fuzz::fuzz(&workspace, *seconds, *seed),

@@ -1,15 +1,21 @@
 //! Tests that each published package builds without the rest of the repository. Each is packed as `cargo publish` packs
-//! it, and unpacked outside the workspace. There it is built and documented, beside the other packages.
+//! it, and unpacked outside the workspace. There it is built and documented, beside the other packages, and the
+//! examples are compiled as users of the packages.
 //!
 //! `cargo publish --dry-run --workspace` does the same and also asks the registry, so it does not run offline.
 
+use crate::examples;
 use crate::failure::Failure;
+use crate::house::files;
 use crate::stages::succeed;
 use crate::workspace::{Package, Workspace, cargo};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
+
+/// How a package of `examples/` names a package of Portcullis.
+const BY_PATH: &str = "path = \"../../crates/";
 
 /// The packages that a kernel links. They are also built alone, without the features that other packages turn on.
 pub(crate) const NO_STD: [&str; 2] = ["portcullis", "portcullis-vtd"];
@@ -23,6 +29,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let unpacked = Unpacked::new(&workspace.root, &packages, &target, "workspace")?;
     unpacked.cargo(&["build", "--package", NO_STD[0], "--package", NO_STD[1]])?;
     unpacked.stands_for_itself()?;
+    unpacked.serve(&workspace.root, &packages, &examples::names(workspace).collect::<Vec<_>>())?;
     unpacked.remove()
 }
 
@@ -52,16 +59,18 @@ impl<'t> Unpacked<'t> {
                 .arg(&unpacked.folder);
             succeed(STAGE, &mut tar)?;
         }
-        unpacked.write_workspace(packages)?;
+        unpacked.write_workspace(packages, &[])?;
         // The lock file selects the dependencies of the workspace. They were downloaded already.
         let lock = root.join("Cargo.lock");
         fs::copy(&lock, unpacked.folder.join("Cargo.lock")).map_err(Failure::file(lock))?;
         Ok(unpacked)
     }
 
-    /// Writes a workspace of the packages, in which each finds the others without the registry.
-    fn write_workspace(&self, packages: &[&Package]) -> Result<(), Failure> {
-        let members: Vec<String> = packages.iter().map(|package| package.folder()).collect();
+    /// Writes a workspace of the packages and of others in this folder. In it, each finds the packages without the
+    /// registry.
+    fn write_workspace(&self, packages: &[&Package], others: &[&str]) -> Result<(), Failure> {
+        let folders = packages.iter().map(|package| package.folder());
+        let members: Vec<String> = folders.chain(others.iter().map(|other| (*other).to_owned())).collect();
         let mut text = format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n");
         for package in packages.iter().filter(|package| package.library().is_some()) {
             let _ = writeln!(text, "{} = {{ path = \"{}\" }}", package.name, package.folder());
@@ -74,6 +83,31 @@ impl<'t> Unpacked<'t> {
     fn stands_for_itself(&self) -> Result<(), Failure> {
         self.cargo(&["check", "--workspace", "--all-features"])?;
         self.cargo(&["doc", "--workspace", "--all-features", "--no-deps"])
+    }
+
+    /// Compiles copies of the examples, which use the packages as if these were published. Each is compiled by itself,
+    /// with no features but its own.
+    fn serve(&self, root: &Path, packages: &[&Package], examples: &[&str]) -> Result<(), Failure> {
+        for example in examples {
+            let from = root.join(examples::FOLDER).join(example);
+            for file in files::paths(&from)? {
+                let (from, to) = (from.join(&file), self.folder.join(example).join(&file));
+                let mut text = fs::read_to_string(&from).map_err(Failure::file(&from))?;
+                for package in packages.iter().filter(|_| file == "Cargo.toml") {
+                    let by_version = format!("version = \"{}\"", package.version);
+                    text = text.replace(&format!("{BY_PATH}{}\"", package.name), &by_version);
+                }
+                if text.contains(BY_PATH) {
+                    let reason = "uses a package that is not published".to_owned();
+                    return Err(Failure::Contents { path: from, reason });
+                }
+                let folder = to.parent().unwrap_or(&self.folder);
+                fs::create_dir_all(folder).map_err(Failure::file(folder))?;
+                fs::write(&to, text).map_err(Failure::file(to))?;
+            }
+        }
+        self.write_workspace(packages, examples)?;
+        examples.iter().try_for_each(|example| self.cargo(&["check", "--package", example, "--all-targets"]))
     }
 
     fn remove(self) -> Result<(), Failure> {

@@ -107,9 +107,9 @@ impl Workspace {
         Ok(Self { root, packages: metadata.packages, target })
     }
 
-    /// The packages with a library.
+    /// The published packages with a library.
     pub(crate) fn libraries(&self) -> impl Iterator<Item = &Package> {
-        self.packages.iter().filter(|package| package.library().is_some())
+        self.published().filter(|package| package.library().is_some())
     }
 
     /// The published packages.

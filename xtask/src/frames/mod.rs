@@ -15,7 +15,7 @@ use graph::Graph;
 use image::{Image, Place};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The largest number of bytes that the deepest path of map, unmap, commit and tick of [`FAST_DESIGN`] may take.
 pub(crate) const FAST_BYTES_MAX: u64 = 1024;
@@ -64,8 +64,9 @@ pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Fai
 
 /// Builds the static library. Returns its path and contents.
 fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
+    workspace.share_lock(Path::new(NO_STD_PROOF))?;
     let target = workspace.target_beside("frames");
-    let arguments = ["build", "--release", "--features", "frames", "--manifest-path", NO_STD_PROOF];
+    let arguments = ["build", "--release", "--manifest-path", NO_STD_PROOF];
     let arguments = arguments.into_iter().chain(["--target", TARGET, "--target-dir", &target]);
     run(workspace, "frames", &[("RUSTFLAGS", FLAGS)], &arguments.collect::<Vec<_>>())?;
     let path = workspace.root.join(&target).join(TARGET).join("release/libno_std_proof.a");

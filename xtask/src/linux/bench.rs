@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-const WORKS: &str = include_str!("jobs/bench_works.sh");
+const WORKS: &str = include_str!("../../../crates/portcullis-linux/tests/jobs/bench_works.sh");
 
 /// A configuration of the kernel: what implements the DMA API for the devices.
 #[derive(Clone, Copy)]

@@ -9,9 +9,9 @@ use std::io::Cursor;
 use std::path::Path;
 
 /// The first program.
-const INIT: &str = include_str!("guest/init");
+const INIT: &str = include_str!("../../../crates/portcullis-linux/tests/guest/init");
 /// The functions that jobs use.
-const LIBRARY: &str = include_str!("guest/lib.sh");
+const LIBRARY: &str = include_str!("../../../crates/portcullis-linux/tests/guest/lib.sh");
 
 /// An archive that is being put together.
 pub(super) struct Initramfs {

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use std::path::PathBuf;
 use std::process::Command;
 
-const SOURCE: &str = include_str!("guest/kexec.c");
+const SOURCE: &str = include_str!("../../../crates/portcullis-linux/tests/guest/kexec.c");
 
 /// The program, which needs no libraries.
 pub(super) fn program(scratch: &Scratch) -> Result<PathBuf, Failure> {

@@ -67,7 +67,7 @@ pub(super) fn build(
 ) -> Result<Core, Failure> {
     let flavour: String = features.iter().map(|feature| format!("-{feature}")).collect();
     let target = store.folder.join("rust");
-    compile(workspace, toolchain, &target, features)?;
+    compile(workspace, toolchain, (&target, &store.cache.join("rust")), features)?;
     let library = target.join(TARGET).join("release").join(format!("lib{CRATE}.a"));
     let path = target.join(format!("core{flavour}.o"));
     let archive = fs::read(&library).map_err(Failure::file(&library))?;
@@ -83,11 +83,19 @@ pub(super) fn build(
     }
 }
 
-fn compile(workspace: &Workspace, toolchain: &Toolchain, target: &Path, features: &[&str]) -> Result<(), Failure> {
+fn compile(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    (target, cache): (&Path, &Path),
+    features: &[&str],
+) -> Result<(), Failure> {
     workspace.share_lock(Path::new(KERNEL_MODULE))?;
     let mut command = Command::new(cargo());
     command.args(["build", "--release", "-Zbuild-std=core,alloc", "--target", TARGET]);
     command.args(features.iter().map(|feature| format!("--features={feature}"))).arg("--target-dir").arg(target);
+    // All clones share `core` and `alloc`, which take longest. A cargo that does not know this variable builds them
+    // again.
+    command.env("CARGO_BUILD_BUILD_DIR", cache);
     command.arg("--manifest-path").arg(workspace.root.join(KERNEL_MODULE));
     // A stable compiler accepts some of the flags, and builds core, only if this variable is set.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");

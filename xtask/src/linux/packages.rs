@@ -1,20 +1,25 @@
-//! Debian packages, unpacked into the build folder. This needs no privileges and installs nothing.
+//! Debian packages, unpacked into a cache that all clones of the repository share. This needs no privileges and
+//! installs nothing.
 
 use super::command::{output, run};
 use crate::apt;
 use crate::failure::Failure;
 use crate::failure::linux::Error;
 use crate::workspace::Workspace;
-use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs, process};
 
-/// A file that lists the packages of an unpacked set. It is written once the set is complete.
+/// A file that lists the packages of an unpacked set with their versions.
 const STAMP: &str = ".unpacked";
 
-/// The part of the build folder for everything that concerns Linux.
+/// The folders for everything that concerns Linux.
 pub(crate) struct Store {
+    /// What this clone builds.
     pub(super) folder: PathBuf,
+    /// What does not depend on this clone. It may be removed at any time that no test runs.
+    pub(super) cache: PathBuf,
 }
 
 impl Store {
@@ -22,19 +27,27 @@ impl Store {
         let folder = workspace.root.join(&workspace.target).join("linux");
         fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
         // An absolute path, because the kernel's makefiles change the working directory.
-        Ok(Self { folder: fs::canonicalize(&folder).map_err(Failure::file(folder))? })
+        let folder = fs::canonicalize(&folder).map_err(Failure::file(folder))?;
+        let user = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let user = user.or_else(|| env::home_dir().map(|home| home.join(".cache"))).filter(|cache| cache.is_absolute());
+        let cache = user.map_or_else(|| folder.join("cache"), |cache| cache.join("portcullis"));
+        fs::create_dir_all(&cache).map_err(Failure::file(&cache))?;
+        Ok(Self { folder, cache })
     }
 
-    /// A folder with the contents of the packages, laid out as in `/`. It is made once. Several sets may be unpacked at
-    /// once, but not one set twice.
+    /// A folder with the contents of the packages, laid out as in `/`. It is made once for each version of them.
+    /// Another process may make it at the same time: the first to be done puts it into its place.
     pub(super) fn unpacked(&self, set: &str, packages: &[String]) -> Result<PathBuf, Failure> {
-        let root = self.folder.join(format!("root-{set}"));
-        let stamp = root.join(STAMP);
-        if fs::read_to_string(&stamp).is_ok_and(|text| text == packages.join("\n")) {
+        let wanted = versions(packages)?;
+        let mut key = DefaultHasher::new();
+        wanted.hash(&mut key);
+        let root = self.cache.join(format!("{set}-{:016x}", key.finish()));
+        if fs::read_to_string(root.join(STAMP)).is_ok_and(|text| text == wanted) {
             return Ok(root);
         }
-        let downloads = self.folder.join(format!("packages-{set}"));
-        remake(&root)?;
+        let making = self.cache.join(format!("{set}-making-{}", process::id()));
+        let (unpacked, downloads) = (making.join("root"), making.join("packages"));
+        remake(&unpacked)?;
         remake(&downloads)?;
         eprintln!("xtask: downloading {}", packages.join(", "));
         let fetch = || apt::succeeds(Command::new("apt-get").arg("download").args(packages).current_dir(&downloads));
@@ -44,12 +57,28 @@ impl Store {
             return Err(unfetched(packages)?.into());
         }
         for package in files(&downloads)? {
-            output(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&root))?;
+            output(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&unpacked))?;
         }
-        fs::remove_dir_all(&downloads).map_err(Failure::file(&downloads))?;
-        fs::write(&stamp, packages.join("\n")).map_err(Failure::file(&stamp))?;
-        Ok(root)
+        fs::write(unpacked.join(STAMP), &wanted).map_err(Failure::file(&unpacked))?;
+        let placed = fs::rename(&unpacked, &root);
+        fs::remove_dir_all(&making).map_err(Failure::file(&making))?;
+        match placed {
+            Err(error) if !root.join(STAMP).is_file() => Err(Failure::file(root)(error)),
+            _ => Ok(root),
+        }
     }
+}
+
+/// The packages with the versions that would be downloaded, one a line. A package that does not exist has none.
+fn versions(packages: &[String]) -> Result<String, Failure> {
+    let mut wanted = String::new();
+    for package in packages {
+        let shown = run(Command::new("apt-cache").args(["--no-all-versions", "show", package]))?;
+        let shown = String::from_utf8_lossy(&shown.stdout);
+        let version = shown.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or_default();
+        wanted += &format!("{package} {version}\n");
+    }
+    Ok(wanted)
 }
 
 /// Why packages were not downloaded: some do not exist, or there is another reason.

@@ -2,62 +2,38 @@
 
 use super::scenario::{PLAIN, Scenario, With};
 
+/// The script of a job.
+macro_rules! job {
+    ($name:literal) => {
+        include_str!(concat!("../../../../crates/portcullis-linux/tests/jobs/", $name, ".sh"))
+    };
+}
+
 const STRICT: &[(&str, &str)] = &[("POLICY", "portcullis/strict")];
 const DEFERRED: &[(&str, &str)] = &[("POLICY", "portcullis/deferred")];
 const MAGAZINE: &[(&str, &str)] = &[("POLICY", "magazine/strict")];
 
-pub(super) const ATTACK: Scenario = Scenario { name: "attack", job: include_str!("../jobs/attack.sh"), ..PLAIN };
+pub(super) const ATTACK: Scenario = Scenario { name: "attack", job: job!("attack"), ..PLAIN };
 /// The attack against a module with a planted flaw.
 pub(super) const FINDER: Scenario = Scenario { name: "attack-flaw", ..ATTACK };
-const TRAFFIC: Scenario =
-    Scenario { name: "traffic", job: include_str!("../jobs/traffic.sh"), cpus: 4, has_traffic: true, ..PLAIN };
-const MEMORY: Scenario =
-    Scenario { name: "memory", job: include_str!("../jobs/memory.sh"), cpus: 1, memory_mib: 256, ..PLAIN };
-const REFUSED: Scenario = Scenario { job: include_str!("../jobs/refused.sh"), cpus: 1, ..PLAIN };
+const TRAFFIC: Scenario = Scenario { name: "traffic", job: job!("traffic"), cpus: 4, has_traffic: true, ..PLAIN };
+const MEMORY: Scenario = Scenario { name: "memory", job: job!("memory"), cpus: 1, memory_mib: 256, ..PLAIN };
+const REFUSED: Scenario = Scenario { job: job!("refused"), cpus: 1, ..PLAIN };
 
 /// A network card behind a bridge to conventional PCI, and one behind a switch that does not keep its ports apart.
-const BRIDGES: &[&str] = &[
-    "-device",
-    "pcie-root-port,id=port1,chassis=1",
-    "-device",
-    "pcie-pci-bridge,id=bridge,bus=port1",
-    "-netdev",
-    "user,id=net3,net=10.0.3.0/24",
-    "-device",
-    "e1000,netdev=net3,bus=bridge,addr=3",
-    "-device",
-    "pcie-root-port,id=port2,chassis=2",
-    "-device",
-    "x3130-upstream,id=switch,bus=port2",
-    "-device",
-    "xio3130-downstream,id=port3,bus=switch,chassis=3",
-    "-netdev",
-    "user,id=net4,net=10.0.4.0/24",
-    "-device",
-    "e1000e,netdev=net4,bus=port3",
-];
-const POLICY: Scenario = Scenario {
-    name: "policy",
-    job: include_str!("../jobs/policy.sh"),
-    has_traffic: true,
-    devices: BRIDGES,
-    modules: &["e1000"],
-    ..PLAIN
-};
+const BRIDGES: &str = "-device pcie-root-port,id=port1,chassis=1 -device pcie-pci-bridge,id=bridge,bus=port1 \
+    -netdev user,id=net3,net=10.0.3.0/24 -device e1000,netdev=net3,bus=bridge,addr=3 \
+    -device pcie-root-port,id=port2,chassis=2 -device x3130-upstream,id=switch,bus=port2 \
+    -device xio3130-downstream,id=port3,bus=switch,chassis=3 -netdev user,id=net4,net=10.0.4.0/24 \
+    -device e1000e,netdev=net4,bus=port3";
+const POLICY: Scenario =
+    Scenario { name: "policy", job: job!("policy"), has_traffic: true, devices: BRIDGES, modules: &["e1000"], ..PLAIN };
 const FIRMWARE: Scenario = Scenario {
     name: "firmware",
-    job: include_str!("../jobs/firmware.sh"),
+    job: job!("firmware"),
     cpus: 1,
-    devices: &[
-        "-netdev",
-        "user,id=net",
-        "-device",
-        "e1000e,netdev=net,addr=0x10",
-        "-device",
-        "edu,dma_mask=0xffffffffffff,addr=0x11",
-        "-device",
-        "edu,dma_mask=0xffffffffffff,addr=0x12",
-    ],
+    devices: "-netdev user,id=net -device e1000e,netdev=net,addr=0x10 -device edu,dma_mask=0xffffffffffff,addr=0x11 \
+        -device edu,dma_mask=0xffffffffffff,addr=0x12",
     modules: &["e1000e"],
     with: With::Firmware,
     ..PLAIN
@@ -66,23 +42,14 @@ const FIRMWARE: Scenario = Scenario {
 /// conventional PCI.
 const IDS: Scenario = Scenario {
     name: "ids",
-    job: include_str!("../jobs/ids.sh"),
+    job: job!("ids"),
     cpus: 1,
-    devices: &[
-        "-device",
-        "edu,dma_mask=0xffffffffffff,addr=2",
-        "-device",
-        "pcie-root-port,id=port1,chassis=1",
-        "-device",
-        "pcie-pci-bridge,id=bridge,bus=port1",
-        "-device",
-        "edu,dma_mask=0xffffffffffff,bus=bridge,addr=3",
-        "-device",
-        "edu,dma_mask=0xffffffffffff,bus=bridge,addr=4",
-    ],
+    devices: "-device edu,dma_mask=0xffffffffffff,addr=2 -device pcie-root-port,id=port1,chassis=1 \
+        -device pcie-pci-bridge,id=bridge,bus=port1 -device edu,dma_mask=0xffffffffffff,bus=bridge,addr=3 \
+        -device edu,dma_mask=0xffffffffffff,bus=bridge,addr=4",
     ..PLAIN
 };
-const LATE: Scenario = Scenario { name: "late", job: include_str!("../jobs/late.sh"), ..PLAIN };
+const LATE: Scenario = Scenario { name: "late", job: job!("late"), ..PLAIN };
 
 /// The tests of every run, the longest first, so that none is left to run alone at the end.
 pub(super) const SCENARIOS: [Scenario; 11] = [
@@ -91,7 +58,7 @@ pub(super) const SCENARIOS: [Scenario; 11] = [
     FIRMWARE,
     IDS,
     Scenario { variables: STRICT, ..MEMORY },
-    Scenario { name: "reboot", job: include_str!("../jobs/reboot.sh"), has_traffic: true, ..PLAIN },
+    Scenario { name: "reboot", job: job!("reboot"), has_traffic: true, ..PLAIN },
     LATE,
     ATTACK,
     Scenario {
@@ -110,64 +77,31 @@ pub(super) const SCENARIOS: [Scenario; 11] = [
 ];
 
 /// A hot-plug port for cards. The kernel drives it natively, as on servers, and not through firmware.
-const HOT_PORT: &[&str] = &[
-    "-global",
-    "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off",
-    "-device",
-    "pcie-root-port,id=hot,chassis=1",
-    "-netdev",
-    "user,id=net",
-];
+const HOT_PORT: &str = "-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off -device pcie-root-port,id=hot,chassis=1 \
+    -netdev user,id=net";
 const HOTPLUG: Scenario = Scenario {
     name: "hotplug",
-    job: include_str!("../jobs/hotplug.sh"),
+    job: job!("hotplug"),
     devices: HOT_PORT,
     modules: &["e1000e"],
     with: With::Monitor,
     ..PLAIN
 };
 
-/// Five network cards and five disks. `models.sh` has their addresses.
-const CARDS_AND_DISKS: &[&str] = &[
-    "-netdev",
-    "user,id=net1,net=10.0.11.0/24",
-    "-device",
-    "e1000e,netdev=net1,addr=0x11",
-    "-netdev",
-    "user,id=net2,net=10.0.12.0/24",
-    "-device",
-    "e1000,netdev=net2,addr=0x12",
-    "-netdev",
-    "user,id=net3,net=10.0.13.0/24",
-    "-device",
-    "vmxnet3,netdev=net3,addr=0x13",
-    "-netdev",
-    "user,id=net4,net=10.0.14.0/24",
-    "-device",
-    "rtl8139,netdev=net4,addr=0x14",
-    "-netdev",
-    "user,id=net5,net=10.0.15.0/24",
-    "-device",
-    "virtio-net-pci,netdev=net5,addr=0x15,iommu_platform=on,disable-legacy=on",
-    "-device",
-    "virtio-blk-pci,drive=disk1,addr=0x16,iommu_platform=on,disable-legacy=on",
-    "-device",
-    "nvme,drive=disk2,serial=one,addr=0x17",
-    "-device",
-    "qemu-xhci,id=usb,addr=0x18",
-    "-device",
-    "usb-storage,drive=disk3,bus=usb.0",
-    "-device",
-    "megasas,id=raid,addr=0x19",
-    "-device",
-    "scsi-hd,drive=disk4,bus=raid.0",
-    // The machine has this controller at 00:1f.2.
-    "-device",
-    "ide-hd,drive=disk5,bus=ide.0",
-];
+/// Five network cards and five disks. `models.sh` has their addresses. The machine itself has the controller of the
+/// last disk, at 00:1f.2.
+const CARDS_AND_DISKS: &str = "-netdev user,id=net1,net=10.0.11.0/24 -device e1000e,netdev=net1,addr=0x11 \
+    -netdev user,id=net2,net=10.0.12.0/24 -device e1000,netdev=net2,addr=0x12 -netdev user,id=net3,net=10.0.13.0/24 \
+    -device vmxnet3,netdev=net3,addr=0x13 -netdev user,id=net4,net=10.0.14.0/24 \
+    -device rtl8139,netdev=net4,addr=0x14 -netdev user,id=net5,net=10.0.15.0/24 \
+    -device virtio-net-pci,netdev=net5,addr=0x15,iommu_platform=on,disable-legacy=on \
+    -device virtio-blk-pci,drive=disk1,addr=0x16,iommu_platform=on,disable-legacy=on \
+    -device nvme,drive=disk2,serial=one,addr=0x17 -device qemu-xhci,id=usb,addr=0x18 \
+    -device usb-storage,drive=disk3,bus=usb.0 -device megasas,id=raid,addr=0x19 \
+    -device scsi-hd,drive=disk4,bus=raid.0 -device ide-hd,drive=disk5,bus=ide.0";
 const MODELS: Scenario = Scenario {
     name: "models",
-    job: include_str!("../jobs/models.sh"),
+    job: job!("models"),
     devices: CARDS_AND_DISKS,
     disks: 5,
     modules: &[
@@ -186,12 +120,11 @@ const MODELS: Scenario = Scenario {
     ],
     ..PLAIN
 };
-const KEXEC: Scenario =
-    Scenario { name: "kexec", job: include_str!("../jobs/kexec.sh"), has_traffic: true, with: With::Kexec, ..PLAIN };
+const KEXEC: Scenario = Scenario { name: "kexec", job: job!("kexec"), has_traffic: true, with: With::Kexec, ..PLAIN };
 
 const CRASH: Scenario = Scenario {
     name: "crash",
-    job: include_str!("../jobs/crash.sh"),
+    job: job!("crash"),
     append: "intel_iommu=off crashkernel=192M",
     memory_mib: 1024,
     // The job makes the kernel crash, and the kernel reports that with a call trace.
@@ -224,22 +157,14 @@ pub(super) const FURTHER: [Scenario; 10] = [
 ];
 
 /// Another test that `--full` adds. Its output is read.
-pub(super) const TRACE: Scenario =
-    Scenario { name: "trace", job: include_str!("../jobs/trace.sh"), has_traffic: true, ..PLAIN };
+pub(super) const TRACE: Scenario = Scenario { name: "trace", job: job!("trace"), has_traffic: true, ..PLAIN };
 
 /// A test that runs for ten minutes, and therefore only if it is named.
 pub(super) const SOAK: Scenario = Scenario {
     name: "soak",
-    job: include_str!("../jobs/soak.sh"),
+    job: job!("soak"),
     variables: &[("POLICY", "portcullis/strict"), ("SECONDS_LONG", "600")],
-    devices: &[
-        "-netdev",
-        "user,id=net5,net=10.0.5.0/24",
-        "-device",
-        "e1000e,netdev=net5",
-        "-device",
-        "nvme,drive=disk1,serial=two",
-    ],
+    devices: "-netdev user,id=net5,net=10.0.5.0/24 -device e1000e,netdev=net5 -device nvme,drive=disk1,serial=two",
     disks: 1,
     limit_s: 1200,
     ..TRAFFIC

@@ -27,7 +27,7 @@ pub(super) struct Scenario {
     /// Whether the machine has a disk and a network card besides the attacker.
     pub(super) has_traffic: bool,
     /// More arguments for QEMU, and the number of further disks that they name: `disk1` and so on.
-    pub(super) devices: &'static [&'static str],
+    pub(super) devices: &'static str,
     pub(super) disks: u32,
     /// Further modules of the kernel.
     pub(super) modules: &'static [&'static str],
@@ -63,14 +63,14 @@ pub(super) const PLAIN: Scenario = Scenario {
     memory_mib: 512,
     iommu: Some("intremap=off"),
     has_traffic: false,
-    devices: &[],
+    devices: "",
     disks: 0,
     modules: &[],
     with: With::Nothing,
     allowed: &[],
     limit_s: 180,
 };
-const ATTACKER: [&str; 2] = ["-device", "edu,dma_mask=0xffffffffffff,addr=1"];
+const ATTACKER: &str = "-device edu,dma_mask=0xffffffffffff,addr=1";
 
 impl Scenario {
     pub(super) fn run(&self, store: &Store, kernel: &Kernel, modules: &Modules) -> Result<Transcript, Failure> {
@@ -104,8 +104,10 @@ impl Scenario {
 
     /// QEMU's arguments for the devices of the machine.
     fn devices(&self, scratch: &Scratch) -> Result<Vec<String>, Failure> {
-        let mut all = ATTACKER.map(str::to_owned).to_vec();
+        let words = |text: &'static str| text.split_whitespace().collect::<Vec<_>>();
+        let mut all = Vec::new();
         let mut add = |arguments: &[&str]| all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        add(&words(ATTACKER));
         if self.has_traffic {
             add(&["-netdev", &scratch.card(), "-device", "e1000e,netdev=net"]);
             add(&["-drive", &scratch.disk("disk")?, "-device", "nvme,drive=disk,serial=one"]);
@@ -113,7 +115,7 @@ impl Scenario {
         for number in 1..=self.disks {
             add(&["-drive", &scratch.disk(&format!("disk{number}"))?]);
         }
-        add(self.devices);
+        add(&words(self.devices));
         if let With::Monitor = self.with {
             // QEMU connects to itself through an abstract socket, which needs no file.
             let socket = format!("path=portcullis-{}-{},abstract=on", process::id(), self.name);
