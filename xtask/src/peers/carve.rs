@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::lexer::{TokenKind, tokens};
+use regex::Regex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -45,18 +46,29 @@ fn pieces(list: &str) -> impl Iterator<Item = Pieces<'_>> {
 }
 
 fn take(kind: &str, names: &[&str], source: &str) -> Result<String, String> {
-    let each = |find: fn(&str, &str) -> Option<String>| {
-        let found = names.iter().map(|name| find(source, name).ok_or(format!("there is no `{name}`")));
-        found.collect::<Result<String, _>>()
-    };
-    match kind {
-        "whole" => Ok(source.split_inclusive('\n').filter(|line| directive(line, "include").is_none()).collect()),
-        "defines" => each(defines),
-        "structs" => each(|source, name| aggregate(source, "struct", name)),
-        "enums" => each(|source, name| aggregate(source, "enum", name)),
-        "functions" => each(function),
-        other => Err(format!("`{other}` is no kind of piece")),
+    if kind == "whole" {
+        return Ok(source.split_inclusive('\n').filter(|line| !line.trim_start().starts_with("#include")).collect());
     }
+    names.iter().map(|name| found(kind, name, source)).collect()
+}
+
+/// The definition of `name`: of a function, a struct or an enum up to the first closing brace at the start of a line.
+/// If the name of a macro ends in `*`, every macro whose name begins with it is meant.
+fn found(kind: &str, name: &str, source: &str) -> Result<String, String> {
+    let word = name.strip_suffix('*').map_or(format!(r"{name}\b"), str::to_owned);
+    let (pattern, most) = match kind {
+        "defines" => (format!(r"(?m)^[ \t]*#[ \t]*define[ \t]+{word}(?:.*\\\n)*.*\n"), usize::MAX),
+        "structs" | "enums" => (format!(r"(?ms)^{} {word} \{{[ \t]*\n.*?^\}}.*?\n", kind.trim_end_matches('s')), 1),
+        // Its type may begin in earlier lines. A declaration has a semicolon before any brace.
+        "functions" => {
+            let outside = r"[^\s#{};][^\n;]*";
+            (format!(r"(?ms)^(?:{outside}\n)*?(?:{outside})?\b{word}\s*\([^{{;]*\{{.*?^\}}.*?\n"), 1)
+        }
+        other => return Err(format!("`{other}` is no kind of piece")),
+    };
+    let pattern = Regex::new(&pattern).map_err(|error| error.to_string())?;
+    let found: String = pattern.find_iter(source).take(most).map(|found| found.as_str()).collect();
+    if found.is_empty() { Err(format!("there is no `{name}`")) } else { Ok(found) }
 }
 
 /// Replaces each comment by a space, or by the line ends that it contains.
@@ -69,66 +81,9 @@ fn without_comments(source: &str) -> String {
     tokens(source, false).map(replaced).collect()
 }
 
-/// What follows the preprocessor directive `name`, if `line` is one.
-fn directive<'l>(line: &'l str, name: &str) -> Option<&'l str> {
-    line.trim_start().strip_prefix('#')?.trim_start().strip_prefix(name).map(str::trim_start)
-}
-
-/// Every macro with the name `name`. If `name` ends in `*`, every macro whose name begins with it.
-fn defines(source: &str, name: &str) -> Option<String> {
-    let is_wanted = |line: &str| {
-        let words = directive(line, "define").unwrap_or_default();
-        let defined = words.split(|c: char| !is_word(c)).next().unwrap_or_default();
-        name.strip_suffix('*').map_or(defined == name, |beginning| defined.starts_with(beginning))
-    };
-    let (mut found, mut goes_on) = (String::new(), false);
-    for line in source.split_inclusive('\n') {
-        if goes_on || is_wanted(line) {
-            found.push_str(line);
-            goes_on = line.ends_with("\\\n");
-        }
-    }
-    (!found.is_empty()).then_some(found)
-}
-
-fn is_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_'
-}
-
-/// The definition of the struct or enum `name`, up to the first closing brace at the start of a line.
-fn aggregate(source: &str, keyword: &str, name: &str) -> Option<String> {
-    let opening = format!("{keyword} {name} {{");
-    let lines: Vec<&str> = source.split_inclusive('\n').collect();
-    let begin = lines.iter().position(|line| line.trim_end() == opening)?;
-    let end = begin + lines[begin..].iter().position(|line| line.starts_with('}'))?;
-    Some(lines[begin..=end].concat())
-}
-
-/// The definition of the function `name`: from the line after the preceding definition up to the first closing
-/// brace at the start of a line.
-fn function(source: &str, name: &str) -> Option<String> {
-    let lines: Vec<&str> = source.split_inclusive('\n').collect();
-    let names_it = |line: &str| {
-        line.match_indices(name)
-            .any(|(at, _)| !line[..at].ends_with(is_word) && line[at + name.len()..].trim_start().starts_with('('))
-    };
-    let is_outside = |line: &str| !line.starts_with(|c: char| c.is_whitespace() || "#{}".contains(c));
-    let ends = |line: &&str| line.trim().is_empty() || line.starts_with(['#', '}']) || line.trim_end().ends_with(';');
-    for at in (0..lines.len()).filter(|at| is_outside(lines[*at]) && names_it(lines[*at])) {
-        // In a declaration, the semicolon comes before any brace.
-        let head = at + lines[at..].iter().position(|line| line.contains(['{', ';']))?;
-        if lines[head].trim_start_matches(|c| c != '{' && c != ';').starts_with('{') {
-            let end = head + lines[head..].iter().position(|line| line.starts_with('}'))?;
-            let begin = lines[..at].iter().rposition(ends).map_or(0, |before| before + 1);
-            return Some(lines[begin..=end].concat());
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{aggregate, defines, function, pieces, sources, take, without_comments};
+    use super::{found, pieces, sources, take, without_comments};
 
     const SOURCE: &str = r#"#include <linux/one.h>
 #define FIRST_A 1
@@ -155,22 +110,22 @@ int add_three(int a)
 "#;
 
     #[test]
-    fn a_function_is_found_by_its_whole_name_and_not_by_its_declaration() {
+    fn definitions_are_found_by_their_whole_names_and_are_whole() {
         let add = "static inline\nint add(int a, int b)\n{\n\treturn a + b;\n}\n";
-        assert_eq!(function(SOURCE, "add").as_deref(), Some(add));
         let three = "int add_three(int a)\n{\n\treturn add(a, SECOND);\n}\n";
-        assert_eq!(function(SOURCE, "add_three").as_deref(), Some(three));
-        assert_eq!(function(SOURCE, "three"), None);
-    }
-
-    #[test]
-    fn structs_and_macros_are_whole() {
         let pair = "struct pair {\n\tstruct { int x; } inner;\n};\n";
-        assert_eq!(aggregate(SOURCE, "struct", "pair").as_deref(), Some(pair));
         let first = "#define FIRST_A 1\n#define FIRST_B(x)\t((x) + \\\n\t\t\t FIRST_A)\n";
-        assert_eq!(defines(SOURCE, "FIRST_*").as_deref(), Some(first));
-        assert_eq!(defines(SOURCE, "SECOND").as_deref(), Some("#define SECOND 3\n"));
-        assert_eq!(defines(SOURCE, "FIRST"), None);
+        for (kind, name, expected) in [
+            ("functions", "add", Some(add)),
+            ("functions", "add_three", Some(three)),
+            ("functions", "three", None),
+            ("structs", "pair", Some(pair)),
+            ("defines", "FIRST_*", Some(first)),
+            ("defines", "SECOND", Some("#define SECOND 3\n")),
+            ("defines", "FIRST", None),
+        ] {
+            assert_eq!(found(kind, name, SOURCE).ok().as_deref(), expected, "{name}");
+        }
     }
 
     #[test]
