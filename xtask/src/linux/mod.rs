@@ -13,7 +13,7 @@ mod kexec;
 mod module;
 mod modules;
 mod object;
-mod packages;
+pub(crate) mod packages;
 mod scratch;
 mod test;
 mod toolchain;

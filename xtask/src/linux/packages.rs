@@ -37,7 +37,7 @@ impl Store {
 
     /// A folder with the contents of the packages, laid out as in `/`. It is made once for each version of them.
     /// Another process may make it at the same time: the first to be done puts it into its place.
-    pub(super) fn unpacked(&self, set: &str, packages: &[String]) -> Result<PathBuf, Failure> {
+    pub(crate) fn unpacked(&self, set: &str, packages: &[String]) -> Result<PathBuf, Failure> {
         let wanted = versions(packages)?;
         let mut key = DefaultHasher::new();
         wanted.hash(&mut key);
@@ -103,7 +103,7 @@ pub(super) fn remake(folder: &Path) -> Result<(), Failure> {
 }
 
 /// The contents of a folder, in order.
-pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(folder).map_err(Failure::file(folder))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
     let mut paths = paths.map_err(Failure::file(folder))?;

@@ -2,6 +2,7 @@
 
 use super::{RUST_PEERS, carve, source};
 use crate::failure::Failure;
+use crate::linux::packages;
 use crate::stages::{Stages, succeed};
 use crate::workspace::Workspace;
 use std::fs;
@@ -34,9 +35,10 @@ pub(super) fn all(
     let linux = stages.stage("Linux", "extract it from the distribution's source package, and compile it", |_| {
         let list = peers.join("linux/carve.txt");
         let text = fs::read_to_string(&list).map_err(Failure::file(&list))?;
-        let tree = source::unpacked(folder, &text)?;
+        let tree = source::unpacked(workspace, folder, &text)?;
         carve::carve(&list, &tree, &folder.join("carved"))?;
-        let mut files = source::with_extension(&peers.join("linux"), "c")?;
+        let mut files = packages::files(&peers.join("linux"))?;
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "c"));
         files.push(peers.join("meter.c"));
         compile(KERNEL_FLAGS, folder, &files, &folder.join("linux"))?;
         source::version(&tree)
