@@ -131,30 +131,25 @@ impl<'t> Unpacked<'t> {
 mod tests {
     use super::Unpacked;
     use crate::failure::Failure;
+    use crate::fixture;
     use crate::workspace::Package;
-    use std::{env, fs, process};
 
     /// Builds a package with this library alone. `outside.md` lies beside the package, `inside.md` in it.
     fn stands_for_itself(name: &str, library: &str) -> Result<(), Failure> {
-        let around = env::temp_dir().join(format!("portcullis-alone-{name}-{}", process::id()));
-        let root = around.join("alone");
-        fs::create_dir_all(root.join("src")).expect("a new folder");
-        for (file, text) in [
-            ("../outside.md", "Outside.\n"),
-            ("inside.md", "Inside.\n"),
-            ("Cargo.toml", "[package]\nname = \"alone\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n"),
-            ("Cargo.lock", "version = 4\n"),
-            ("src/lib.rs", library),
-        ] {
-            fs::write(root.join(file), text).expect("a new file");
-        }
+        let manifest = "[package]\nname = \"alone\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n";
+        let around = fixture::folder(&[
+            ("outside.md", "Outside.\n"),
+            ("alone/inside.md", "Inside.\n"),
+            ("alone/Cargo.toml", manifest),
+            ("alone/Cargo.lock", "version = 4\n"),
+            ("alone/src/lib.rs", library),
+        ]);
+        let (root, target) = (around.path().join("alone"), around.path().join("target"));
         let alone = r#"{"name": "alone", "version": "0.1.0", "targets": [], "dependencies": []}"#;
         let alone: Package = serde_json::from_str(alone).expect("what cargo prints");
-        let target = around.join("target");
         let unpacked = Unpacked::new(&root, &[&alone], &target, name).expect("a package");
         let result = unpacked.stands_for_itself();
         unpacked.remove().expect("ours");
-        fs::remove_dir_all(&around).expect("ours");
         result
     }
 

@@ -23,7 +23,7 @@ fn unformatted(root: &Path) -> Result<Vec<String>, Failure> {
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| Failure::Program { program: "rustfmt".to_owned(), error })?;
+        .map_err(Failure::program("rustfmt"))?;
     // rustfmt names a module once for each file that includes it.
     let files: BTreeSet<&str> = std::str::from_utf8(&output.stdout).unwrap_or_default().lines().collect();
     if files.is_empty() && !output.status.success() {
@@ -36,6 +36,7 @@ fn unformatted(root: &Path) -> Result<Vec<String>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::unformatted;
+    use crate::fixture;
     use crate::house;
     use crate::workspace::Workspace;
     use std::fs;
@@ -44,21 +45,17 @@ mod tests {
     /// The list of designs is a macro. The second design is not yet known to git.
     #[test]
     fn a_design_that_is_not_formatted_is_found() {
-        let root = std::env::temp_dir().join(format!("portcullis-format-{}", std::process::id()));
-        let designs = root.join("crates/portcullis/src/designs");
-        fs::create_dir_all(&designs).expect("a new folder");
-        let put = |name: &str, text: &str| fs::write(designs.join(name), text).expect("a new file");
-        put("mod.rs", "designs! {\n    good::Good,\n    bad::Bad,\n}\n");
-        put("good.rs", "pub struct Good;\n");
-        let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(&root).output();
+        let folder = fixture::folder(&[
+            ("crates/portcullis/src/designs/mod.rs", "designs! {\n    good::Good,\n    bad::Bad,\n}\n"),
+            ("crates/portcullis/src/designs/good.rs", "pub struct Good;\n"),
+        ]);
+        let root = folder.path();
+        let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(root).output();
         // Without git, all files are checked.
         let _ = git(&["init", "--quiet"]).and_then(|_| git(&["add", "."]));
-        let before = unformatted(&root);
-        put("bad.rs", "pub struct   Bad ;\n");
-        let after = unformatted(&root);
-        fs::remove_dir_all(&root).expect("ours");
-        assert_eq!(before.expect("rustfmt"), [""; 0]);
-        let [found] = &after.expect("rustfmt")[..] else { panic!("one file") };
+        assert_eq!(unformatted(root).expect("rustfmt"), [""; 0]);
+        fixture::write(root, "crates/portcullis/src/designs/bad.rs", "pub struct   Bad ;\n");
+        let [found] = &unformatted(root).expect("rustfmt")[..] else { panic!("one file") };
         assert!(found.ends_with("designs/bad.rs"), "{found}");
     }
 

@@ -72,15 +72,14 @@ impl Initramfs {
 #[cfg(test)]
 mod tests {
     use super::Initramfs;
+    use crate::fixture;
     use cpio::newc::Reader;
     use std::io::{Cursor, Read};
 
     #[test]
     fn the_archive_holds_the_job_and_every_folder_before_what_is_in_it() {
-        let busybox = std::env::temp_dir().join(format!("portcullis-busybox-{}", std::process::id()));
-        std::fs::write(&busybox, b"program").expect("a new file");
-        let archive = Initramfs::new(&busybox, "echo done\n");
-        std::fs::remove_file(&busybox).expect("ours");
+        let folder = fixture::folder(&[("busybox", "program")]);
+        let archive = Initramfs::new(&folder.path().join("busybox"), "echo done\n");
         let mut rest = Cursor::new(archive.expect("a readable file").finish().expect("memory"));
         let mut found = Vec::new();
         loop {

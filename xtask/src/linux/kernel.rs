@@ -136,6 +136,7 @@ fn numbers(version: &str) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::{mend, newest, release};
+    use crate::fixture;
     use std::fs;
 
     #[test]
@@ -160,17 +161,14 @@ mod tests {
 
     #[test]
     fn the_makefile_leads_into_the_unpacked_tree_however_often_it_is_mended() {
-        let root = std::env::temp_dir().join(format!("portcullis-headers-{}", std::process::id()));
-        fs::create_dir_all(&root).expect("a new folder");
-        let path = root.join("Makefile");
-        fs::write(&path, "include /usr/src/linux-headers-1-common/Makefile\n").expect("a new file");
-        let results = [mend(&root, &root).is_ok(), mend(&root, &root).is_ok()];
-        let text = fs::read_to_string(&path).expect("our file");
-        fs::write(&path, "all:\n").expect("our file");
-        let other = mend(&root, &root);
-        fs::remove_dir_all(&root).expect("ours");
-        assert_eq!(results, [true; 2]);
-        assert_eq!(text, format!("include {}/usr/src/linux-headers-1-common/Makefile\n", root.display()));
-        assert!(other.is_err(), "a makefile of another kind is not left as it is");
+        let folder = fixture::folder(&[("Makefile", "include /usr/src/linux-headers-1-common/Makefile\n")]);
+        let root = folder.path();
+        for _ in 0..2 {
+            mend(root, root).expect("a makefile of this kind");
+            let text = fs::read_to_string(root.join("Makefile")).expect("our file");
+            assert_eq!(text, format!("include {}/usr/src/linux-headers-1-common/Makefile\n", root.display()));
+        }
+        fixture::write(root, "Makefile", "all:\n");
+        assert!(mend(root, root).is_err(), "a makefile of another kind is not left as it is");
     }
 }

@@ -215,9 +215,9 @@ fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::{KNOWN, Verdict, known, outcome};
+    use crate::fixture;
     use crate::workspace::Workspace;
     use std::collections::BTreeSet;
-    use std::fs;
 
     /// A flaw whose place no longer exists could not be planted.
     #[test]
@@ -239,15 +239,13 @@ mod tests {
 
     #[test]
     fn a_bad_row_is_named_by_its_line() {
-        let root = std::env::temp_dir().join(format!("portcullis-known-{}", std::process::id()));
-        fs::create_dir_all(root.join("xtask")).expect("a new folder");
+        let folder = fixture::folder(&[]);
         let row = r#"{"name": "a", "rule": "S1", "file": "b.rs", "find": "c", "replace": "d", "caught_by": ["e", "lib", "f"]}"#;
         let read = |text: String| {
-            fs::write(root.join(KNOWN), text).expect("a new file");
-            known(&root).map(|rows| rows.len()).map_err(|error| error.to_string())
+            fixture::write(folder.path(), KNOWN, &text);
+            known(folder.path()).map(|rows| rows.len()).map_err(|error| error.to_string())
         };
         let (fine, bad) = (read(format!("{row}\n{row}\n")), read(format!("{row}\n{}\n", row.replace("find", "fnid"))));
-        fs::remove_dir_all(&root).expect("ours");
         assert_eq!(fine, Ok(2));
         assert!(bad.is_err_and(|error| error.contains(KNOWN) && error.contains("`fnid`") && error.contains("line 2")));
     }

@@ -119,12 +119,7 @@ fn cargo_mutants(root: &Path) -> Result<Command, Failure> {
 
 /// A regular expression that matches this name only.
 fn exactly(name: &str) -> String {
-    let mut escaped = String::new();
-    for next in name.chars() {
-        escaped.extend(r"\.+*?()|[]{}^$".contains(next).then_some('\\'));
-        escaped.push(next);
-    }
-    format!("^{escaped}$")
+    format!("^{}$", regex::escape(name))
 }
 
 /// A hash of what verdicts depend on: every file of the two crates in `tree`. A different compiler may compute a
@@ -145,22 +140,20 @@ fn fingerprint(tree: &Path) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::{exactly, fingerprint};
-    use std::fs;
+    use crate::fixture;
 
     #[test]
     fn a_name_matches_itself_only() {
         let name = "a/b.rs:1:2: replace || with && in <impl X for Y>::f (2)";
-        assert_eq!(exactly(name), r"^a/b\.rs:1:2: replace \|\| with && in <impl X for Y>::f \(2\)$");
+        assert_eq!(exactly(name), r"^a/b\.rs:1:2: replace \|\| with \&\& in <impl X for Y>::f \(2\)$");
     }
 
     #[test]
     fn sources_and_tests_have_a_fingerprint() {
-        let folder = std::env::temp_dir().join(format!("portcullis-fingerprint-{}", std::process::id()));
+        let folder = fixture::folder(&[]);
         let write = |path: &str, text: &str| {
-            let path = folder.join(path);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a new folder");
-            fs::write(path, text).expect("a new file");
-            fingerprint(&folder).expect("readable files")
+            fixture::write(folder.path(), path, text);
+            fingerprint(folder.path()).expect("readable files")
         };
         let first = write("crates/portcullis/src/lib.rs", "1");
         let others = [write("README.md", "1"), write("crates/portcullis-cli/src/main.rs", "1")];
@@ -169,7 +162,6 @@ mod tests {
             write("crates/portcullis-vtd/tests/contract.rs", "1"),
             write("crates/portcullis-vtd/tests/contract.rs", "2"),
         ];
-        fs::remove_dir_all(&folder).expect("ours");
         assert_eq!(others, [first.clone(), first.clone()], "nothing rests on those");
         assert!(!changed.contains(&first) && changed[0] != changed[1] && changed[1] != changed[2], "{changed:?}");
     }

@@ -85,8 +85,8 @@ mod tests {
     use super::super::list::tests::mutants;
     use super::Verdict::{Caught, Missed, Timeout, Unviable};
     use super::{outcomes, score};
+    use crate::fixture;
     use std::collections::BTreeSet;
-    use std::fs;
 
     #[test]
     fn goals_that_are_missed_are_named() {
@@ -130,25 +130,21 @@ mod tests {
 
     #[test]
     fn verdicts_of_all_runs_are_read() {
-        let folder = std::env::temp_dir().join(format!("portcullis-outcomes-{}", std::process::id()));
-        let before = outcomes(&folder);
+        let folder = fixture::folder(&[]);
+        let folder = &folder.path().join("sample");
+        assert!(outcomes(folder).is_ok_and(|verdicts| verdicts.is_empty()));
         for (run, mutant, summary) in [("1", "a", "MissedMutant"), ("2", "b", "CaughtMutant"), ("3", "c", "Timeout")] {
-            let out = folder.join(run).join("mutants.out");
-            fs::create_dir_all(&out).expect("a new folder");
             let text = format!(
                 r#"{{"outcomes": [{{"scenario": "Baseline", "summary": "Success"}},
                 {{"scenario": {{"Mutant": {{"name": "{mutant}", "package": "p"}}}}, "summary": "{summary}", "log_path": ""}}],
                 "total_mutants": 1}}"#
             );
-            fs::write(out.join("outcomes.json"), text).expect("a new file");
+            fixture::write(folder, &format!("{run}/mutants.out/outcomes.json"), &text);
         }
-        fs::create_dir_all(folder.join("4")).expect("a new folder");
-        let found = outcomes(&folder);
-        fs::write(folder.join("1/mutants.out/outcomes.json"), "{").expect("our file");
-        let broken = outcomes(&folder);
-        fs::remove_dir_all(&folder).expect("ours");
-        assert!(before.is_ok_and(|verdicts| verdicts.is_empty()) && broken.is_err());
-        let verdicts = [("a", Missed), ("b", Caught), ("c", Timeout)];
-        assert_eq!(found.expect("readable files"), verdicts.map(|(name, verdict)| (name.to_owned(), verdict)).into());
+        fixture::write(folder, "4/mutants.out/lock.json", "");
+        let verdicts = [("a", Missed), ("b", Caught), ("c", Timeout)].map(|(name, verdict)| (name.to_owned(), verdict));
+        assert_eq!(outcomes(folder).expect("readable files"), verdicts.into());
+        fixture::write(folder, "1/mutants.out/outcomes.json", "{");
+        assert!(outcomes(folder).is_err());
     }
 }
