@@ -12,8 +12,10 @@ use crate::workspace::Workspace;
 use clap::Args;
 use serde_json::Value;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use walkdir::WalkDir;
 
 /// Operations per second that every design must reach.
 const GOAL: f64 = 1e6;
@@ -69,8 +71,7 @@ fn replay(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure>
     let begun = SystemTime::now();
     stages.cargo("replay", &[], &["bench", "--package", "portcullis-sim", "--bench", "replay"])?;
     let criterion = workspace.root.join(&workspace.target).join("criterion");
-    let mut rates = Vec::new();
-    collect(&criterion, begun, &mut rates)?;
+    let mut rates = collect(&criterion, begun)?;
     if rates.is_empty() {
         return Err(Failure::Contents { path: criterion, reason: "the bench left no estimates here".to_owned() });
     }
@@ -79,16 +80,13 @@ fn replay(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure>
     Ok(())
 }
 
-/// Collects the rates measured since `begun` from `folder` and all folders below it.
-fn collect(folder: &Path, begun: SystemTime, rates: &mut Vec<Rate>) -> Result<(), Failure> {
-    for entry in fs::read_dir(folder).map_err(Failure::file(folder))? {
-        let path = entry.map_err(Failure::file(folder))?.path();
-        if !path.is_dir() {
-            continue;
-        }
+/// Collects the rates measured since `begun` from all folders below `folder`.
+fn collect(folder: &Path, begun: SystemTime) -> Result<Vec<Rate>, Failure> {
+    let mut rates = Vec::new();
+    for entry in WalkDir::new(folder) {
+        let path = entry.map_err(io::Error::from).map_err(Failure::file(folder))?.into_path();
         // The folder `base` beside `new` has the same content.
-        if !path.ends_with("new") {
-            collect(&path, begun, rates)?;
+        if !(path.ends_with("new") && path.is_dir()) {
             continue;
         }
         let estimates = path.join("estimates.json");
@@ -105,7 +103,7 @@ fn collect(folder: &Path, begun: SystemTime, rates: &mut Vec<Rate>) -> Result<()
         let per_second = operations / nanoseconds * 1e9;
         rates.push(Rate { measured, work: text("group_id"), design: text("function_id"), per_second });
     }
-    Ok(())
+    Ok(rates)
 }
 
 fn read(path: PathBuf) -> Result<Value, Failure> {
@@ -119,11 +117,12 @@ fn print(rates: &[Rate]) {
         true => PACKET_GOALS.iter().find(|(known, _)| known == machine).map(|(_, goal)| *goal),
         false => Some(GOAL),
     };
-    let mut rows = vec![["work", "design, or machine", "million/s (median)", "of the goal"].map(str::to_owned)];
+    let mut rows =
+        vec![["work", "design, or machine", "million/s (median)", "of the goal"].map(str::to_owned).to_vec()];
     rows.extend(rates.iter().map(|rate| {
         let Rate { work, design, per_second, .. } = rate;
         let ratio = goal(rate).map(|goal| format!("{:.2} of {:.1}", per_second / goal, goal / 1e6));
-        [work.clone(), design.clone(), format!("{:.2}", per_second / 1e6), ratio.unwrap_or_default()]
+        vec![work.clone(), design.clone(), format!("{:.2}", per_second / 1e6), ratio.unwrap_or_default()]
     }));
     let slow = rates.iter().filter(|rate| goal(rate).is_some_and(|goal| rate.per_second < goal)).count();
     println!("\n{}\n{slow} of {} rates are below their goals", aligned(&rows), rates.len());

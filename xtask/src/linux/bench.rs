@@ -1,8 +1,7 @@
 //! `cargo xtask linux bench`: the instructions of a map and an unmap, of a datagram, and of a read from a disk, for
 //! each implementation of the DMA API.
 
-use super::bench_lines;
-use super::bench_report::{Report, Row};
+use super::bench_report::Report;
 use super::command::output;
 use super::guest::{Guest, Transcript};
 use super::kernel::{Kernel, Series};
@@ -13,7 +12,6 @@ use super::toolchain::Toolchain;
 use crate::failure::Failure;
 use crate::qemu;
 use crate::workspace::Workspace;
-use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
@@ -54,21 +52,12 @@ pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<
     let core = object::build(workspace, store, &Toolchain::find(workspace, store)?, &[])?;
     let modules = module::build(workspace, store, &kernel.headers, &core)?;
     let qemu = output(Command::new(qemu::require()?).arg("--version"))?;
-    let mut report = Report {
-        kernel: kernel.headers.version.clone(),
-        qemu: qemu.lines().next().unwrap_or_default().to_owned(),
-        coherent: BTreeMap::new(),
-        rows: Vec::new(),
-    };
+    let qemu = qemu.lines().next().unwrap_or_default().to_owned();
+    let mut report = Report { kernel: kernel.headers.version.clone(), qemu, ..Report::default() };
     for configuration in CONFIGURATIONS {
         eprintln!("xtask: {}", configuration.name);
         let transcript = run(store, &kernel, &modules, configuration)?;
-        let taken = bench_lines::works(configuration.name, &transcript.lines)?;
-        if configuration.mode != "none" {
-            let coherent = bench_lines::is_coherent(configuration.name, &transcript.lines)?;
-            report.coherent.insert(configuration.name, coherent);
-        }
-        report.rows.push(Row { configuration: configuration.name, taken });
+        report.add(configuration.name, configuration.mode != "none", &transcript.lines)?;
     }
     println!("{}", if json { report.json() } else { report.table() });
     Ok(())

@@ -1,20 +1,23 @@
-//! The output of `cargo xtask linux bench`.
+//! The output of `cargo xtask linux bench`, from the output of `bench_works.sh`: a line `work NAME` for each work,
+//! followed by the line of the test module, which consists of pairs of a word and a number.
 
-use super::bench_lines::{Taken, WORKS};
 use crate::columns::aligned;
+use crate::failure::linux::Error;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-const COLUMNS: usize = 1 + WORKS.len();
+/// The works, in order.
+const WORKS: [&str; 5] = ["pair-2k", "pair-64k", "datagram-64", "datagram-1400", "nvme-read-4k"];
 
-/// The instructions of one configuration.
-pub(super) struct Row {
-    pub(super) configuration: &'static str,
-    /// In the order of `WORKS`.
-    pub(super) taken: Vec<Taken>,
+/// The instructions of one work.
+pub(super) struct Taken {
+    instructions: u64,
+    /// For a pair: those of the map and those of the unmap.
+    halves: Option<[u64; 2]>,
 }
 
 /// A run.
+#[derive(Default)]
 pub(super) struct Report {
     /// What `uname -r` prints.
     pub(super) kernel: String,
@@ -22,23 +25,47 @@ pub(super) struct Report {
     pub(super) qemu: String,
     /// For each configuration that translates: whether the table walker is coherent.
     pub(super) coherent: BTreeMap<&'static str, bool>,
-    /// The results. The first row is the configuration without an IOMMU.
-    pub(super) rows: Vec<Row>,
+    /// For each configuration, the instructions of [`WORKS`]. The first one has no IOMMU.
+    pub(super) rows: Vec<(&'static str, Vec<Taken>)>,
 }
 
 impl Report {
+    /// Adds what the guest of a configuration has printed.
+    pub(super) fn add(&mut self, name: &'static str, translates: bool, lines: &[String]) -> Result<(), Error> {
+        let unsaid = |what| Error::Unsaid { configuration: name, what };
+        let taken = WORKS.iter().map(|work| taken(work, lines).ok_or(unsaid(work)));
+        self.rows.push((name, taken.collect::<Result<_, _>>()?));
+        if translates {
+            let coherent = is_coherent(lines).ok_or(unsaid("what its IOMMU can do"))?;
+            self.coherent.insert(name, coherent);
+        }
+        Ok(())
+    }
+
     pub(super) fn json(&self) -> String {
         let Self { kernel, qemu, coherent, rows } = self;
-        let result = |configuration, Taken { work, instructions, .. }: &Taken| json!({"configuration": configuration, "work": work, "instructions": instructions});
-        let results = rows.iter().flat_map(|row| row.taken.iter().map(|taken| result(row.configuration, taken)));
-        let results: Vec<_> = results.collect();
+        let results = rows.iter().flat_map(|(configuration, all)| {
+            let works = all.iter().zip(WORKS);
+            works.map(move |(Taken { instructions, .. }, work)| {
+                json!({"configuration": configuration, "work": work, "instructions": instructions})
+            })
+        });
+        let results = results.collect::<Vec<_>>();
         format!("{:#}", json!({"kernel": kernel, "qemu": qemu, "coherent": coherent, "results": results}))
     }
 
     pub(super) fn table(&self) -> String {
-        let head = |column: usize| if column == 0 { "instructions".to_owned() } else { WORKS[column - 1].to_owned() };
-        let mut lines: Vec<[String; COLUMNS]> = vec![std::array::from_fn(head)];
-        lines.extend(self.rows.iter().map(|row| self.line(row)));
+        let mut lines = vec![["instructions"].into_iter().chain(WORKS).map(str::to_owned).collect()];
+        lines.extend(self.rows.iter().map(|(configuration, all)| {
+            let cells = all.iter().zip(&self.rows[0].1).map(|(taken, none)| {
+                let whole = grouped(taken.instructions);
+                match taken.halves {
+                    Some([map, unmap]) => format!("{whole} ({} + {})", grouped(map), grouped(unmap)),
+                    None => format!("{whole} {}", over(taken.instructions, none.instructions)),
+                }
+            });
+            [(*configuration).to_owned()].into_iter().chain(cells).collect()
+        }));
         format!(
             "{}\n{} on {}.\nInstructions on one CPU, with hardware that answers at once: no waiting, and no contention.\n{}\n\
              A pair is a map (the first number) and its unmap by the whole DMA API; 2 KiB buffers are mapped 32 at a time. The\n\
@@ -49,18 +76,6 @@ impl Report {
             self.qemu,
             self.walkers()
         )
-    }
-
-    fn line(&self, row: &Row) -> [String; COLUMNS] {
-        std::array::from_fn(|column| {
-            let Some(index) = column.checked_sub(1) else { return row.configuration.to_owned() };
-            let Taken { instructions, halves, .. } = row.taken[index];
-            let whole = grouped(instructions);
-            match halves {
-                Some([map, unmap]) => format!("{whole} ({} + {})", grouped(map), grouped(unmap)),
-                None => format!("{whole} {}", over(instructions, self.rows[0].taken[index].instructions)),
-            }
-        })
     }
 
     /// Whether the walkers are coherent. If they are not, table entries have to be written back from the cache, which
@@ -74,6 +89,25 @@ impl Report {
         let each = self.coherent.iter().map(|(name, coherent)| format!("{} in {name}", said(*coherent)));
         format!("The table walkers are {}.", each.collect::<Vec<_>>().join(", "))
     }
+}
+
+fn taken(work: &str, lines: &[String]) -> Option<Taken> {
+    let mut all = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let words = all.find(|words| words.starts_with(&["work", work]))?;
+    let number = |word: &str| words.iter().skip_while(|other| **other != word).nth(1)?.parse().ok();
+    if work.starts_with("pair-") {
+        Some(Taken { instructions: number("pair_ns")?, halves: Some([number("map_ns")?, number("unmap_ns")?]) })
+    } else {
+        Some(Taken { instructions: number("each_ns")?, halves: None })
+    }
+}
+
+/// Whether the walker of the IOMMU snoops the CPU caches.
+fn is_coherent(lines: &[String]) -> Option<bool> {
+    /// A bit of VT-d's extended capability register.
+    const C: u64 = 1;
+    let value = lines.iter().find_map(|line| u64::from_str_radix(line.strip_prefix("ecap 0x")?, 16).ok());
+    value.map(|value| value & C != 0)
 }
 
 /// The difference of `taken` from `none`, with its sign.
@@ -92,39 +126,43 @@ fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, Row, Taken, WORKS, grouped, json, over};
-    use std::collections::BTreeMap;
+    use super::{Report, grouped, json, over};
 
+    const PRINTED: &str = "\
+        ecap 0xf00f4a\n\
+        work pair-2k [    5.1] portcullis_test: pairs 64 bytes 2048 batch 32 map_ns 3 unmap_ns 4 pair_ns 8\n\
+        work pair-64k [    5.2] portcullis_test: pairs 64 bytes 65536 batch 1 map_ns 30 unmap_ns 40 pair_ns 70\n\
+        work datagram-64 [    5.3] portcullis_test: datagrams 9 bytes 64 arrived 9 each_ns 500\n\
+        work datagram-1400 [    5.4] portcullis_test: datagrams 9 bytes 1400 arrived 9 each_ns 600\n\
+        work nvme-read-4k [    5.5] portcullis_test: reads 9 bytes 4096 each_ns 700\n";
+
+    /// A run of a configuration without an IOMMU, and of one that takes a thousand times the instructions.
     fn report() -> Report {
-        let row = |configuration, scale: u64| Row {
-            configuration,
-            taken: WORKS
-                .map(|work| Taken {
-                    work,
-                    instructions: 600 * scale,
-                    halves: work.starts_with("pair").then_some([250 * scale, 350 * scale]),
-                })
-                .into(),
-        };
-        Report {
-            kernel: "6.12.1".to_owned(),
-            qemu: "QEMU emulator version 7.2.0".to_owned(),
-            coherent: BTreeMap::from([("linux-strict", false), ("magazine-strict", false)]),
-            rows: vec![row("none", 1), row("linux-strict", 3)],
-        }
+        let mut report = Report { kernel: "6.12.1".to_owned(), qemu: "QEMU 7.2.0".to_owned(), ..Report::default() };
+        add(&mut report, "none", PRINTED).expect("all are there");
+        let (head, works) = PRINTED.split_once('\n').expect("lines");
+        let more: String = works.lines().map(|line| format!("{line}000\n")).collect();
+        add(&mut report, "linux-strict", &format!("{head}\n{more}")).expect("all are there");
+        report
+    }
+
+    fn add(report: &mut Report, name: &'static str, printed: &str) -> Result<(), String> {
+        let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+        report.add(name, name != "none", &lines).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_table_has_wholes_and_differences() {
         let mut report = report();
         let table = report.table();
-        let line = table.lines().nth(2).expect("the second configuration").split_whitespace().collect::<Vec<_>>();
-        let halves = "1,800 (750 + 1,050) 1,800 (750 + 1,050)";
-        assert_eq!(line.join(" "), format!("linux-strict {halves} 1,800 (+1,200) 1,800 (+1,200) 1,800 (+1,200)"));
-        assert!(table.contains("6.12.1 on QEMU emulator version 7.2.0.") && table.contains("are non-coherent."));
-        report.coherent.insert("linux-lazy", true);
-        let differing = "are coherent in linux-lazy, non-coherent in linux-strict, non-coherent in magazine-strict.";
-        assert!(report.table().contains(differing));
+        let line = |number| table.lines().nth(number).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        assert_eq!(line(1).as_deref(), Some("none 8 (3 + 4) 70 (30 + 40) 500 (+0) 600 (+0) 700 (+0)"));
+        let strict =
+            "linux-strict 8,000 (3 + 4) 70,000 (30 + 40) 500,000 (+499,500) 600,000 (+599,400) 700,000 (+699,300)";
+        assert_eq!(line(2).as_deref(), Some(strict));
+        assert!(table.contains("6.12.1 on QEMU 7.2.0.") && table.contains("are non-coherent."));
+        add(&mut report, "linux-lazy", &PRINTED.replace("0f4a", "0f4b")).expect("all are there");
+        assert!(report.table().contains("are coherent in linux-lazy, non-coherent in linux-strict."));
     }
 
     #[test]
@@ -132,7 +170,20 @@ mod tests {
         let document: serde_json::Value = serde_json::from_str(&report().json()).expect("our document");
         let results = document["results"].as_array().expect("a list");
         assert_eq!((results.len(), &document["kernel"]), (10, &json!("6.12.1")));
-        assert_eq!(results[5], json!({"configuration": "linux-strict", "work": "pair-2k", "instructions": 1800}));
+        assert_eq!(results[5], json!({"configuration": "linux-strict", "work": "pair-2k", "instructions": 8000}));
+    }
+
+    #[test]
+    fn what_is_missing_or_has_no_number_is_named_with_its_configuration() {
+        for (what, flaw) in [
+            ("datagram-64", "work datagram-64 "),
+            ("nvme-read-4k", "each_ns 700"),
+            ("pair-2k", "pair_ns 8"),
+            ("what its IOMMU can do", " 0xf00f4a"),
+        ] {
+            let error = add(&mut Report::default(), "linux-lazy", &PRINTED.replace(flaw, "else")).expect_err(what);
+            assert_eq!(error, format!("the guest of `linux-lazy` says nothing of {what}"));
+        }
     }
 
     #[test]

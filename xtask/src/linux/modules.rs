@@ -1,15 +1,15 @@
 //! The modules of an unpacked kernel, and the modules that each of them needs.
 
 use super::kernel::Kernel;
-use super::packages::files;
 use crate::failure::Failure;
 use lzma_rust2::XzReader;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use walkdir::WalkDir;
 
 /// The modules of a kernel.
 pub(super) struct Library {
@@ -32,18 +32,12 @@ impl Library {
         let list = folder.join("modules.builtin");
         let text = fs::read_to_string(&list).map_err(Failure::file(list))?;
         let built_in = text.lines().filter_map(|line| name_of(Path::new(line))).collect();
-        let mut found = BTreeMap::new();
-        let mut folders = vec![folder.join("kernel")];
-        while let Some(folder) = folders.pop() {
-            for path in files(&folder)? {
-                if path.is_dir() {
-                    folders.push(path);
-                } else if let Some(name) = name_of(&path) {
-                    found.insert(name, path);
-                }
-            }
+        let mut files = BTreeMap::new();
+        for entry in WalkDir::new(folder.join("kernel")) {
+            let path = entry.map_err(io::Error::from).map_err(Failure::file(&folder))?.into_path();
+            files.extend(name_of(&path).map(|name| (name, path)));
         }
-        Ok(Self { files: found, built_in, folder })
+        Ok(Self { files, built_in, folder })
     }
 
     /// A module and all modules that it needs, each after the modules that it needs itself. Empty if the module is

@@ -72,9 +72,9 @@ pub(super) fn render(results: &Results, rounds: u32, version: &str) -> String {
 
 /// A table with a row for each contender that was measured in any of `columns`, and a row for the goals, if there
 /// are any.
-fn table(results: &Results, columns: &[Column; 4]) -> String {
+fn table(results: &Results, columns: &[Column]) -> String {
     let row = |name: &str, cell: &dyn Fn(&Column) -> String| {
-        std::array::from_fn::<_, 5, _>(|index| if index == 0 { name.to_owned() } else { cell(&columns[index - 1]) })
+        [name.to_owned()].into_iter().chain(columns.iter().map(cell)).collect::<Vec<_>>()
     };
     let mut rows = vec![row("", &|column| column.heading.to_owned())];
     for contender in results.contenders(|work| columns.iter().any(|column| column.work() == work)) {
