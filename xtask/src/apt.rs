@@ -10,8 +10,22 @@ pub(crate) fn in_path(program: impl AsRef<Path>) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(&program).is_file()))
 }
 
+/// Finds a program in `PATH`, or installs the package with it. The error says why it could not.
+pub(crate) fn require(program: &str, package: &str) -> Result<(), String> {
+    if in_path(program) {
+        return Ok(());
+    }
+    eprintln!("xtask: no {program}; installing {package}");
+    install(package).map_err(|why| format!("there is no {program} in PATH, and {why}"))?;
+    if in_path(program) {
+        Ok(())
+    } else {
+        Err(format!("{package} is installed, but there is still no {program} in PATH"))
+    }
+}
+
 /// Installs a package, as root or with a `sudo` that asks for no password. The error says why it could not.
-pub(crate) fn install(package: &str) -> Result<(), String> {
+fn install(package: &str) -> Result<(), String> {
     if !in_path("apt-get") {
         return Err(format!("there is no apt-get to install {package}"));
     }

@@ -4,7 +4,6 @@
 
 use crate::failure::Failure;
 use crate::workspace::{Workspace, cargo};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// The folder with the packages.
@@ -27,7 +26,7 @@ pub(crate) fn planted(workspace: &Workspace) -> Result<(), Failure> {
         Some(line) => {
             print!("{text}{}", String::from_utf8_lossy(&output.stderr));
             let reason = format!("with the feature `{FEATURE}`, the tests should print `{line}`");
-            Err(Failure::Contents { path: PathBuf::from(FOLDER), reason })
+            Err(Failure::contents(FOLDER)(reason))
         }
         None => Ok(()),
     }

@@ -1,7 +1,5 @@
 //! The errors of chores.
 
-pub(crate) mod linux;
-
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -12,48 +10,26 @@ pub(crate) enum Failure {
     Stage { stage: String, command: String },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<Self>),
-    #[error("`cargo {subcommand}` is missing; `rustup component add {component}` installs it")]
-    Component { subcommand: &'static str, component: &'static str },
-    /// A cargo subcommand that comes in a package of its own is not installed.
-    #[error("`cargo {subcommand}` is missing; `cargo install {package} --locked` installs it")]
-    Install { subcommand: &'static str, package: &'static str },
     #[error("cannot run `{program}`: {error}")]
     Program { program: String, error: io::Error },
-    #[error("cargo cannot describe the workspace: {0}")]
-    Metadata(String),
+    #[error("`{command}` failed{}", ended(.output))]
+    Command { command: String, output: String },
     #[error("{}: {error}", .path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("{}: {reason}", .path.display())]
     Contents { path: PathBuf, reason: String },
-    #[error("QEMU is needed: {0}; install it, or name one in PORTCULLIS_QEMU")]
-    Qemu(String),
-    #[error("no kernel source: {0}; install linux-source-6.12, or name its archive in PORTCULLIS_LINUX_SOURCE")]
-    LinuxSource(String),
-    #[error("counting instructions needs valgrind: {0}")]
-    Valgrind(String),
-    #[error("{0} of the counts are above their limits; if that is intended, run `cargo xtask bench --check --update`")]
-    Instructions(usize),
-    #[error("{outside} of the pairs have a price outside {low} to {high} times the cycles that they take")]
-    Prices { outside: usize, low: f64, high: f64 },
-    #[error("{0} does not exist, or fails without a flaw")]
-    MutantTest(String),
-    #[error("{0} of the known mutants are not caught")]
-    Mutants(usize),
-    #[error("cargo-mutants: {0}")]
-    CargoMutants(String),
-    /// A sample of mutants misses its goals, and why.
-    #[error("{}", .0.join("\n"))]
-    Sample(Vec<String>),
-    #[error("{0} goals are missed")]
-    Goals(usize),
-    #[error("stage `formatting` failed; to format the files:\n    rustfmt --edition 2024 {}", .0.join(" "))]
-    Unformatted(Vec<String>),
-    #[error("stage `generated tables` failed: {0} wrong; to write them:\n    cargo xtask readme --quick")]
-    Tables(usize),
-    #[error("stage `house rules` failed: {} broken; to repeat it:\n    cargo test --package xtask house", .0)]
-    House(usize),
-    #[error(transparent)]
-    Linux(#[from] linux::Error),
+    /// The distribution has no such package, or there is no supported distribution. This does not mean that
+    /// anything is broken.
+    #[error("{what} is not available: {why}")]
+    NotToBeHad { what: String, why: String },
+    /// The distribution has these packages, but they cannot be downloaded.
+    #[error("{} cannot be downloaded, although the list of packages contains them", .packages.join(", "))]
+    NotDownloaded { packages: Vec<String> },
+    /// A guest did not do its job, or the kernel complained.
+    #[error("guest `{name}`: {reason}; its output is in {}{}", .log.display(), ended(.console))]
+    Guest { name: String, reason: String, log: PathBuf, console: String },
+    #[error("{0}")]
+    Other(String),
 }
 
 impl Failure {
@@ -71,5 +47,49 @@ impl Failure {
     pub(crate) fn contents<E: ToString>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
         let path = path.into();
         move |reason| Self::Contents { path, reason: reason.to_string() }
+    }
+
+    /// Whether the error only means that something that the test needs is missing. On a machine that tests for
+    /// others (`CI=true`), a package that exists must also be downloadable.
+    pub(crate) fn is_absence(&self, tests_for_others: bool) -> bool {
+        match self {
+            Self::NotToBeHad { .. } => true,
+            Self::NotDownloaded { .. } => !tests_for_others,
+            _ => false,
+        }
+    }
+}
+
+/// The last output of a program, on lines of its own.
+fn ended(output: &str) -> String {
+    if output.is_empty() { String::new() } else { format!(":\n    {}", output.replace('\n', "\n    ")) }
+}
+
+/// The last lines of `text`: enough to see what went wrong.
+pub(crate) fn tail(text: &str) -> String {
+    const LINES: usize = 30;
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Failure, tail};
+
+    #[test]
+    fn only_what_is_missing_is_an_absence() {
+        let missing = Failure::NotToBeHad { what: "a kernel".to_owned(), why: "there is none".to_owned() };
+        let offline = Failure::NotDownloaded { packages: vec!["linux-image".to_owned()] };
+        let flaw = Failure::Other("planted".to_owned());
+        assert_eq!([&missing, &offline, &flaw].map(|error| error.is_absence(false)), [true, true, false]);
+        assert_eq!([&missing, &offline, &flaw].map(|error| error.is_absence(true)), [true, false, false]);
+    }
+
+    #[test]
+    fn the_tail_is_the_last_lines_without_empty_ones() {
+        let text: String = (0..100).map(|line| format!("{line}\r\n\r\n")).collect();
+        let tail = tail(&text);
+        assert_eq!(tail.lines().next(), Some("70"));
+        assert_eq!(tail.lines().last(), Some("99"));
     }
 }

@@ -98,8 +98,7 @@ impl<'t> Unpacked<'t> {
                     text = text.replace(&format!("{BY_PATH}{}\"", package.name), &by_version);
                 }
                 if text.contains(BY_PATH) {
-                    let reason = "uses a package that is not published".to_owned();
-                    return Err(Failure::Contents { path: from, reason });
+                    return Err(Failure::contents(from)("uses a package that is not published"));
                 }
                 let folder = to.parent().unwrap_or(&self.folder);
                 fs::create_dir_all(folder).map_err(Failure::file(folder))?;

@@ -1,6 +1,6 @@
 //! Finds QEMU, which the conformance suite and the Linux guests need, or installs it where possible.
 
-use crate::apt::{in_path, install};
+use crate::apt;
 use crate::failure::Failure;
 use std::env;
 use std::path::PathBuf;
@@ -13,22 +13,10 @@ const PACKAGE: &str = "qemu-system-x86";
 
 /// Makes sure that QEMU is available, and returns its path. Messages about that go to standard error.
 pub(crate) fn require() -> Result<PathBuf, Failure> {
-    if let Some(named) = env::var_os(VARIABLE) {
-        let named = PathBuf::from(named);
-        return if named.is_file() || in_path(&named) {
-            Ok(named)
-        } else {
-            Err(Failure::Qemu(format!("{VARIABLE} names {}, which is not a file", named.display())))
-        };
-    }
-    if in_path(EXECUTABLE) {
-        return Ok(PathBuf::from(EXECUTABLE));
-    }
-    eprintln!("xtask: no {EXECUTABLE}; installing {PACKAGE}");
-    install(PACKAGE).map_err(|why| Failure::Qemu(format!("there is no {EXECUTABLE} in PATH, and {why}")))?;
-    if in_path(EXECUTABLE) {
-        Ok(PathBuf::from(EXECUTABLE))
-    } else {
-        Err(Failure::Qemu(format!("{PACKAGE} is installed, but there is still no {EXECUTABLE} in PATH")))
-    }
+    let found = match env::var_os(VARIABLE).map(PathBuf::from) {
+        None => apt::require(EXECUTABLE, PACKAGE).map(|()| EXECUTABLE.into()),
+        Some(named) if named.is_file() || apt::in_path(&named) => Ok(named),
+        Some(named) => Err(format!("{VARIABLE} names {}, which is not a file", named.display())),
+    };
+    found.map_err(|why| Failure::Other(format!("QEMU is needed: {why}; install it, or name one in {VARIABLE}")))
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(
         .current_dir(&workspace.root)
         .stdin(Stdio::null())
         .status()
-        .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
+        .map_err(Failure::program("cargo"))?;
     if status.success() {
         Ok(())
     } else {
@@ -72,17 +72,18 @@ pub(crate) fn run(
 
 /// Runs another command of a stage. The command reports its own errors.
 pub(crate) fn succeed(stage: &str, command: &mut Command) -> Result<(), Failure> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    match command.stdin(Stdio::null()).status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Failure::Stage { stage: stage.to_owned(), command: format!("{command:?}") }),
-        Err(error) => Err(Failure::Program { program, error }),
+    let status = command.stdin(Stdio::null()).status();
+    if status.map_err(Failure::program(command.get_program().display()))?.success() {
+        Ok(())
+    } else {
+        Err(Failure::Stage { stage: stage.to_owned(), command: format!("{command:?}") })
     }
 }
 
 /// Fails if a cargo subcommand is not installed.
-pub(crate) fn require(subcommand: &'static str, component: &'static str) -> Result<(), Failure> {
-    if installed(subcommand)? { Ok(()) } else { Err(Failure::Component { subcommand, component }) }
+pub(crate) fn require(subcommand: &str, component: &str) -> Result<(), Failure> {
+    let how = format!("`cargo {subcommand}` is missing; `rustup component add {component}` installs it");
+    if installed(subcommand)? { Ok(()) } else { Err(Failure::Other(how)) }
 }
 
 /// Whether a cargo subcommand is installed.
@@ -93,7 +94,7 @@ pub(crate) fn installed(subcommand: &str) -> Result<bool, Failure> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
-        .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
+        .map_err(Failure::program("cargo"))?;
     Ok(status.success())
 }
 

@@ -93,16 +93,17 @@ impl Workspace {
         }
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace").to_owned();
+        let described = |error: String| Failure::Other(format!("cargo cannot describe the workspace: {error}"));
         let output = Command::new(cargo())
             .args(["metadata", "--no-deps", "--format-version", "1"])
             .current_dir(&root)
             .output()
-            .map_err(|error| Failure::Program { program: "cargo".to_owned(), error })?;
+            .map_err(Failure::program("cargo"))?;
         if !output.status.success() {
-            return Err(Failure::Metadata(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+            return Err(described(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
         let metadata: Metadata =
-            serde_json::from_slice(&output.stdout).map_err(|error| Failure::Metadata(error.to_string()))?;
+            serde_json::from_slice(&output.stdout).map_err(|error| described(error.to_string()))?;
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
         Ok(Self { root, packages: metadata.packages, target })
     }

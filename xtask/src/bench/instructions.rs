@@ -5,7 +5,7 @@
 //! compiler, and callgrind does not support restartable sequences: operations of a design on per-CPU words are
 //! counted with locked instructions.
 
-use crate::apt::{in_path, install};
+use crate::apt;
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
@@ -38,7 +38,7 @@ pub(crate) struct Limit {
 
 /// Counts and compares with the limits, or renews the limits if `update` is set.
 pub(super) fn check(workspace: &Workspace, stages: &mut Stages<'_>, update: bool) -> Result<(), Failure> {
-    stages.stage("valgrind", "find it, or install it", |_| require())?;
+    stages.stage("valgrind", "find it, or install it", |_| apt::require(VALGRIND, VALGRIND).map_err(failure))?;
     let build = ["build", "--profile", "benchmark", "--package", "portcullis-bench", "--example", PROGRAM];
     stages.cargo("build", &[], &build)?;
     let path = workspace.root.join(LIMITS);
@@ -65,7 +65,9 @@ pub(super) fn check(workspace: &Workspace, stages: &mut Stages<'_>, update: bool
         let text = serde_json::to_string_pretty(&limits).map_err(Failure::contents(&path))?;
         fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
     }
-    if above > 0 { Err(Failure::Instructions(above)) } else { Ok(()) }
+    let intended = "if that is intended, run `cargo xtask bench --check --update`";
+    let what = format!("{above} of the counts are above their limits; {intended}");
+    if above > 0 { Err(Failure::Other(what)) } else { Ok(()) }
 }
 
 /// A limit for the new count. It only rises if the count is above it, so small losses cannot add up.
@@ -85,7 +87,7 @@ fn instructions_per_pair(program: &Path, limit: &Limit) -> Result<f64, Failure> 
             .output()
             .map_err(Failure::program(VALGRIND))?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        collected(&said).filter(|_| output.status.success()).ok_or(Failure::Valgrind(said))
+        collected(&said).filter(|_| output.status.success()).ok_or_else(|| failure(said))
     };
     let [few, many] = [count(PAIRS[0])?, count(PAIRS[1])?];
     Ok((many as f64 - few as f64) / (PAIRS[1] - PAIRS[0]) as f64)
@@ -96,12 +98,8 @@ fn collected(said: &str) -> Option<u64> {
     said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
 }
 
-fn require() -> Result<(), Failure> {
-    if in_path(VALGRIND) {
-        return Ok(());
-    }
-    eprintln!("xtask: no {VALGRIND}; installing it");
-    install(VALGRIND).map_err(Failure::Valgrind)
+fn failure(why: String) -> Failure {
+    Failure::Other(format!("counting instructions needs valgrind: {why}"))
 }
 
 #[cfg(test)]

@@ -48,7 +48,10 @@ pub(super) fn check(stages: &mut Stages<'_>) -> Result<(), Failure> {
             let remark = if is_within { "" } else { "  outside" };
             println!("{design:<12} {priced:>14.1} {timed:>13.1} {ratio:>6.2}{remark}");
         }
-        if outside == 0 { Ok(()) } else { Err(Failure::Prices { outside, low: RATIO[0], high: RATIO[1] }) }
+        let [low, high] = RATIO;
+        let bounds = format!("{low} to {high} times the cycles that they take");
+        let what = format!("{outside} of the pairs have a price outside {bounds}");
+        if outside == 0 { Ok(()) } else { Err(Failure::Other(what)) }
     })
 }
 
@@ -78,8 +81,8 @@ fn time(workspace: &Workspace) -> Result<Cycles, Failure> {
 fn cycles(program: &Path, of: impl Fn(&str) -> Option<f64>) -> Result<Cycles, Failure> {
     let mut all = [0.0; DESIGNS.len()];
     for (cycles, design) in all.iter_mut().zip(DESIGNS) {
-        let reason = || format!("it printed no cycles for {design}; this machine may be unable to count cycles");
-        *cycles = of(design).ok_or_else(|| Failure::Contents { path: program.to_owned(), reason: reason() })?;
+        let reason = format!("it printed no cycles for {design}; this machine may be unable to count cycles");
+        *cycles = of(design).ok_or_else(|| Failure::contents(program)(reason))?;
     }
     Ok(all)
 }

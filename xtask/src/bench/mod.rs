@@ -73,7 +73,7 @@ fn replay(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure>
     let criterion = workspace.root.join(&workspace.target).join("criterion");
     let mut rates = collect(&criterion, begun)?;
     if rates.is_empty() {
-        return Err(Failure::Contents { path: criterion, reason: "the bench left no estimates here".to_owned() });
+        return Err(Failure::contents(criterion)("the bench left no estimates here"));
     }
     rates.sort_by_key(|rate| rate.measured);
     print(&rates);

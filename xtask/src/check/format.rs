@@ -11,7 +11,9 @@ use std::process::{Command, Stdio};
 /// Fails if rustfmt would change a file.
 pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     let files = unformatted(&workspace.root)?;
-    if files.is_empty() { Ok(()) } else { Err(Failure::Unformatted(files)) }
+    let format = format!("rustfmt --edition 2024 {}", files.join(" "));
+    let what = format!("stage `formatting` failed; to format the files:\n    {format}");
+    if files.is_empty() { Ok(()) } else { Err(Failure::Other(what)) }
 }
 
 /// The Rust files below `root` that are not formatted.

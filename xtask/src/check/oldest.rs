@@ -11,7 +11,7 @@ use std::process::Command;
 /// Runs the stage. Its name says which of the two checks it is.
 pub(super) fn check(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
     let Some(version) = workspace.published().find_map(|package| package.rust_version.as_deref()) else {
-        return Err(Failure::Metadata("no package has a rust-version".to_owned()));
+        return Err(Failure::Other("cargo cannot describe the workspace: no package has a rust-version".to_owned()));
     };
     let target = workspace.target_beside("oldest");
     let no_std: Vec<&str> = NO_STD.iter().flat_map(|name| ["--package", name]).collect();

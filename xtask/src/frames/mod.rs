@@ -59,7 +59,7 @@ pub(crate) struct Options {
 
 pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
     let (path, archive) = build(workspace)?;
-    check(&archive, options).map_err(|reason| Failure::Contents { path, reason })
+    check(&archive, options).map_err(Failure::contents(path))
 }
 
 /// Builds the static library. Returns its path and contents.

@@ -58,7 +58,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     for violation in &violations {
         println!("{violation}");
     }
-    if violations.is_empty() { Ok(()) } else { Err(Failure::House(violations.len())) }
+    let (count, repeat) = (violations.len(), "cargo test --package xtask house");
+    let what = format!("stage `house rules` failed: {count} broken; to repeat it:\n    {repeat}");
+    if violations.is_empty() { Ok(()) } else { Err(Failure::Other(what)) }
 }
 
 fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {

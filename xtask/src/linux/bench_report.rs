@@ -2,7 +2,7 @@
 //! followed by the line of the test module, which consists of pairs of a word and a number.
 
 use crate::columns::aligned;
-use crate::failure::linux::Error;
+use crate::failure::Failure;
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -31,12 +31,12 @@ pub(super) struct Report {
 
 impl Report {
     /// Adds what the guest of a configuration has printed.
-    pub(super) fn add(&mut self, name: &'static str, translates: bool, lines: &[String]) -> Result<(), Error> {
-        let unsaid = |what| Error::Unsaid { configuration: name, what };
-        let taken = WORKS.iter().map(|work| taken(work, lines).ok_or(unsaid(work)));
+    pub(super) fn add(&mut self, name: &'static str, translates: bool, lines: &[String]) -> Result<(), Failure> {
+        let unsaid = |what: &str| Failure::Other(format!("the guest of `{name}` says nothing of {what}"));
+        let taken = WORKS.iter().map(|work| taken(work, lines).ok_or_else(|| unsaid(work)));
         self.rows.push((name, taken.collect::<Result<_, _>>()?));
         if translates {
-            let coherent = is_coherent(lines).ok_or(unsaid("what its IOMMU can do"))?;
+            let coherent = is_coherent(lines).ok_or_else(|| unsaid("what its IOMMU can do"))?;
             self.coherent.insert(name, coherent);
         }
         Ok(())

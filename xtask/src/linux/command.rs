@@ -1,7 +1,6 @@
 //! Programs that are run for their output.
 
-use crate::failure::Failure;
-use crate::failure::linux::{Error, tail};
+use crate::failure::{Failure, tail};
 use std::process::{Command, Output, Stdio};
 
 /// The standard output of a command, which must succeed.
@@ -11,14 +10,14 @@ pub(super) fn output(command: &mut Command) -> Result<String, Failure> {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
         let all = [output.stdout, output.stderr].concat();
-        Err(Error::Command { command: line(command), output: tail(&String::from_utf8_lossy(&all)) }.into())
+        Err(Failure::Command { command: line(command), output: tail(&String::from_utf8_lossy(&all)) })
     }
 }
 
 /// The exit status and the output of a command.
 pub(super) fn run(command: &mut Command) -> Result<Output, Failure> {
     let output = command.stdin(Stdio::null()).output();
-    output.map_err(|error| Failure::Program { program: command.get_program().to_string_lossy().into_owned(), error })
+    output.map_err(Failure::program(command.get_program().display()))
 }
 
 /// The command as a user would type it.

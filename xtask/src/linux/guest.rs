@@ -4,8 +4,7 @@ use super::initramfs::Initramfs;
 use super::kernel::Kernel;
 use super::modules::Library;
 use super::packages::Store;
-use crate::failure::Failure;
-use crate::failure::linux::{Error, tail};
+use crate::failure::{Failure, tail};
 use crate::qemu;
 use std::fs::{self, File};
 use std::path::Path;
@@ -84,16 +83,15 @@ impl Guest<'_> {
         let mut command = self.command(&qemu::require()?, &archive);
         let begun = Instant::now();
         let machine = command.stdin(Stdio::null()).stdout(console).stderr(errors).spawn();
-        let program = || command.get_program().to_string_lossy().into_owned();
-        let mut machine = machine.map_err(|error| Failure::Program { program: program(), error })?;
-        let end = wait(&mut machine, self.limit).map_err(|error| Failure::Program { program: program(), error })?;
+        let end = machine.and_then(|mut machine| wait(&mut machine, self.limit));
+        let end = end.map_err(Failure::program(command.get_program().display()))?;
         let elapsed = begun.elapsed();
         let bytes = fs::read(&log).map_err(Failure::file(&log))?;
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
         let has_begun = lines.iter().any(|line| line.contains(BEGINS));
         let ended = match self.wrong(end, &lines) {
-            Some(reason) => Err(Error::Guest { name: self.name.to_owned(), reason, log, console: tail(&text) }.into()),
+            Some(reason) => Err(Failure::Guest { name: self.name.to_owned(), reason, log, console: tail(&text) }),
             None => Ok(Transcript { lines, elapsed }),
         };
         Ok((ended, has_begun))

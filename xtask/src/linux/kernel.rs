@@ -2,7 +2,6 @@
 
 use super::packages::{self, Store};
 use crate::failure::Failure;
-use crate::failure::linux::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -55,7 +54,7 @@ impl Kernel {
         let names = packages::named(series.prefix())?;
         let Some(version) = newest(&names) else {
             let why = format!("no {}*{MACHINE} in the list of packages", series.prefix());
-            return Err(Error::NotToBeHad { what: "a kernel with its headers".to_owned(), why }.into());
+            return Err(Failure::NotToBeHad { what: "a kernel with its headers".to_owned(), why });
         };
         let headers = format!("{HEADERS}{version}");
         // The signed kernel is the same file with a signature appended. Its package may be older than the headers, so
@@ -95,7 +94,7 @@ impl Headers {
         let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
         match release(&text) {
             Some(version) => Ok(Self { version: version.to_owned(), folder }),
-            None => Err(Failure::Contents { path, reason: "has no UTS_RELEASE".to_owned() }),
+            None => Err(Failure::contents(path)("has no UTS_RELEASE")),
         }
     }
 }
@@ -114,7 +113,7 @@ fn mend(root: &Path, headers: &Path) -> Result<(), Failure> {
     let unpacked = root.join("usr/src");
     let mended = text.replace("include /usr/src/", &format!("include {}/", unpacked.display()));
     if mended == text && !text.contains(&format!("include {}/", unpacked.display())) {
-        return Err(Failure::Contents { path, reason: "includes nothing from /usr/src".to_owned() });
+        return Err(Failure::contents(path)("includes nothing from /usr/src"));
     }
     // Others may be reading it.
     if mended == text { Ok(()) } else { fs::write(&path, mended).map_err(Failure::file(path)) }

@@ -4,8 +4,7 @@ use super::command::{line, run};
 use super::kernel::Headers;
 use super::object::Core;
 use super::packages::{Store, files, remake};
-use crate::failure::Failure;
-use crate::failure::linux::{Error, tail};
+use crate::failure::{Failure, tail};
 use crate::workspace::Workspace;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -154,10 +153,11 @@ fn make(headers: &Headers, folder: &Path, targets: &[OsString]) -> Result<(), Fa
     let output = run(&mut command)?;
     let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     if !output.status.success() {
-        return Err(Error::Command { command: line(&command), output: tail(&printed) }.into());
+        return Err(Failure::Command { command: line(&command), output: tail(&printed) });
     }
+    let version = &headers.version;
     match warning(&printed) {
-        Some(line) => Err(Error::Warning { version: headers.version.clone(), line: line.to_owned() }.into()),
+        Some(line) => Err(Failure::Other(format!("the build of the module for {version} has a warning:\n    {line}"))),
         None => Ok(()),
     }
 }

@@ -53,7 +53,7 @@ impl Library {
             return Ok(());
         }
         let Some(path) = self.files.get(name) else {
-            return Err(Failure::Contents { path: self.folder.clone(), reason: format!("has no module {name}") });
+            return Err(Failure::contents(&self.folder)(format!("has no module {name}")));
         };
         let bytes = unpacked(path)?;
         let (needed, wished) = needs(&bytes).map_err(Failure::contents(path))?;

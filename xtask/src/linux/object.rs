@@ -5,7 +5,6 @@ use super::fitness;
 use super::packages::Store;
 use super::toolchain::Toolchain;
 use crate::failure::Failure;
-use crate::failure::linux::Error;
 use crate::workspace::{KERNEL_MODULE, Workspace, cargo};
 use object::read::archive::ArchiveFile;
 use std::fs;
@@ -71,15 +70,18 @@ pub(super) fn build(
     let library = target.join(TARGET).join("release").join(format!("lib{CRATE}.a"));
     let path = target.join(format!("core{flavour}.o"));
     let archive = fs::read(&library).map_err(Failure::file(&library))?;
-    let member = member(&archive).map_err(|reason| Failure::Contents { path: library, reason })?;
+    let member = member(&archive).map_err(Failure::contents(library))?;
     fs::write(&path, member).map_err(Failure::file(&path))?;
     // Debian's core contains debug info of its own.
     output(Command::new("objcopy").arg("--strip-debug").arg(&path))?;
     let object = fs::read(&path).map_err(Failure::file(&path))?;
     match fitness::flaws(&object) {
         Ok(flaws) if flaws.is_empty() => Ok(Core { path, flavour }),
-        Ok(flaws) => Err(Error::Unfit { path, flaws: Vec::from_iter(flaws) }.into()),
-        Err(error) => Err(Failure::Contents { path, reason: error.to_string() }),
+        Ok(flaws) => {
+            let flaws = Vec::from_iter(flaws).join("\n    ");
+            Err(Failure::contents(path)(format!("not fit for a kernel:\n    {flaws}")))
+        }
+        Err(error) => Err(Failure::contents(path)(error)),
     }
 }
 
@@ -103,8 +105,8 @@ fn compile(
     let status = command.current_dir(&workspace.root).stdin(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Error::Command { command: super::command::line(&command), output: String::new() }.into()),
-        Err(error) => Err(Failure::Program { program: "cargo".to_owned(), error }),
+        Ok(_) => Err(Failure::Command { command: super::command::line(&command), output: String::new() }),
+        Err(error) => Err(Failure::program("cargo")(error)),
     }
 }
 

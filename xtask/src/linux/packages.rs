@@ -4,7 +4,6 @@
 use super::command::{output, run};
 use crate::apt;
 use crate::failure::Failure;
-use crate::failure::linux::Error;
 use crate::workspace::Workspace;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -54,7 +53,7 @@ impl Store {
         // The list of packages may be out of date.
         let fetched = fetch() || (apt::update() && fetch());
         if !fetched {
-            return Err(unfetched(packages)?.into());
+            return Err(unfetched(packages)?);
         }
         for package in files(&downloads)? {
             output(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&unpacked))?;
@@ -82,16 +81,14 @@ fn versions(packages: &[String]) -> Result<String, Failure> {
 }
 
 /// Why packages were not downloaded: some do not exist, or there is another reason.
-fn unfetched(packages: &[String]) -> Result<Error, Failure> {
+fn unfetched(packages: &[String]) -> Result<Failure, Failure> {
     for package in packages {
         if !named(package)?.contains(package) {
-            return Ok(Error::NotToBeHad {
-                what: package.clone(),
-                why: "it is not in the list of packages".to_owned(),
-            });
+            let why = "it is not in the list of packages".to_owned();
+            return Ok(Failure::NotToBeHad { what: package.clone(), why });
         }
     }
-    Ok(Error::NotDownloaded { packages: packages.to_vec() })
+    Ok(Failure::NotDownloaded { packages: packages.to_vec() })
 }
 
 /// An empty folder.
@@ -115,7 +112,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 /// again.
 pub(super) fn named(prefix: &str) -> Result<Vec<String>, Failure> {
     if !apt::in_path("apt-cache") {
-        return Err(Error::NotToBeHad { what: format!("{prefix}*"), why: "there is no apt-cache".to_owned() }.into());
+        return Err(Failure::NotToBeHad { what: format!("{prefix}*"), why: "there is no apt-cache".to_owned() });
     }
     let names = || -> Result<Vec<String>, Failure> {
         let text = output(Command::new("apt-cache").args(["pkgnames", prefix]))?;

@@ -10,7 +10,6 @@ use super::object;
 use super::packages::Store;
 use super::toolchain::Toolchain;
 use crate::failure::Failure;
-use crate::failure::linux::Error;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
 use list::{FINDER, FURTHER, OLDER, SCENARIOS, SOAK, TRACE};
@@ -31,10 +30,9 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
     let is_meant = |scenario: &Scenario, of_every_run: bool| {
         if only.is_empty() { full || of_every_run } else { only.iter().any(|name| name == scenario.name) }
     };
-    if let Some(unknown) = only.iter().find(|name| !list::names().any(|known| known == name.as_str())) {
-        return Err(
-            Error::NoSuchTest { name: unknown.clone(), names: list::names().collect::<Vec<_>>().join(", ") }.into()
-        );
+    if let Some(name) = only.iter().find(|name| !list::names().any(|known| known == name.as_str())) {
+        let names = list::names().collect::<Vec<_>>().join(", ");
+        return Err(Failure::Other(format!("there is no test `{name}`; the tests are {names}")));
     }
     let scenarios = |all: &[Scenario], of_every_run: bool| -> Vec<Scenario> {
         all.iter().copied().filter(|scenario| is_meant(scenario, of_every_run)).collect()
@@ -134,8 +132,8 @@ fn run_all(jobs: Vec<Job<'_>>) -> Result<(), Failure> {
 fn found(store: &Store, kernel: &Kernel, flawed: &Modules) -> Result<(), Failure> {
     const FOUND: &str = "FAILED S2 strict";
     match FINDER.run(store, kernel, flawed) {
-        Err(Failure::Linux(Error::Guest { console, .. })) if console.contains(FOUND) => Ok(()),
+        Err(Failure::Guest { console, .. }) if console.contains(FOUND) => Ok(()),
         Err(error) => Err(error),
-        Ok(_) => Err(Error::NotFound { flaw: PLANTED.to_owned() }.into()),
+        Ok(_) => Err(Failure::Other(format!("the flaw `{PLANTED}` was planted, but the test passed"))),
     }
 }

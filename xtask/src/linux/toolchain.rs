@@ -3,7 +3,6 @@
 use super::command::output;
 use super::packages::{self, Store};
 use crate::failure::Failure;
-use crate::failure::linux::Error;
 use crate::workspace::Workspace;
 use std::env;
 use std::ffi::OsString;
@@ -33,7 +32,7 @@ impl Toolchain {
             if !packages::named(package)?.iter().any(|name| name == package) {
                 let what = "the source of core and alloc".to_owned();
                 let why = format!("no {package} in the list of packages; `rustup component add rust-src` adds it");
-                return Err(Error::NotToBeHad { what, why }.into());
+                return Err(Failure::NotToBeHad { what, why });
             }
         }
         let root = store.unpacked("rust", &lacking(PACKAGES.map(str::to_owned).to_vec())?)?;

@@ -78,7 +78,7 @@ impl Mutant {
             1 => Ok(text.replace(&self.find, &self.replace)),
             times => {
                 let reason = format!("mutant `{}`: its text occurs {times} times in the file, not once", self.name);
-                Err(Failure::Contents { path, reason })
+                Err(Failure::contents(path)(reason))
             }
         }
     }
@@ -140,7 +140,7 @@ fn plant(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
     for mutant in &chosen {
         // A test that fails without the flaw catches nothing.
         if sound.insert(&mutant.caught_by) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
-            return Err(Failure::MutantTest(mutant.caught_by.join(" ")));
+            return Err(unsound(&mutant.caught_by.join(" ")));
         }
     }
     let mut missed = 0;
@@ -161,7 +161,12 @@ fn plant(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
         println!("{verdict:<9} {:<4} {:<46} {} ({seconds} s)", mutant.rule, mutant.name, mutant.caught_by.join(" "));
     }
     println!("{} of {} known mutants are caught", chosen.len() - missed, chosen.len());
-    if missed == 0 { Ok(()) } else { Err(Failure::Mutants(missed)) }
+    if missed == 0 { Ok(()) } else { Err(Failure::Other(format!("{missed} of the known mutants are not caught"))) }
+}
+
+/// The error about a test that would seem to catch everything.
+fn unsound(test: &str) -> Failure {
+    Failure::Other(format!("{test} does not exist, or fails without a flaw"))
 }
 
 fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Verdict, Failure> {

@@ -47,14 +47,17 @@ pub(super) fn version(tree: &Path) -> Result<String, Failure> {
 
 /// The archive that the user names, else the installed one, else the one of the package, which is downloaded.
 fn archive(workspace: &Workspace) -> Result<PathBuf, Failure> {
+    let none = |why: String| {
+        Failure::Other(format!("no kernel source: {why}; install {PACKAGE}, or name its archive in {VARIABLE}"))
+    };
     let installed = Path::new("/").join(ARCHIVE);
     match env::var_os(VARIABLE).map(PathBuf::from) {
         Some(named) if named.is_file() => fs::canonicalize(&named).map_err(Failure::file(named)),
-        Some(named) => Err(Failure::LinuxSource(format!("{VARIABLE} names {}, which is not a file", named.display()))),
+        Some(named) => Err(none(format!("{VARIABLE} names {}, which is not a file", named.display()))),
         None if installed.is_file() => Ok(installed),
         None => {
             let unpacked = Store::open(workspace)?.unpacked(PACKAGE, &[PACKAGE.to_owned()]);
-            Ok(unpacked.map_err(|error| Failure::LinuxSource(error.to_string()))?.join(ARCHIVE))
+            Ok(unpacked.map_err(|error| none(error.to_string()))?.join(ARCHIVE))
         }
     }
 }

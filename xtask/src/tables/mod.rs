@@ -36,7 +36,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     for what in &wrong {
         println!("{what}");
     }
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::Tables(wrong.len())) }
+    let count = wrong.len();
+    let what =
+        format!("stage `generated tables` failed: {count} wrong; to write them:\n    cargo xtask readme --quick");
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Other(what)) }
 }
 
 /// Writes the blocks that do not show what the code says.
@@ -44,8 +47,7 @@ pub(crate) fn write(workspace: &Workspace) -> Result<(), Failure> {
     let files = files::read(&workspace.root)?;
     for document in documents(&files) {
         let path = workspace.root.join(&document.path);
-        let text = renewed(&document.text, &files, &BLOCKS)
-            .map_err(|reason| Failure::Contents { path: path.clone(), reason })?;
+        let text = renewed(&document.text, &files, &BLOCKS).map_err(Failure::contents(&path))?;
         if text != document.text {
             fs::write(&path, text).map_err(Failure::file(&path))?;
             println!("{}: written", document.path);

@@ -59,7 +59,7 @@ pub(super) fn compared(
         return Ok(());
     }
     let reason = format!("`portcullis compare` counts {counted:?} where there is {expected:?}");
-    Err(Failure::Contents { path, reason })
+    Err(Failure::contents(path)(reason))
 }
 
 /// The lines between the two marks.

@@ -1,6 +1,6 @@
 //! The mutants that cargo-mutants finds, and those of them that change nothing.
 
-use super::cargo_mutants;
+use super::{cargo_mutants, failed};
 use crate::failure::Failure;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -64,15 +64,14 @@ pub(super) fn all(root: &Path, globs: &[String]) -> Result<Vec<Mutant>, Failure>
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(Failure::program("cargo mutants"))?;
     if !output.status.success() {
-        return Err(Failure::CargoMutants(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim()));
     }
     parse(&output.stdout)
 }
 
 /// Parses the output of cargo-mutants, and sorts it.
 fn parse(printed: &[u8]) -> Result<Vec<Mutant>, Failure> {
-    let mut mutants: Vec<Mutant> =
-        serde_json::from_slice(printed).map_err(|error| Failure::CargoMutants(error.to_string()))?;
+    let mut mutants: Vec<Mutant> = serde_json::from_slice(printed).map_err(failed)?;
     mutants.sort_by(|one, other| (&one.file, &one.span, &one.name).cmp(&(&other.file, &other.span, &other.name)));
     let mut alike: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, mutant) in mutants.iter_mut().enumerate() {

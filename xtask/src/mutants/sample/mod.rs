@@ -12,6 +12,7 @@ use crate::workspace::{Workspace, cargo};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use score::Verdict;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -64,14 +65,14 @@ pub(super) fn sample(workspace: &Workspace, size: usize, seed: u64, globs: &[Str
         }
         let found = score::outcomes(&folder)?;
         for name in asked {
-            let none = || Failure::CargoMutants(format!("has no verdict on {name}"));
+            let none = || failed(format!("has no verdict on {name}"));
             verdicts.insert(name, *found.get(name).ok_or_else(none)?);
         }
     }
     let judged: Vec<_> = drawn.iter().map(|mutant| (mutant, verdicts[mutant.name.as_str()])).collect();
     let (said, wrong) = score::score(&judged, &equivalent);
     println!("\n{said}");
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::Sample(wrong)) }
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Other(wrong.join("\n"))) }
 }
 
 /// Lets cargo-mutants test the mutants with these names. It writes the verdicts to a new folder in `folder`.
@@ -102,15 +103,20 @@ fn run(root: &Path, stage: &Stage, names: &[&str], folder: &Path) -> Result<(), 
     match status.code() {
         // All are caught, some are missed, some time out.
         Some(0 | 2 | 3) => Ok(()),
-        Some(4) => Err(Failure::MutantTest(format!("a test of {}", stage.name))),
-        _ => Err(Failure::CargoMutants(format!("ended with {status}"))),
+        Some(4) => Err(super::unsound(&format!("a test of {}", stage.name))),
+        _ => Err(failed(format!("ended with {status}"))),
     }
+}
+
+fn failed(why: impl Display) -> Failure {
+    Failure::Other(format!("cargo-mutants: {why}"))
 }
 
 /// The command `cargo mutants` in the tree at `root`.
 fn cargo_mutants(root: &Path) -> Result<Command, Failure> {
     if !installed("mutants")? {
-        return Err(Failure::Install { subcommand: "mutants", package: "cargo-mutants" });
+        let how = "`cargo mutants` is missing; `cargo install cargo-mutants --locked` installs it";
+        return Err(Failure::Other(how.to_owned()));
     }
     let mut command = Command::new(cargo());
     command.args(["mutants", "--no-config"]).current_dir(root);
