@@ -3,8 +3,8 @@
 //! the examples need nothing of this repository.
 
 use crate::failure::Failure;
-use crate::workspace::{Workspace, cargo};
-use std::process::{Command, Stdio};
+use crate::process::run;
+use crate::workspace::Workspace;
 
 /// The folder with the packages.
 pub(crate) const FOLDER: &str = "examples";
@@ -15,12 +15,8 @@ const FOUND: [&str; 2] = ["guarded deferred: S3 (Reuse) is broken", "test attack
 
 /// Fails unless the planted flaw is found. With the features of the whole workspace, only the example is built again.
 pub(crate) fn planted(workspace: &Workspace) -> Result<(), Failure> {
-    let output = Command::new(cargo())
-        .args(["test", "--workspace", "--features", FEATURE, "--test", TESTS, "--no-fail-fast"])
-        .current_dir(&workspace.root)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(Failure::program("cargo"))?;
+    let arguments = ["test", "--workspace", "--features", FEATURE, "--test", TESTS, "--no-fail-fast"];
+    let output = run(&mut workspace.cargo(&arguments))?;
     let text = String::from_utf8_lossy(&output.stdout);
     match FOUND.iter().find(|line| output.status.success() || !text.contains(**line)) {
         Some(line) => {

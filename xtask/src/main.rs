@@ -16,6 +16,7 @@ mod lexer;
 mod linux;
 mod mutants;
 mod peers;
+mod process;
 mod published;
 mod qemu;
 mod stages;

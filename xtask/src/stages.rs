@@ -1,6 +1,7 @@
 //! The stages of a chore: commands that run one after the other until one fails, each with its time.
 
 use crate::failure::Failure;
+use crate::process;
 use crate::workspace::{Workspace, cargo};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -56,14 +57,9 @@ pub(crate) fn run(
     variables: &[(&str, &str)],
     arguments: &[&str],
 ) -> Result<(), Failure> {
-    let status = Command::new(cargo())
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .current_dir(&workspace.root)
-        .stdin(Stdio::null())
-        .status()
-        .map_err(Failure::program("cargo"))?;
-    if status.success() {
+    let mut command = workspace.cargo(arguments);
+    let status = command.envs(variables.iter().copied()).stdin(Stdio::null()).status();
+    if status.map_err(Failure::program("cargo"))?.success() {
         Ok(())
     } else {
         Err(Failure::Stage { stage: name.to_owned(), command: command_line(variables, arguments) })
@@ -88,14 +84,7 @@ pub(crate) fn require(subcommand: &str, component: &str) -> Result<(), Failure> 
 
 /// Whether a cargo subcommand is installed.
 pub(crate) fn installed(subcommand: &str) -> Result<bool, Failure> {
-    let status = Command::new(cargo())
-        .args([subcommand, "--version"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .map_err(Failure::program("cargo"))?;
-    Ok(status.success())
+    Ok(process::run(Command::new(cargo()).args([subcommand, "--version"]))?.status.success())
 }
 
 /// The command as a user would type it in the root of the workspace.

@@ -1,6 +1,7 @@
 //! The workspace, as cargo describes it.
 
 use crate::failure::Failure;
+use crate::process::run;
 use serde::Deserialize;
 use std::env;
 use std::ffi::OsString;
@@ -94,11 +95,8 @@ impl Workspace {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace").to_owned();
         let described = |error: String| Failure::Other(format!("cargo cannot describe the workspace: {error}"));
-        let output = Command::new(cargo())
-            .args(["metadata", "--no-deps", "--format-version", "1"])
-            .current_dir(&root)
-            .output()
-            .map_err(Failure::program("cargo"))?;
+        let mut metadata = Command::new(cargo());
+        let output = run(metadata.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(&root))?;
         if !output.status.success() {
             return Err(described(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
@@ -106,6 +104,13 @@ impl Workspace {
             serde_json::from_slice(&output.stdout).map_err(|error| described(error.to_string()))?;
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
         Ok(Self { root, packages: metadata.packages, target })
+    }
+
+    /// A cargo command for the workspace.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(cargo());
+        command.args(arguments).current_dir(&self.root);
+        command
     }
 
     /// The published packages with a library.

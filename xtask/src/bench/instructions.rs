@@ -7,12 +7,13 @@
 
 use crate::apt;
 use crate::failure::Failure;
+use crate::process::run;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 pub(crate) const LIMITS: &str = "benches/instructions.json";
 /// The program whose instructions are counted, an example of `portcullis-bench`.
@@ -79,13 +80,10 @@ fn renewed(limit: &Limit, counted: f64) -> Limit {
 
 fn instructions_per_pair(program: &Path, limit: &Limit) -> Result<f64, Failure> {
     let count = |pairs: u64| {
-        let output = Command::new(VALGRIND)
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(program)
-            .args([&limit.design, &limit.protection, &limit.workload, &pairs.to_string()])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(Failure::program(VALGRIND))?;
+        let mut valgrind = Command::new(VALGRIND);
+        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
+        valgrind.args([&limit.design, &limit.protection, &limit.workload, &pairs.to_string()]);
+        let output = run(&mut valgrind)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         collected(&said).filter(|_| output.status.success()).ok_or_else(|| failure(said))
     };

@@ -6,12 +6,13 @@
 //! number includes the driver and the hardware.
 
 use crate::failure::Failure;
+use crate::process::output;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The designs, each under strict protection.
 const DESIGNS: [&str; 2] = ["portcullis", "magazine"];
@@ -59,17 +60,18 @@ pub(super) fn check(stages: &mut Stages<'_>) -> Result<(), Failure> {
 fn price(workspace: &Workspace) -> Result<Cycles, Failure> {
     let target = workspace.root.join(&workspace.target);
     let path = target.join("machine.json");
-    fs::write(&path, output(&target.join("benchmark/portcullis"), &["machine"])?).map_err(Failure::file(&path))?;
+    fs::write(&path, output(Command::new(target.join("benchmark/portcullis")).arg("machine"))?)
+        .map_err(Failure::file(&path))?;
     let example = target.join("release/examples").join(EXAMPLE);
-    let machine = path.display().to_string();
-    let said = output(&example, &[&[machine.as_str()], &DESIGNS[..]].concat())?;
+    let said = output(Command::new(&example).arg(&path).args(DESIGNS))?;
     cycles(&example, |design| said.lines().find_map(|line| line.strip_prefix(design)?.trim().parse().ok()))
 }
 
 fn time(workspace: &Workspace) -> Result<Cycles, Failure> {
     let program = workspace.root.join(&workspace.target).join("benchmark/portcullis");
-    let designs = DESIGNS.join(",");
-    let said = output(&program, &["bench", "--designs", &designs, "--threads", "1", "--workload", WORKLOAD, "--json"])?;
+    let mut bench = Command::new(&program);
+    bench.args(["bench", "--designs", &DESIGNS.join(","), "--threads", "1", "--workload", WORKLOAD, "--json"]);
+    let said = output(&mut bench)?;
     let timed: Value = serde_json::from_str(&said).map_err(Failure::contents(&program))?;
     let is_of = |row: &&Value, design: &str| row["design"] == design && row["protection"] == "strict";
     cycles(&program, |design| {
@@ -85,16 +87,4 @@ fn cycles(program: &Path, of: impl Fn(&str) -> Option<f64>) -> Result<Cycles, Fa
         *cycles = of(design).ok_or_else(|| Failure::contents(program)(reason))?;
     }
     Ok(all)
-}
-
-fn output(program: &Path, arguments: &[&str]) -> Result<String, Failure> {
-    let name = || program.display().to_string();
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(Failure::program(name()))?;
-    if !output.status.success() {
-        let command = format!("{} {}", name(), arguments.join(" "));
-        eprint!("{}", String::from_utf8_lossy(&output.stderr));
-        return Err(Failure::Stage { stage: "prices".to_owned(), command });
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

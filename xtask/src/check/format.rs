@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use crate::house;
+use crate::process::run;
 use crate::workspace::Workspace;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,14 +19,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
 
 /// The Rust files below `root` that are not formatted.
 fn unformatted(root: &Path) -> Result<Vec<String>, Failure> {
-    let output = Command::new("rustfmt")
-        .args(["--check", "--files-with-diff", "--edition", "2024"])
-        .args(house::rust_files(root)?)
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(Failure::program("rustfmt"))?;
+    let mut rustfmt = Command::new("rustfmt");
+    rustfmt.args(["--check", "--files-with-diff", "--edition", "2024"]).args(house::rust_files(root)?);
+    let output = run(rustfmt.current_dir(root).stderr(Stdio::inherit()))?;
     // rustfmt names a module once for each file that includes it.
     let files: BTreeSet<&str> = std::str::from_utf8(&output.stdout).unwrap_or_default().lines().collect();
     if files.is_empty() && !output.status.success() {

@@ -2,18 +2,18 @@
 //! each implementation of the DMA API.
 
 use super::bench_report::Report;
-use super::command::output;
-use super::guest::{Guest, Transcript};
+use super::guest::Transcript;
 use super::kernel::{Kernel, Series};
 use super::module::{self, Modules};
 use super::object;
 use super::packages::Store;
+use super::scenario::{PLAIN, Scenario};
 use super::toolchain::Toolchain;
 use crate::failure::Failure;
+use crate::process::output;
 use crate::qemu;
 use crate::workspace::Workspace;
 use std::process::Command;
-use std::time::Duration;
 
 const WORKS: &str = include_str!("../../../crates/portcullis-linux/tests/jobs/bench_works.sh");
 
@@ -65,20 +65,18 @@ pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<
 
 fn run(store: &Store, kernel: &Kernel, modules: &Modules, configuration: Configuration) -> Result<Transcript, Failure> {
     let Configuration { name, append, mode, expect } = configuration;
-    let guest = Guest {
+    let scenario = Scenario {
         name: &format!("bench-{name}"),
-        kernel,
+        job: WORKS,
+        variables: &[("MODE", mode), ("EXPECT", expect)],
         append,
         cpus: 1,
-        memory_mib: 512,
         icount: true,
-        iommu: Some("intremap=off"),
-        devices: &DEVICES.split_whitespace().collect::<Vec<_>>(),
+        has_attacker: false,
+        devices: DEVICES,
         modules: &["e1000e", "nvme"],
-        files: &modules.files(),
-        job: &format!("MODE={mode}\nEXPECT={expect}\n{WORKS}"),
-        allowed: &[],
-        limit: Duration::from_secs(240),
+        limit_s: 240,
+        ..PLAIN
     };
-    guest.run(store)
+    scenario.run(store, kernel, Some(modules))
 }

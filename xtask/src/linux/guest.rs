@@ -4,10 +4,11 @@ use super::initramfs::Initramfs;
 use super::kernel::Kernel;
 use super::modules::Library;
 use super::packages::Store;
+use super::scenario::Scenario;
 use crate::failure::{Failure, tail};
 use crate::qemu;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,31 +22,18 @@ const DONE: &str = "JOB-DONE ";
 /// Words that a kernel prints when something is wrong.
 const COMPLAINTS: [&str; 5] = ["BUG:", "WARNING:", "Call Trace", "Kernel panic", "rcu: INFO"];
 
-/// A machine to boot.
-pub(crate) struct Guest<'a> {
-    /// Its name, for files and for errors.
-    pub(crate) name: &'a str,
-    pub(crate) kernel: &'a Kernel,
-    /// More parameters for the kernel's command line.
-    pub(crate) append: &'a str,
-    pub(crate) cpus: u32,
-    pub(crate) memory_mib: u32,
-    /// Whether the clock counts instructions: each takes one nanosecond. `cpus` must then be 1.
-    pub(crate) icount: bool,
-    /// Options of the IOMMU, if there is one.
-    pub(crate) iommu: Option<&'a str>,
+/// A machine that is ready to boot.
+pub(super) struct Guest<'a> {
+    pub(super) scenario: &'a Scenario<'a>,
+    pub(super) kernel: &'a Kernel,
     /// More arguments for QEMU.
-    pub(crate) devices: &'a [&'a str],
+    pub(super) devices: Vec<String>,
     /// The kernel's modules that the job loads.
-    pub(crate) modules: &'a [&'a str],
+    pub(super) modules: Vec<&'a str>,
     /// Files of this machine, each with its path in the guest.
-    pub(crate) files: &'a [(&'a str, &'a Path)],
+    pub(super) files: Vec<(&'static str, PathBuf)>,
     /// A script for its shell.
-    pub(crate) job: &'a str,
-    /// Complaints of the kernel are allowed in lines that contain one of these texts.
-    pub(crate) allowed: &'a [&'a str],
-    /// The time limit, on this machine's clock.
-    pub(crate) limit: Duration,
+    pub(super) job: String,
 }
 
 /// The output of a guest.
@@ -64,7 +52,7 @@ impl Guest<'_> {
         let (ended, has_begun) = self.run_once(store)?;
         match ended {
             Err(failure) if !has_begun => {
-                println!("    {}: {failure}\n    its job has not begun; once more:", self.name);
+                println!("    {}: {failure}\n    its job has not begun; once more:", self.scenario.name);
                 self.run_once(store)?.0
             }
             ended => ended,
@@ -75,15 +63,15 @@ impl Guest<'_> {
     fn run_once(&self, store: &Store) -> Result<(Result<Transcript, Failure>, bool), Failure> {
         let logs = store.folder.join("logs");
         fs::create_dir_all(&logs).map_err(Failure::file(&logs))?;
-        let log = logs.join(format!("{}.log", self.name));
-        let archive = logs.join(format!("{}.cpio", self.name));
+        let log = logs.join(format!("{}.log", self.scenario.name));
+        let archive = logs.join(format!("{}.cpio", self.scenario.name));
         fs::write(&archive, self.initramfs()?).map_err(Failure::file(&archive))?;
         let console = File::create(&log).map_err(Failure::file(&log))?;
         let errors = console.try_clone().map_err(Failure::file(&log))?;
         let mut command = self.command(&qemu::require()?, &archive);
         let begun = Instant::now();
         let machine = command.stdin(Stdio::null()).stdout(console).stderr(errors).spawn();
-        let end = machine.and_then(|mut machine| wait(&mut machine, self.limit));
+        let end = machine.and_then(|mut machine| wait(&mut machine, Duration::from_secs(self.scenario.limit_s)));
         let end = end.map_err(Failure::program(command.get_program().display()))?;
         let elapsed = begun.elapsed();
         let bytes = fs::read(&log).map_err(Failure::file(&log))?;
@@ -91,16 +79,18 @@ impl Guest<'_> {
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
         let has_begun = lines.iter().any(|line| line.contains(BEGINS));
         let ended = match self.wrong(end, &lines) {
-            Some(reason) => Err(Failure::Guest { name: self.name.to_owned(), reason, log, console: tail(&text) }),
+            Some(reason) => {
+                Err(Failure::Guest { name: self.scenario.name.to_owned(), reason, log, console: tail(&text) })
+            }
             None => Ok(Transcript { lines, elapsed }),
         };
         Ok((ended, has_begun))
     }
 
     fn initramfs(&self) -> Result<Vec<u8>, Failure> {
-        let mut archive = Initramfs::new(&self.kernel.busybox, self.job)?;
-        archive.modules(&Library::read(self.kernel)?, self.modules)?;
-        for (name, file) in self.files {
+        let mut archive = Initramfs::new(&self.kernel.busybox, &self.job)?;
+        archive.modules(&Library::read(self.kernel)?, &self.modules)?;
+        for (name, file) in &self.files {
             archive.copy(name, file)?;
         }
         archive.finish()
@@ -108,14 +98,14 @@ impl Guest<'_> {
 
     fn command(&self, qemu: &Path, initramfs: &Path) -> Command {
         let mut command = Command::new(qemu);
-        if self.icount {
+        if self.scenario.icount {
             command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
         } else {
             command.args(["-accel", "tcg,thread=multi"]);
         }
-        command.args(["-machine", "q35", "-cpu", "max", "-smp", &self.cpus.to_string()]);
-        command.args(["-m", &self.memory_mib.to_string()]);
-        if let Some(options) = self.iommu {
+        command.args(["-machine", "q35", "-cpu", "max", "-smp", &self.scenario.cpus.to_string()]);
+        command.args(["-m", &self.scenario.memory_mib.to_string()]);
+        if let Some(options) = self.scenario.iommu {
             command.args(["-device", &format!("intel-iommu,{options}")]);
         }
         // QEMU exits when the guest panics.
@@ -123,23 +113,23 @@ impl Guest<'_> {
         command.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(initramfs);
         // The kernel prints messages below the given level; warnings have level 4. The kernel's test of its timer
         // sometimes fails if the emulator shares a few CPUs with much other work.
-        let mut append = format!("console=ttyS0 panic=1 loglevel=5 no_timer_check {}", self.append);
-        if !self.icount {
+        let mut append = format!("console=ttyS0 panic=1 loglevel=5 no_timer_check {}", self.scenario.append);
+        if !self.scenario.icount {
             append += QUICK;
         }
         command.args(["-append", &append]);
-        command.args(self.devices);
+        command.args(&self.devices);
         command
     }
 
     /// What is wrong with the way that a guest ended and with its output. `end` is `None` if the guest had to be
     /// stopped.
     fn wrong(&self, end: Option<ExitStatus>, lines: &[String]) -> Option<String> {
-        if let Some(line) = lines.iter().find(|line| is_complaint(line, self.allowed)) {
+        if let Some(line) = lines.iter().find(|line| is_complaint(line, self.scenario.allowed)) {
             return Some(format!("its kernel complains: {line}"));
         }
         let Some(status) = end else {
-            return Some(format!("it has not ended after {} s", self.limit.as_secs()));
+            return Some(format!("it has not ended after {} s", self.scenario.limit_s));
         };
         match job_status(lines) {
             Some("0") if status.success() => None,

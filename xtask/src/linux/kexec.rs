@@ -1,8 +1,8 @@
 //! Builds the program with which a guest starts another kernel, because busybox has none.
 
-use super::command::output;
 use super::scratch::Scratch;
 use crate::failure::Failure;
+use crate::process::output;
 use std::path::PathBuf;
 use std::process::Command;
 

@@ -2,7 +2,6 @@
 
 mod bench;
 mod bench_report;
-mod command;
 mod dmar;
 mod fitness;
 mod guest;
@@ -13,6 +12,7 @@ mod module;
 mod modules;
 mod object;
 pub(crate) mod packages;
+mod scenario;
 mod scratch;
 mod test;
 mod toolchain;
@@ -21,13 +21,12 @@ use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
 use clap::Subcommand;
-use guest::Guest;
 use kernel::{Headers, Kernel, Series};
 use module::Modules;
 use packages::Store;
+use scenario::{PLAIN, Scenario};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use toolchain::Toolchain;
 
 /// What to do with the kernel module.
@@ -112,22 +111,18 @@ fn build(workspace: &Workspace, store: &Store, kernel: Option<&PathBuf>) -> Resu
 fn boot(store: &Store, job: &Path, series: Series, append: &str, modules: &[String]) -> Result<(), Failure> {
     let kernel = Kernel::newest(store, series)?;
     let built = Modules::built(store, &kernel.headers);
-    let guest = Guest {
+    let scenario = Scenario {
         name: "boot",
-        kernel: &kernel,
-        append,
-        cpus: 2,
-        memory_mib: 1024,
-        icount: false,
-        iommu: Some("intremap=off"),
-        devices: &["-netdev", "user,id=net", "-device", "e1000e,netdev=net"],
-        modules: &modules.iter().map(String::as_str).collect::<Vec<_>>(),
-        files: &built.as_ref().map_or(Vec::new(), Modules::files),
         job: &fs::read_to_string(job).map_err(Failure::file(job))?,
-        allowed: &[],
-        limit: Duration::from_secs(240),
+        append,
+        memory_mib: 1024,
+        has_attacker: false,
+        devices: "-netdev user,id=net -device e1000e,netdev=net",
+        modules: &modules.iter().map(String::as_str).collect::<Vec<_>>(),
+        limit_s: 240,
+        ..PLAIN
     };
-    let transcript = guest.run(store)?;
+    let transcript = scenario.run(store, &kernel, built.as_ref())?;
     println!("{}\nended after {:.1} s", transcript.lines.join("\n"), transcript.elapsed.as_secs_f64());
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! The kernel modules: the C half, compiled and linked with the Rust half by the kernel's own makefiles.
 
-use super::command::{line, run};
 use super::kernel::Headers;
 use super::object::Core;
 use super::packages::{Store, files, remake};
 use crate::failure::{Failure, tail};
+use crate::process::{line, run};
 use crate::workspace::Workspace;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -37,8 +37,9 @@ impl Modules {
     }
 
     /// The modules with their paths in a guest, for `load`.
-    pub(crate) fn files(&self) -> Vec<(&'static str, &Path)> {
-        vec![("modules/portcullis.ko", &self.portcullis), ("modules/portcullis_test.ko", &self.test)]
+    pub(crate) fn files(&self) -> [(&'static str, PathBuf); 2] {
+        let Self { portcullis, test } = self;
+        [("modules/portcullis.ko", portcullis.clone()), ("modules/portcullis_test.ko", test.clone())]
     }
 }
 

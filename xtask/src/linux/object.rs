@@ -1,15 +1,16 @@
 //! Builds the Rust half of the module as one object that a kernel can link.
 
-use super::command::output;
 use super::fitness;
 use super::packages::Store;
 use super::toolchain::Toolchain;
 use crate::failure::Failure;
+use crate::process::output;
+use crate::stages::succeed;
 use crate::workspace::{KERNEL_MODULE, Workspace, cargo};
 use object::read::archive::ArchiveFile;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The name of its crate in file names.
 const CRATE: &str = "portcullis_linux";
@@ -102,12 +103,7 @@ fn compile(
     // A stable compiler accepts some of the flags, and builds core, only if this variable is set.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
     toolchain.apply(&mut command);
-    let status = command.current_dir(&workspace.root).stdin(Stdio::null()).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Failure::Command { command: super::command::line(&command), output: String::new() }),
-        Err(error) => Err(Failure::program("cargo")(error)),
-    }
+    succeed("Rust half", command.current_dir(&workspace.root))
 }
 
 /// The member of the library in which all crates are linked as one. The other members are functions that the kernel

@@ -1,9 +1,9 @@
 //! Debian packages, unpacked into a cache that all clones of the repository share. This needs no privileges and
 //! installs nothing.
 
-use super::command::{output, run};
 use crate::apt;
 use crate::failure::Failure;
+use crate::process::{output, run};
 use crate::workspace::Workspace;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

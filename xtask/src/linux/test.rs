@@ -1,7 +1,6 @@
 //! `cargo xtask linux test`: the module works in a kernel of the distribution, and refuses to load where it must.
 
 mod list;
-mod scenario;
 mod trace;
 
 use super::kernel::{Kernel, Series};
@@ -12,8 +11,7 @@ use super::toolchain::Toolchain;
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
-use list::{FINDER, FURTHER, OLDER, SCENARIOS, SOAK, TRACE};
-use scenario::Scenario;
+use list::{FINDER, FURTHER, OLDER, SCENARIOS, SOAK, Scenario, TRACE};
 use std::panic;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -102,7 +100,7 @@ impl<'a> Job<'a> {
     }
 
     fn of(scenario: Scenario, store: &'a Store, kernel: &'a Kernel, modules: &'a Modules) -> Self {
-        Self::new(scenario.name, move || scenario.run(store, kernel, modules).map(drop))
+        Self::new(scenario.name, move || scenario.run(store, kernel, Some(modules)).map(drop))
     }
 }
 
@@ -131,7 +129,7 @@ fn run_all(jobs: Vec<Job<'_>>) -> Result<(), Failure> {
 /// The attack must find the flaw, by the name of the rule that it breaks.
 fn found(store: &Store, kernel: &Kernel, flawed: &Modules) -> Result<(), Failure> {
     const FOUND: &str = "FAILED S2 strict";
-    match FINDER.run(store, kernel, flawed) {
+    match FINDER.run(store, kernel, Some(flawed)) {
         Err(Failure::Guest { console, .. }) if console.contains(FOUND) => Ok(()),
         Err(error) => Err(error),
         Ok(_) => Err(Failure::Other(format!("the flaw `{PLANTED}` was planted, but the test passed"))),

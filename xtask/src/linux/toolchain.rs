@@ -1,8 +1,8 @@
 //! A compiler with the source of `core` and `alloc`. For a kernel, both have to be built with other flags.
 
-use super::command::output;
 use super::packages::{self, Store};
 use crate::failure::Failure;
+use crate::process::output;
 use crate::workspace::Workspace;
 use std::env;
 use std::ffi::OsString;

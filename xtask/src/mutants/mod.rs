@@ -6,13 +6,14 @@ mod sample;
 
 use crate::failure::Failure;
 use crate::house::files;
+use crate::process;
 use crate::workspace::{Workspace, cargo};
 use clap::{ArgGroup, Args};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -87,7 +88,7 @@ impl Mutant {
     fn command(&self, tree: &Path, target_dir: &str) -> Command {
         let [package, target, test] = &self.caught_by;
         let mut command = Command::new(cargo());
-        command.current_dir(tree).stdin(Stdio::null());
+        command.current_dir(tree);
         if target == GUEST {
             command.args(["run", "--quiet", "--package", "xtask", "--", "linux", "test", test]);
             command.env("CARGO_TARGET_DIR", target_dir);
@@ -170,7 +171,7 @@ fn unsound(test: &str) -> Failure {
 }
 
 fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Verdict, Failure> {
-    let output = mutant.command(tree, target_dir).output().map_err(Failure::program("cargo"))?;
+    let output = process::run(&mut mutant.command(tree, target_dir))?;
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let [_, target, test] = &mutant.caught_by;
     let verdict = match output.status.success() {

@@ -2,6 +2,7 @@
 
 use super::build::Program;
 use crate::failure::Failure;
+use crate::process;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -66,8 +67,7 @@ pub(super) struct Spread {
 pub(super) fn run(program: &Program) -> Result<Document, Failure> {
     let name = program.path.display().to_string();
     let mut command = Command::new(&program.path);
-    let output = command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(Failure::program(&name))?;
+    let output = process::run(command.args(&program.arguments).stderr(Stdio::inherit()))?;
     let checks_failed = output.status.code() == Some(1) && !output.stdout.is_empty();
     if !output.status.success() && !checks_failed {
         let command = format!("{name} {}", program.arguments.join(" "));

@@ -1,6 +1,8 @@
 //! The tests: the machine of each, and its job.
 
-use super::scenario::{PLAIN, Scenario, With};
+use crate::linux::scenario::{self, PLAIN, With};
+
+pub(super) type Scenario = scenario::Scenario<'static>;
 
 /// The script of a job.
 macro_rules! job {

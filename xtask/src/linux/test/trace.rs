@@ -2,14 +2,13 @@
 
 use super::list::TRACE;
 use crate::failure::Failure;
-use crate::linux::command::output;
 use crate::linux::kernel::Kernel;
 use crate::linux::module::Modules;
 use crate::linux::packages::Store;
-use crate::workspace::{Workspace, cargo};
+use crate::process::output;
+use crate::workspace::Workspace;
 use serde::Deserialize;
 use std::fs;
-use std::process::Command;
 
 /// The lines that `trace.sh` prints before and after the trace.
 const BEGIN: &str = "TRACE-BEGIN";
@@ -44,13 +43,12 @@ pub(super) fn compared(
     kernel: &Kernel,
     modules: &Modules,
 ) -> Result<(), Failure> {
-    let transcript = TRACE.run(store, kernel, modules)?;
+    let transcript = TRACE.run(store, kernel, Some(modules))?;
     let trace = between(&transcript.lines).join("\n") + "\n";
     let path = store.folder.join("logs/trace.txt");
     fs::write(&path, &trace).map_err(Failure::file(&path))?;
-    let mut command = Command::new(cargo());
-    command.args(["run", "--quiet", "--release", "--package", "portcullis-cli", "--", "compare", "--json"]);
-    let printed = output(command.arg(&path).current_dir(&workspace.root))?;
+    let arguments = ["run", "--quiet", "--release", "--package", "portcullis-cli", "--", "compare", "--json"];
+    let printed = output(workspace.cargo(&arguments).arg(&path))?;
     let count = |event: &str| trace.matches(&format!(": {event}: ")).count() as u64;
     let (maps, unmaps) = (count("portcullis_map"), count("portcullis_unmap"));
     let expected = Counted { maps, unmaps, unmatched_maps: 0, unmatched_unmaps: 0 };

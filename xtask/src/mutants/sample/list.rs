@@ -2,6 +2,7 @@
 
 use super::{cargo_mutants, failed};
 use crate::failure::Failure;
+use crate::process::run;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
@@ -9,7 +10,6 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
 
 /// The files that safety depends on.
 const SAFETY_CRITICAL: [&str; 8] = [
@@ -61,8 +61,7 @@ pub(super) fn all(root: &Path, globs: &[String]) -> Result<Vec<Mutant>, Failure>
     let mut command = cargo_mutants(root)?;
     command.args(["--list", "--json", "--package", "portcullis", "--package", "portcullis-vtd"]).args(LEFT_OUT);
     command.args(critical.chain(globs.iter().map(String::as_str)).flat_map(|glob| ["--file", glob]));
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(Failure::program("cargo mutants"))?;
+    let output = run(&mut command)?;
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim()));
     }

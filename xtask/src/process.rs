@@ -4,7 +4,7 @@ use crate::failure::{Failure, tail};
 use std::process::{Command, Output, Stdio};
 
 /// The standard output of a command, which must succeed.
-pub(super) fn output(command: &mut Command) -> Result<String, Failure> {
+pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     let output = run(command)?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -15,13 +15,13 @@ pub(super) fn output(command: &mut Command) -> Result<String, Failure> {
 }
 
 /// The exit status and the output of a command.
-pub(super) fn run(command: &mut Command) -> Result<Output, Failure> {
+pub(crate) fn run(command: &mut Command) -> Result<Output, Failure> {
     let output = command.stdin(Stdio::null()).output();
     output.map_err(Failure::program(command.get_program().display()))
 }
 
 /// The command as a user would type it.
-pub(super) fn line(command: &Command) -> String {
+pub(crate) fn line(command: &Command) -> String {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }

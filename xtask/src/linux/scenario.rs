@@ -1,40 +1,45 @@
-//! A machine and its job.
+//! Machines, each with its job.
 
+use super::dmar;
+use super::guest::{Guest, Transcript};
+use super::kernel::Kernel;
+use super::kexec;
+use super::module::Modules;
+use super::packages::Store;
+use super::scratch::Scratch;
 use crate::failure::Failure;
-use crate::linux::dmar;
-use crate::linux::guest::{Guest, Transcript};
-use crate::linux::kernel::Kernel;
-use crate::linux::kexec;
-use crate::linux::module::Modules;
-use crate::linux::packages::Store;
-use crate::linux::scratch::Scratch;
 use std::path::PathBuf;
 use std::process;
-use std::time::Duration;
 
 /// A machine and its job.
 #[derive(Clone, Copy)]
-pub(super) struct Scenario {
-    pub(super) name: &'static str,
-    pub(super) job: &'static str,
+pub(super) struct Scenario<'a> {
+    /// For files and for errors.
+    pub(super) name: &'a str,
+    /// A script for the shell.
+    pub(super) job: &'a str,
     /// Variables of the job's shell.
-    pub(super) variables: &'static [(&'static str, &'static str)],
-    pub(super) append: &'static str,
+    pub(super) variables: &'a [(&'a str, &'a str)],
+    /// More parameters for the kernel's command line.
+    pub(super) append: &'a str,
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
+    /// Whether the clock counts instructions: each takes one nanosecond. `cpus` must then be 1.
+    pub(super) icount: bool,
     /// Options of the machine's IOMMU; `None` for a machine without one.
-    pub(super) iommu: Option<&'static str>,
+    pub(super) iommu: Option<&'a str>,
+    pub(super) has_attacker: bool,
     /// Whether the machine has a disk and a network card besides the attacker.
     pub(super) has_traffic: bool,
     /// More arguments for QEMU, and the number of further disks that they name: `disk1` and so on.
-    pub(super) devices: &'static str,
+    pub(super) devices: &'a str,
     pub(super) disks: u32,
     /// Further modules of the kernel.
-    pub(super) modules: &'static [&'static str],
+    pub(super) modules: &'a [&'a str],
     pub(super) with: With,
     /// Complaints of the kernel are allowed in lines that contain one of these texts.
-    pub(super) allowed: &'static [&'static str],
-    /// The time limit, in seconds.
+    pub(super) allowed: &'a [&'a str],
+    /// The time limit on this machine's clock, in seconds.
     pub(super) limit_s: u64,
 }
 
@@ -54,14 +59,16 @@ pub(super) enum With {
 }
 
 /// The settings that most scenarios share.
-pub(super) const PLAIN: Scenario = Scenario {
+pub(super) const PLAIN: Scenario<'static> = Scenario {
     name: "",
     job: "",
     variables: &[],
     append: "intel_iommu=off",
     cpus: 2,
     memory_mib: 512,
+    icount: false,
     iommu: Some("intremap=off"),
+    has_attacker: true,
     has_traffic: false,
     devices: "",
     disks: 0,
@@ -72,42 +79,33 @@ pub(super) const PLAIN: Scenario = Scenario {
 };
 const ATTACKER: &str = "-device edu,dma_mask=0xffffffffffff,addr=1";
 
-impl Scenario {
-    pub(super) fn run(&self, store: &Store, kernel: &Kernel, modules: &Modules) -> Result<Transcript, Failure> {
+impl<'a> Scenario<'a> {
+    /// Boots the machine, with the modules that were built for its kernel, and waits for the end of the job.
+    pub(super) fn run(&self, store: &Store, kernel: &Kernel, built: Option<&Modules>) -> Result<Transcript, Failure> {
         let scratch = Scratch::new(store, self.name)?;
-        let devices = self.devices(&scratch)?;
-        let mut drivers = self.modules.to_vec();
-        if self.has_traffic {
-            drivers.extend(["e1000e", "nvme"]);
-        }
-        let further = self.files(&scratch, kernel)?;
-        let mut files = modules.files();
-        files.extend(further.iter().map(|(name, path)| (*name, path.as_path())));
+        let mut files = self.files(&scratch, kernel)?;
+        files.extend(built.into_iter().flat_map(Modules::files));
+        let traffic: &[&str] = if self.has_traffic { &["e1000e", "nvme"] } else { &[] };
         let assigned = self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n"));
         let guest = Guest {
-            name: self.name,
+            scenario: self,
             kernel,
-            append: self.append,
-            cpus: self.cpus,
-            memory_mib: self.memory_mib,
-            icount: false,
-            iommu: self.iommu,
-            devices: &devices.iter().map(String::as_str).collect::<Vec<_>>(),
-            modules: &drivers,
-            files: &files,
-            job: &assigned.chain([self.job.to_owned()]).collect::<String>(),
-            allowed: self.allowed,
-            limit: Duration::from_secs(self.limit_s),
+            devices: self.devices(&scratch)?,
+            modules: [self.modules, traffic].concat(),
+            files,
+            job: assigned.chain([self.job.to_owned()]).collect(),
         };
         guest.run(store)
     }
 
     /// QEMU's arguments for the devices of the machine.
     fn devices(&self, scratch: &Scratch) -> Result<Vec<String>, Failure> {
-        let words = |text: &'static str| text.split_whitespace().collect::<Vec<_>>();
+        let words = |text: &'a str| text.split_whitespace().collect::<Vec<_>>();
         let mut all = Vec::new();
         let mut add = |arguments: &[&str]| all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        add(&words(ATTACKER));
+        if self.has_attacker {
+            add(&words(ATTACKER));
+        }
         if self.has_traffic {
             add(&["-netdev", &scratch.card(), "-device", "e1000e,netdev=net"]);
             add(&["-drive", &scratch.disk("disk")?, "-device", "nvme,drive=disk,serial=one"]);
