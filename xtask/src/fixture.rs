@@ -1,5 +1,6 @@
 //! Files for unit tests.
 
+use crate::house::files::File;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -16,4 +17,14 @@ pub(crate) fn write(folder: &Path, path: &str, text: &str) {
     let path = folder.join(path);
     fs::create_dir_all(path.parent().expect("a folder")).expect("a new folder");
     fs::write(path, text).expect("a new file");
+}
+
+/// The lines of what a program has printed.
+pub(crate) fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// A file for rules and tables to read.
+pub(crate) fn file(path: &str, text: &str) -> File {
+    File { path: path.to_owned(), text: text.to_owned() }
 }

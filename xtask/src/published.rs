@@ -89,21 +89,18 @@ impl<'t> Unpacked<'t> {
     /// with no features but its own.
     fn serve(&self, root: &Path, packages: &[&Package], examples: &[&str]) -> Result<(), Failure> {
         for example in examples {
-            let from = root.join(examples::FOLDER).join(example);
-            for file in files::paths(&from)? {
-                let (from, to) = (from.join(&file), self.folder.join(example).join(&file));
-                let mut text = fs::read_to_string(&from).map_err(Failure::file(&from))?;
-                for package in packages.iter().filter(|_| file == "Cargo.toml") {
-                    let by_version = format!("version = \"{}\"", package.version);
-                    text = text.replace(&format!("{BY_PATH}{}\"", package.name), &by_version);
-                }
-                if text.contains(BY_PATH) {
-                    return Err(Failure::contents(from)("uses a package that is not published"));
-                }
-                let folder = to.parent().unwrap_or(&self.folder);
-                fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-                fs::write(&to, text).map_err(Failure::file(to))?;
+            let folder = self.folder.join(example);
+            files::copy(&root.join(examples::FOLDER).join(example), &folder)?;
+            let manifest = folder.join("Cargo.toml");
+            let mut text = fs::read_to_string(&manifest).map_err(Failure::file(&manifest))?;
+            for package in packages {
+                let by_version = format!("version = \"{}\"", package.version);
+                text = text.replace(&format!("{BY_PATH}{}\"", package.name), &by_version);
             }
+            if text.contains(BY_PATH) {
+                return Err(Failure::contents(manifest)("uses a package that is not published"));
+            }
+            fs::write(&manifest, text).map_err(Failure::file(manifest))?;
         }
         self.write_workspace(packages, examples)?;
         examples.iter().try_for_each(|example| self.cargo(&["check", "--package", example, "--all-targets"]))

@@ -1,7 +1,7 @@
 //! Finds the deepest path below a function.
 
 use super::image::{Image, Place, Target};
-use super::walk::{Arguments, Callee, Walked, common, walk};
+use super::walk::{Arguments, Callee, Walked, agree, walk};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -87,13 +87,9 @@ impl<'i> Graph<'i> {
     /// Finds what functions get from their callers, as far as the callers' own arguments are known. Nothing is
     /// known of a function that no other function calls by name.
     fn find_arguments(&mut self) {
-        let mut found: HashMap<usize, Arguments> = HashMap::new();
-        for index in 0..self.image.functions.len() {
-            let Ok(walked) = self.walked(index) else { continue };
-            for (callee, given) in walked.arguments {
-                let known = found.entry(callee).or_insert_with(|| given.clone());
-                *known = common(known, &given);
-            }
+        let mut found = HashMap::new();
+        for walked in (0..self.image.functions.len()).filter_map(|index| self.walked(index).ok()) {
+            walked.arguments.into_iter().for_each(|(callee, given)| agree(&mut found, callee, given));
         }
         self.arguments = found;
         self.walked.borrow_mut().clear();
@@ -133,7 +129,11 @@ impl<'i> Graph<'i> {
             Callee::Missing(name) => return Err(format!("calls `{name}`, which is not in the object")),
             Callee::Unknown(at) => return Err(format!("an indirect call at {at:#x} with an unknown target")),
             Callee::Slot(None, slot) => (BTreeSet::new(), *slot),
-            Callee::Slot(Some(returning), slot) => (in_slot(&self.named_by(returning, tables), *slot), *slot),
+            // The data that is named below the call includes any vtable that it returns.
+            Callee::Slot(Some(returning), slot) => {
+                let (_, named) = self.below(Vec::from_iter(self.callees(returning, tables)?), tables)?;
+                (in_slot(&named, *slot), *slot)
+            }
         };
         if found.is_empty() {
             found = in_slot(tables, slot);
@@ -154,21 +154,22 @@ impl<'i> Graph<'i> {
         Ok(calls)
     }
 
-    /// The data that is named by the functions that a call leads to, and by all functions below them. It includes
-    /// any vtable that the call returns.
-    fn named_by(&self, callee: &Callee, tables: &BTreeSet<Place>) -> BTreeSet<Place> {
-        let called = |callee: &Callee| self.callees(callee, tables).unwrap_or_default();
-        let (mut open, mut seen, mut named) = (Vec::from_iter(called(callee)), BTreeSet::new(), BTreeSet::new());
+    /// The functions that can be reached from those in `open`, and the data that they name.
+    fn below(
+        &self,
+        mut open: Vec<usize>,
+        tables: &BTreeSet<Place>,
+    ) -> Result<(BTreeSet<usize>, BTreeSet<Place>), String> {
+        let (mut seen, mut named) = (BTreeSet::new(), BTreeSet::new());
         while let Some(index) = open.pop() {
-            if !self.is_hook(index)
-                && seen.insert(index)
-                && let Ok(walked) = self.walked(index)
-            {
+            if !self.is_hook(index) && seen.insert(index) {
+                let walked = self.walked(index)?;
                 named.extend(&walked.data);
-                open.extend(walked.calls.keys().flat_map(called));
+                // A slot that no known vtable has may be in one that is found later.
+                open.extend(walked.calls.keys().flat_map(|callee| self.callees(callee, tables).unwrap_or_default()));
             }
         }
-        named
+        Ok((seen, named))
     }
 
     /// The function in a slot of a vtable, if the vtable is of one of the library's traits.
@@ -185,24 +186,16 @@ impl<'i> Graph<'i> {
     /// The functions that can be reached from `root`, and the vtables that calls on the way can use: `given`, and
     /// all that are named on the way.
     fn reached(&self, root: usize, given: Option<Place>) -> Result<(BTreeSet<usize>, BTreeSet<Place>), String> {
-        let (mut reached, mut tables) = (BTreeSet::new(), BTreeSet::from_iter(given));
+        let mut tables = BTreeSet::from_iter(given);
+        let mut before = (0, 0);
         loop {
-            let before = (reached.len(), tables.len());
-            let (mut open, mut seen) = (vec![root], BTreeSet::new());
-            while let Some(index) = open.pop() {
-                if self.is_hook(index) || !seen.insert(index) {
-                    continue;
-                }
-                let walked = self.walked(index)?;
-                tables.extend(&walked.data);
-                // A slot that no known vtable has may be in one that is found later.
-                open.extend(walked.calls.keys().flat_map(|callee| self.callees(callee, &tables).unwrap_or_default()));
-            }
+            let (reached, named) = self.below(vec![root], &tables)?;
+            tables.extend(named);
             self.follow_data(&mut tables);
-            reached = seen;
             if before == (reached.len(), tables.len()) {
                 return Ok((reached, tables));
             }
+            before = (reached.len(), tables.len());
         }
     }
 

@@ -5,7 +5,7 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
     Register,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The target of a call.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Walked {
     /// Whether it ever returns.
     pub(super) returns: bool,
     /// What each function that it calls gets from it at every one of these calls.
-    pub(super) arguments: BTreeMap<usize, Arguments>,
+    pub(super) arguments: HashMap<usize, Arguments>,
 }
 
 /// What a register or a word of the stack is known to hold.
@@ -53,8 +53,14 @@ pub(super) enum Value {
 }
 
 /// The entries that are the same in both.
-pub(super) fn common<K: Ord + Copy>(one: &BTreeMap<K, Value>, other: &BTreeMap<K, Value>) -> BTreeMap<K, Value> {
+fn common<K: Ord + Copy>(one: &BTreeMap<K, Value>, other: &BTreeMap<K, Value>) -> BTreeMap<K, Value> {
     one.iter().filter(|(key, value)| other.get(key) == Some(value)).map(|(key, value)| (*key, value.clone())).collect()
+}
+
+/// Notes what a function gets at one more call: known is what it gets at all of them.
+pub(super) fn agree(known: &mut HashMap<usize, Arguments>, callee: usize, given: Arguments) {
+    let agreed = known.get(&callee).map(|before| common(before, &given));
+    known.insert(callee, agreed.unwrap_or(given));
 }
 
 /// What is known before an instruction.
@@ -254,8 +260,7 @@ impl<F: Fn(usize) -> bool> Walk<'_, F> {
             given.retain(|register, value| {
                 !KEPT.contains(register) && matches!(value, Value::Loaded(..) | Value::Returned(_))
             });
-            let known = self.walked.arguments.entry(index).or_insert_with(|| given.clone());
-            *known = common(known, &given);
+            agree(&mut self.walked.arguments, index, given);
         }
         self.walked.frame = self.walked.frame.max(depth.saturating_sub(8));
         let deepest = self.walked.calls.entry(callee).or_default();

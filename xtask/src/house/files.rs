@@ -29,6 +29,29 @@ pub(crate) fn rust(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(paths)
 }
 
+/// Makes `to` a copy of `from` without what is hidden or built. Unchanged files are not written, so cargo rebuilds
+/// little.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    let files = paths(from)?;
+    if to.is_dir() {
+        // Cargo would build a test file that no longer exists.
+        for path in paths(to)?.iter().filter(|path| !files.contains(path)).map(|path| to.join(path)) {
+            fs::remove_file(&path).map_err(Failure::file(&path))?;
+        }
+    }
+    for file in files {
+        let (from, to) = (from.join(&file), to.join(&file));
+        let contents = fs::read(&from).map_err(Failure::file(&from))?;
+        if fs::read(&to).is_ok_and(|there| there == contents) {
+            continue;
+        }
+        let folder = to.parent().unwrap_or(&to);
+        fs::create_dir_all(folder).map_err(Failure::file(folder))?;
+        fs::write(&to, contents).map_err(Failure::file(&to))?;
+    }
+    Ok(())
+}
+
 /// The files that git tracks under `root`; without git, all files that are neither hidden nor built.
 pub(crate) fn read(root: &Path) -> Result<Vec<File>, Failure> {
     let read = |path: String| {

@@ -119,15 +119,12 @@ pub(crate) fn blocks(text: &str) -> Result<Vec<Block<'_>>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, Markdown};
-
-    fn markdown(path: &str, text: &str) -> Markdown {
-        Markdown::of(&File { path: path.to_owned(), text: text.to_owned() })
-    }
+    use super::Markdown;
+    use crate::fixture::file;
 
     #[test]
     fn code_has_its_lines() {
-        let code = |path, text| Vec::from_iter(markdown(path, text).code);
+        let code = |path, text| Vec::from_iter(Markdown::of(&file(path, text)).code);
         assert_eq!(code("a.md", "a\n```sh\nb\n```\nc\n> ~~~\n> ```\n> ~~~\n"), [2, 3, 4, 6, 7, 8]);
         assert_eq!(code("a.rs", "/// ```\nfn f() {}\n/// a\n//! ```\n//! b\n//! ```\n// ```\n"), [1, 4, 5, 6]);
     }
@@ -137,6 +134,6 @@ mod tests {
         let text = "# The design `portcullis`\n## What's new? (and_old)\n## [Linux](a.md) – here\n# Twice\n### Twice #\n\
             ```\n# no heading\n```\n#none\n<a id=\"Own\"></a>\n";
         let expected = ["the-design-portcullis", "whats-new-and_old", "linux--here", "twice", "twice-1", "Own"];
-        assert_eq!(markdown("a.md", text).anchors, expected);
+        assert_eq!(Markdown::of(&file("a.md", text)).anchors, expected);
     }
 }

@@ -3,6 +3,7 @@
 use super::files::File;
 use crate::lexer::LiteralKind::{Byte, Char, Float, Int};
 use crate::lexer::{TokenKind, tokens};
+use regex::Regex;
 
 /// What a piece of prose is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +35,7 @@ pub(super) fn pieces(file: &File) -> Vec<Piece<'_>> {
         Some("md") => lines(1, Kind::Document, text).collect(),
         Some("rs") => code(text, true),
         Some("c" | "h") => code(text, false),
-        Some("toml") => text.lines().enumerate().filter_map(|(index, line)| toml(index + 1, line)).collect(),
+        Some("toml") => toml(text),
         _ => Vec::new(),
     }
 }
@@ -44,20 +45,14 @@ fn lines(first: usize, kind: Kind, text: &str) -> impl Iterator<Item = Piece<'_>
     text.lines().enumerate().map(move |(index, text)| Piece { line: first + index, kind, text })
 }
 
-/// The comment of a line of TOML: from the first `#` outside strings.
-fn toml(number: usize, line: &str) -> Option<Piece<'_>> {
-    let mut quote = None;
-    let begins = |(_, next): &(usize, char)| {
-        match (*next, quote) {
-            ('"' | '\'', None) => quote = Some(*next),
-            (next, Some(open)) if next == open => quote = None,
-            ('#', None) => return true,
-            _ => {}
-        }
-        false
+/// The comments of TOML: in each line, from the first `#` outside strings.
+fn toml(text: &str) -> Vec<Piece<'_>> {
+    let comment = Regex::new(r#"^(?:[^"'#]|"[^"]*"|'[^']*')*(#.*)"#).expect("a pattern");
+    let piece = |(index, line)| {
+        let text = comment.captures(line)?.get(1)?.as_str();
+        Some(Piece { line: index + 1, kind: Kind::Comment, text })
     };
-    let (at, _) = line.char_indices().find(begins)?;
-    Some(Piece { line: number, kind: Kind::Comment, text: &line[at..] })
+    text.lines().enumerate().filter_map(piece).collect()
 }
 
 /// The comments and strings of Rust or C.
@@ -87,10 +82,11 @@ fn inside(string: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, Kind, pieces};
+    use super::{Kind, pieces};
+    use crate::fixture;
 
     fn check(path: &str, text: &str, expected: &[(usize, Kind, &str)]) {
-        let file = File { path: path.to_owned(), text: text.to_owned() };
+        let file = fixture::file(path, text);
         let found = pieces(&file).into_iter().map(|piece| (piece.line, piece.kind, piece.text));
         assert_eq!(found.collect::<Vec<_>>(), expected, "{text}");
     }

@@ -1,8 +1,8 @@
 //! Each rule finds what breaks it, and nothing else.
 
-use super::files::File;
 use super::terms::GLOSSARY;
 use super::{Rule, circles, designs, links, terms, text, violations, width};
+use crate::fixture;
 use crate::workspace::Workspace;
 
 /// What a rule finds in these files. Beside them are a glossary and the targets of some links.
@@ -11,8 +11,8 @@ fn check(rule: Rule, files: &[(&str, &str)]) -> Vec<String> {
     let others =
         [(GLOSSARY, &*glossary), ("docs/other.md", "# One heading\n"), ("docs/a.png", ""), ("a/src/lib.rs", "")];
     let others = others.iter().filter(|(path, _)| !files.iter().any(|(file, _)| file == path));
-    let file = |(path, text): &(&str, &str)| File { path: (*path).to_owned(), text: (*text).to_owned() };
-    rule(&files.iter().chain(others).map(file).collect::<Vec<_>>()).iter().map(ToString::to_string).collect()
+    let files = files.iter().chain(others).map(|(path, text)| fixture::file(path, text));
+    rule(&files.collect::<Vec<_>>()).iter().map(ToString::to_string).collect()
 }
 
 /// Checks a rule on files, each with its path, its text and the end of the only violation. If that is empty, there

@@ -127,6 +127,7 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Report, grouped, json, over};
+    use crate::fixture::lines;
 
     const PRINTED: &str = "\
         ecap 0xf00f4a\n\
@@ -147,8 +148,7 @@ mod tests {
     }
 
     fn add(report: &mut Report, name: &'static str, printed: &str) -> Result<(), String> {
-        let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
-        report.add(name, name != "none", &lines).map_err(|error| error.to_string())
+        report.add(name, name != "none", &lines(printed)).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -167,12 +167,9 @@ fn wait(machine: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStat
 #[cfg(test)]
 mod tests {
     use super::{is_complaint, job_status, wait};
+    use crate::fixture::lines;
     use std::process::Command;
     use std::time::{Duration, Instant};
-
-    fn lines(text: &str) -> Vec<String> {
-        text.lines().map(str::to_owned).collect()
-    }
 
     #[test]
     fn the_end_of_a_job_is_found() {

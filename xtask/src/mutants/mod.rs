@@ -134,7 +134,7 @@ enum Verdict {
 fn plant(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
     let target = workspace.root.join(workspace.target_beside("mutants"));
     let (tree, target_dir) = (target.join("tree"), target.join("target").display().to_string());
-    copy(workspace, &tree)?;
+    files::copy(&workspace.root, &tree)?;
     let mut chosen = known(&workspace.root)?;
     chosen.retain(|mutant| only.is_none_or(|only| mutant.name.contains(only)));
     let mut sound = BTreeSet::new();
@@ -194,28 +194,6 @@ fn outcome(said: &str, succeeded: bool) -> Verdict {
         Some("1 test") => Verdict::Failed,
         _ => Verdict::NotRun,
     }
-}
-
-/// Copies the workspace without its build folders. Unchanged files are not written, so cargo rebuilds little.
-fn copy(workspace: &Workspace, tree: &Path) -> Result<(), Failure> {
-    let files = files::paths(&workspace.root)?;
-    if tree.is_dir() {
-        // Cargo would build a test file that no longer exists.
-        for path in files::paths(tree)?.iter().filter(|path| !files.contains(path)).map(|path| tree.join(path)) {
-            fs::remove_file(&path).map_err(Failure::file(&path))?;
-        }
-    }
-    for file in files {
-        let (from, to) = (workspace.root.join(&file), tree.join(&file));
-        let contents = fs::read(&from).map_err(Failure::file(&from))?;
-        if fs::read(&to).is_ok_and(|there| there == contents) {
-            continue;
-        }
-        let folder = to.parent().unwrap_or(tree);
-        fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-        fs::write(&to, contents).map_err(Failure::file(&to))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -112,14 +112,15 @@ fn table<const N: usize>(head: &str, rows: impl IntoIterator<Item = [String; N]>
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCKS, File, Generator, blocks, files, renewed, table, wrong};
+    use super::{BLOCKS, Generator, blocks, files, renewed, table, wrong};
+    use crate::fixture::file;
     use crate::workspace::Workspace;
 
     const ONE: (&str, Generator) = ("one", |_| Ok("| 1 |".to_owned()));
     const FAILS: (&str, Generator) = ("fails", |_| Err("has no source".to_owned()));
 
     fn check(text: &str, generators: &[(&str, Generator)]) -> Vec<String> {
-        wrong(&[File { path: "docs/a.md".to_owned(), text: text.to_owned() }], generators)
+        wrong(&[file("docs/a.md", text)], generators)
     }
 
     #[test]

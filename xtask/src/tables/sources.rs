@@ -66,19 +66,16 @@ pub(super) fn instructions(files: &[File]) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, LIMITS, RULES, instructions, rules};
-
-    fn file(path: &str, text: &str) -> [File; 1] {
-        [File { path: path.to_owned(), text: text.to_owned() }]
-    }
+    use super::{LIMITS, RULES, instructions, rules};
+    use crate::fixture::file;
 
     #[test]
     fn rules_come_from_their_comments() {
         let text = "use a;\n\npub enum Rule {\n    /// S1: a device\n    /// reaches it.\n    Reach,\n    /// S8: bytes.\n    SubPage,\n}\n";
         let expected = "| rule | says |\n|---|---|\n| S1 reach | a device reaches it |\n| S8 sub-page | bytes |";
-        assert_eq!(rules(&file(RULES, text)).as_deref(), Ok(expected));
+        assert_eq!(rules(&[file(RULES, text)]).as_deref(), Ok(expected));
         for text in ["", "\npub enum Rule {\n}\n", "\npub enum Rule {\n    Reach,\n}\n"] {
-            assert!(rules(&file(RULES, text)).is_err(), "{text}");
+            assert!(rules(&[file(RULES, text)]).is_err(), "{text}");
         }
         assert!(rules(&[]).is_err());
     }
@@ -92,7 +89,7 @@ mod tests {
         };
         let text = format!("[{}, {}, {}]", limit("a", "x", 1.5), limit("a", "y", 2.0), limit("b", "y", 3.0));
         let expected = "| workload | `a` strict | `b` strict |\n|---|---:|---:|\n| `x` | 1.5 (200) |  |\n| `y` | 2 (200) | 3 (200) |";
-        assert_eq!(instructions(&file(LIMITS, &text)).as_deref(), Ok(expected));
-        assert!(instructions(&file(LIMITS, "[")).is_err());
+        assert_eq!(instructions(&[file(LIMITS, &text)]).as_deref(), Ok(expected));
+        assert!(instructions(&[file(LIMITS, "[")]).is_err());
     }
 }

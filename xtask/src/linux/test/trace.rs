@@ -8,6 +8,7 @@ use crate::linux::packages::Store;
 use crate::process::output;
 use crate::workspace::Workspace;
 use serde::Deserialize;
+use serde_json::Value;
 use std::fs;
 
 /// The lines that `trace.sh` prints before and after the trace.
@@ -23,15 +24,10 @@ struct Counted {
     unmatched_unmaps: u64,
 }
 
-#[derive(Deserialize)]
-struct Document {
-    input: Vec<Counted>,
-}
-
 impl Counted {
     fn read(document: &str) -> Option<Self> {
-        let document: Document = serde_json::from_str(document).ok()?;
-        document.input.into_iter().next()
+        let document: Value = serde_json::from_str(document).ok()?;
+        Self::deserialize(&document["input"][0]).ok()
     }
 }
 
@@ -72,16 +68,13 @@ fn between(lines: &[String]) -> &[String] {
 #[cfg(test)]
 mod tests {
     use super::{Counted, between};
-
-    fn lines(text: &[&str]) -> Vec<String> {
-        text.iter().map(|&line| line.to_owned()).collect()
-    }
+    use crate::fixture::lines;
 
     #[test]
     fn the_trace_is_between_its_marks() {
-        assert_eq!(between(&lines(&["a", "TRACE-BEGIN", "b", "c", "TRACE-END", "d"])), ["b", "c"]);
-        assert!(between(&lines(&["TRACE-END", "TRACE-BEGIN", "b"])).is_empty());
-        assert!(between(&lines(&["TRACE-BEGIN", "b"])).is_empty());
+        assert_eq!(between(&lines("a\nTRACE-BEGIN\nb\nc\nTRACE-END\nd")), ["b", "c"]);
+        assert!(between(&lines("TRACE-END\nTRACE-BEGIN\nb")).is_empty());
+        assert!(between(&lines("TRACE-BEGIN\nb")).is_empty());
     }
 
     #[test]
