@@ -1,6 +1,8 @@
 //! Files for unit tests.
 
 use crate::house::files::File;
+use crate::workspace::Package;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -27,4 +29,14 @@ pub(crate) fn lines(text: &str) -> Vec<String> {
 /// A file for rules and tables to read.
 pub(crate) fn file(path: &str, text: &str) -> File {
     File { path: path.to_owned(), text: text.to_owned() }
+}
+
+/// A package as cargo describes it, with these fields.
+pub(crate) fn package(fields: Value) -> Package {
+    let mut package = json!({"name": "a", "version": "0.1.0", "id": "a", "manifest_path": "Cargo.toml", "targets": [],
+        "dependencies": [], "features": {}});
+    for (field, value) in fields.as_object().expect("fields") {
+        package[field] = value.clone();
+    }
+    serde_json::from_value(package).expect("what cargo prints")
 }

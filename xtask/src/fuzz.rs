@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::stages::Stages;
-use crate::workspace::{Package, Target, Workspace};
+use crate::workspace::{Package, Target, Workspace, tests};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Runs the fuzz targets of every package that has some. The build is optimized but has the checks of a development
@@ -21,7 +21,7 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
     let target = workspace.target_beside("fuzz");
     let mut stages = Stages::new(workspace, "fuzz");
     each(workspace.packages.iter().filter_map(targets), |(package, program)| {
-        let what = ["test", "--package", &package.name, "--release", "--target-dir", &target];
+        let what = ["test", "--package", package.name.as_str(), "--release", "--target-dir", &target];
         let filter = if program.name == "fuzz" { "" } else { "fuzz::" };
         let arguments = [&what[..], &["--test", &program.name, "--", "--nocapture", filter]].concat();
         stages.cargo(&package.name, &variables, &arguments)
@@ -35,7 +35,7 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
 fn targets(package: &Package) -> Option<(&Package, &Target)> {
     let program = |test: &&Target| test.name == "fuzz";
     let module = |test: &&Target| test.src_path.with_file_name("fuzz.rs").exists();
-    package.tests().find(program).or_else(|| package.tests().find(module)).map(|test| (package, test))
+    tests(package).find(program).or_else(|| tests(package).find(module)).map(|test| (package, test))
 }
 
 /// Runs the targets of each package, even if earlier ones fail: their results are independent.

@@ -8,7 +8,7 @@ use crate::examples;
 use crate::failure::Failure;
 use crate::house::files;
 use crate::stages::succeed;
-use crate::workspace::{Package, Workspace, cargo};
+use crate::workspace::{Package, Workspace, cargo, library, unpacked_name};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,10 +47,10 @@ impl<'t> Unpacked<'t> {
         fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
         let unpacked = Self { folder, target };
         let mut pack = vec!["package", "--quiet", "--no-verify", "--allow-dirty"];
-        pack.extend(packages.iter().flat_map(|package| ["--package", &package.name]));
+        pack.extend(packages.iter().flat_map(|package| ["--package", package.name.as_str()]));
         unpacked.cargo_in(root, &pack)?;
         for package in packages {
-            let archive = target.join("package").join(format!("{}.crate", package.folder()));
+            let archive = target.join("package").join(format!("{}.crate", unpacked_name(package)));
             let mut tar = Command::new("tar");
             // All files in an archive have one fixed time. With that time, cargo would not rebuild a changed file.
             tar.args(["--extract", "--touch", "--gzip", "--file"])
@@ -69,11 +69,11 @@ impl<'t> Unpacked<'t> {
     /// Writes a workspace of the packages and of others in this folder. In it, each finds the packages without the
     /// registry.
     fn write_workspace(&self, packages: &[&Package], others: &[&str]) -> Result<(), Failure> {
-        let folders = packages.iter().map(|package| package.folder());
+        let folders = packages.iter().map(|package| unpacked_name(package));
         let members: Vec<String> = folders.chain(others.iter().map(|other| (*other).to_owned())).collect();
         let mut text = format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n");
-        for package in packages.iter().filter(|package| package.library().is_some()) {
-            let _ = writeln!(text, "{} = {{ path = \"{}\" }}", package.name, package.folder());
+        for package in packages.iter().filter(|package| library(package).is_some()) {
+            let _ = writeln!(text, "{} = {{ path = \"{}\" }}", package.name, unpacked_name(package));
         }
         let path = self.folder.join("Cargo.toml");
         fs::write(&path, text).map_err(Failure::file(path))
@@ -128,7 +128,7 @@ mod tests {
     use super::Unpacked;
     use crate::failure::Failure;
     use crate::fixture;
-    use crate::workspace::Package;
+    use serde_json::json;
 
     /// Builds a package with this library alone. `outside.md` lies beside the package, `inside.md` in it.
     fn stands_for_itself(name: &str, library: &str) -> Result<(), Failure> {
@@ -141,8 +141,7 @@ mod tests {
             ("alone/src/lib.rs", library),
         ]);
         let (root, target) = (around.path().join("alone"), around.path().join("target"));
-        let alone = r#"{"name": "alone", "version": "0.1.0", "targets": [], "dependencies": []}"#;
-        let alone: Package = serde_json::from_str(alone).expect("what cargo prints");
+        let alone = fixture::package(json!({"name": "alone"}));
         let unpacked = Unpacked::new(&root, &[&alone], &target, name).expect("a package");
         let result = unpacked.stands_for_itself();
         unpacked.remove().expect("ours");

@@ -7,7 +7,7 @@ use crate::linux;
 use crate::published;
 use crate::qemu;
 use crate::stages::Stages;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, tests};
 
 /// What to run.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -70,10 +70,10 @@ fn loom_models(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Fai
     let flags = loom_flags();
     let target = workspace.target_beside("loom");
     for package in &workspace.packages {
-        let mut arguments = vec!["test", "--package", &package.name, "--target-dir", &target];
+        let mut arguments = vec!["test", "--package", package.name.as_str(), "--target-dir", &target];
         arguments.extend(LOOM_PROFILE);
         let without = arguments.len();
-        for test in package.tests().filter(|test| test.name.starts_with("loom")) {
+        for test in tests(package).filter(|test| test.name.starts_with("loom")) {
             arguments.extend(["--test", &test.name]);
         }
         if arguments.len() > without {

@@ -1,8 +1,8 @@
 //! The workspace, as cargo describes it.
 
 use crate::failure::Failure;
-use crate::process::run;
-use serde::Deserialize;
+use cargo_metadata::MetadataCommand;
+pub(crate) use cargo_metadata::{Package, Target};
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -22,62 +22,24 @@ pub(crate) struct Workspace {
     pub(crate) target: PathBuf,
 }
 
-/// A package of the workspace.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Package {
-    pub(crate) name: String,
-    pub(crate) version: String,
-    pub(crate) manifest_path: PathBuf,
-    pub(crate) targets: Vec<Target>,
-    pub(crate) dependencies: Vec<Dependency>,
-    pub(crate) description: Option<String>,
-    pub(crate) license: Option<String>,
-    pub(crate) readme: Option<PathBuf>,
-    pub(crate) keywords: Vec<String>,
-    pub(crate) categories: Vec<String>,
-    /// The oldest supported compiler.
-    pub(crate) rust_version: Option<String>,
-    /// The registries that the package may be published to. `None` means all.
-    pub(crate) publish: Option<Vec<String>>,
+/// The library of a package, if it has one.
+pub(crate) fn library(package: &Package) -> Option<&Target> {
+    package.targets.iter().find(|target| target.is_lib())
 }
 
-/// A crate of a package.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Target {
-    pub(crate) name: String,
-    pub(crate) kind: Vec<String>,
-    pub(crate) src_path: PathBuf,
+/// Whether a package is published. `None` stands for all registries.
+pub(crate) fn is_published(package: &Package) -> bool {
+    package.publish.as_ref().is_none_or(|registries| !registries.is_empty())
 }
 
-/// A dependency in the `Cargo.toml` of a package.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Dependency {
-    pub(crate) name: String,
-    /// `dev`, `build`, or `None` for a normal dependency.
-    pub(crate) kind: Option<String>,
+/// The name of the folder that a package unpacks to.
+pub(crate) fn unpacked_name(package: &Package) -> String {
+    format!("{}-{}", package.name, package.version)
 }
 
-impl Package {
-    /// The library of the package, if it has one.
-    pub(crate) fn library(&self) -> Option<&Target> {
-        self.targets.iter().find(|target| target.kind.iter().any(|kind| kind == "lib"))
-    }
-
-    /// Whether the package is published.
-    pub(crate) fn is_published(&self) -> bool {
-        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
-    }
-
-    /// The name of the folder that the package unpacks to.
-    pub(crate) fn folder(&self) -> String {
-        format!("{}-{}", self.name, self.version)
-    }
-
-    /// Its integration tests.
-    pub(crate) fn tests(&self) -> impl Iterator<Item = &Target> {
-        self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "test"))
-    }
+/// The integration tests of a package.
+pub(crate) fn tests(package: &Package) -> impl Iterator<Item = &Target> {
+    package.targets.iter().filter(|target| target.is_test())
 }
 
 /// The cargo that runs this program.
@@ -88,22 +50,12 @@ pub(crate) fn cargo() -> OsString {
 impl Workspace {
     /// Asks cargo for its description of the workspace.
     pub(crate) fn read() -> Result<Self, Failure> {
-        #[derive(Deserialize)]
-        struct Metadata {
-            packages: Vec<Package>,
-        }
-        let root =
-            Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace").to_owned();
-        let described = |error: String| Failure::Other(format!("cargo cannot describe the workspace: {error}"));
-        let mut metadata = Command::new(cargo());
-        let output = run(metadata.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(&root))?;
-        if !output.status.success() {
-            return Err(described(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-        }
-        let metadata: Metadata =
-            serde_json::from_slice(&output.stdout).map_err(|error| described(error.to_string()))?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
+        let metadata = MetadataCommand::new().cargo_path(cargo()).current_dir(root).no_deps().exec();
+        let described = |error| Failure::Other(format!("cargo cannot describe the workspace: {error}"));
+        let packages = metadata.map_err(described)?.packages;
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        Ok(Self { root, packages: metadata.packages, target })
+        Ok(Self { root: root.to_owned(), packages, target })
     }
 
     /// A cargo command for the workspace.
@@ -115,12 +67,12 @@ impl Workspace {
 
     /// The published packages with a library.
     pub(crate) fn libraries(&self) -> impl Iterator<Item = &Package> {
-        self.published().filter(|package| package.library().is_some())
+        self.published().filter(|package| library(package).is_some())
     }
 
     /// The published packages.
     pub(crate) fn published(&self) -> impl Iterator<Item = &Package> {
-        self.packages.iter().filter(|package| package.is_published())
+        self.packages.iter().filter(|package| is_published(package))
     }
 
     /// Gives a package that is a workspace of its own the lock file of this one. So the same crates are used, and cargo

@@ -29,7 +29,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     oldest::check(workspace, &mut stages)?;
     let mut doc = vec!["doc", "--no-deps", "--all-features"];
     for package in workspace.libraries() {
-        doc.extend(["--package", &package.name]);
+        doc.extend(["--package", package.name.as_str()]);
     }
     stages.cargo("documentation", &[("RUSTDOCFLAGS", "-D warnings")], &doc)?;
     stages.finish();

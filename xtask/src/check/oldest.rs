@@ -10,12 +10,12 @@ use std::process::Command;
 
 /// Runs the stage. Its name says which of the two checks it is.
 pub(super) fn check(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
-    let Some(version) = workspace.published().find_map(|package| package.rust_version.as_deref()) else {
+    let Some(version) = workspace.published().find_map(|package| package.rust_version.as_ref()) else {
         return Err(Failure::Other("cargo cannot describe the workspace: no package has a rust-version".to_owned()));
     };
-    let target = workspace.target_beside("oldest");
+    let (version, target) = (&format!("{}.{}", version.major, version.minor), workspace.target_beside("oldest"));
     let no_std: Vec<&str> = NO_STD.iter().flat_map(|name| ["--package", name]).collect();
-    let published: Vec<&str> = workspace.published().flat_map(|package| ["--package", &package.name]).collect();
+    let published: Vec<&str> = workspace.published().flat_map(|package| ["--package", package.name.as_str()]).collect();
     if is_there(version) || (install(version) && is_there(version)) {
         let name = format!("oldest compiler, Rust {version}");
         let what = "build the no_std crates, and check all published packages";

@@ -2,7 +2,8 @@
 
 use super::Violation;
 use crate::failure::Failure;
-use crate::workspace::{Package, Workspace};
+use crate::workspace::{Package, Workspace, library};
+use cargo_metadata::DependencyKind;
 use std::fs;
 
 /// A crate uses only crates before it. The last ones are tests and examples.
@@ -35,13 +36,15 @@ pub(super) fn violations(packages: &[Package]) -> Vec<Violation> {
     for package in packages {
         let Some(place) = place_of(&package.name) else {
             let what = "has no place in the order of crates (xtask/src/house/crates.rs)";
-            violations.push(Violation::new(&package.name, what));
+            violations.push(Violation::new(package.name.as_str(), what));
             continue;
         };
-        for dependency in package.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev")) {
+        for dependency in
+            package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development)
+        {
             if place_of(&dependency.name).is_some_and(|other| other >= place) {
                 let what = format!("uses {}, which comes after it in the order of crates", dependency.name);
-                violations.push(Violation::new(&package.name, what));
+                violations.push(Violation::new(package.name.as_str(), what));
             }
         }
     }
@@ -51,7 +54,7 @@ pub(super) fn violations(packages: &[Package]) -> Vec<Violation> {
 /// Reports libraries whose root lacks one of these attributes.
 pub(super) fn unguarded(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let mut violations = Vec::new();
-    for library in workspace.libraries().filter_map(Package::library) {
+    for library in workspace.libraries().filter_map(library) {
         let text = fs::read_to_string(&library.src_path).map_err(Failure::file(&library.src_path))?;
         violations
             .extend(missing(&text).map(|attribute| Violation::new(&library.name, format!("lacks `{attribute}`"))));
@@ -66,30 +69,31 @@ fn missing(root: &str) -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::{Violation, missing, violations};
+    use crate::fixture;
     use crate::workspace::Package;
+    use serde_json::json;
 
-    fn package(name: &str, dependency: &str, kind: &str) -> Package {
-        let text = format!(
-            r#"{{"name": "{name}", "targets": [], "dependencies": [{{"name": "{dependency}", "kind": {kind}}}]}}"#
-        );
-        serde_json::from_str(&text).expect("what cargo prints")
+    fn package(name: &str, dependency: &str, kind: Option<&str>) -> Package {
+        let dependency = json!({"name": dependency, "req": "*", "kind": kind, "optional": false, "features": [],
+            "uses_default_features": true});
+        fixture::package(json!({"name": name, "dependencies": [dependency]}))
     }
 
     #[test]
     fn crates_use_those_before_them_only() {
         for (name, dependency, kind, is_fine) in [
-            ("portcullis-sim", "portcullis-model", "null", true),
-            ("portcullis-vtd", "arrayvec", "null", true),
-            ("portcullis", "portcullis", "\"dev\"", true),
-            ("portcullis", "portcullis-vtd", "null", false),
-            ("portcullis-model", "portcullis-sim", "null", false),
-            ("portcullis-sim", "portcullis-cli", "\"build\"", false),
+            ("portcullis-sim", "portcullis-model", None, true),
+            ("portcullis-vtd", "arrayvec", None, true),
+            ("portcullis", "portcullis", Some("dev"), true),
+            ("portcullis", "portcullis-vtd", None, false),
+            ("portcullis-model", "portcullis-sim", None, false),
+            ("portcullis-sim", "portcullis-cli", Some("build"), false),
         ] {
             let what = format!("uses {dependency}, which comes after it in the order of crates");
             let expected = if is_fine { Vec::new() } else { vec![Violation::new(name, what)] };
             assert_eq!(violations(&[package(name, dependency, kind)]), expected);
         }
-        assert_eq!(violations(&[package("portcullis-new", "portcullis", "null")]).len(), 1, "it needs a place");
+        assert_eq!(violations(&[package("portcullis-new", "portcullis", None)]).len(), 1, "it needs a place");
     }
 
     #[test]

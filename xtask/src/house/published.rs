@@ -15,10 +15,11 @@ const LETTERS_MAX: usize = 20;
 pub(super) fn violations(workspace: &Workspace) -> Vec<Violation> {
     let mut violations = Vec::new();
     for package in workspace.published() {
-        violations.extend(lacking(package).into_iter().map(|what| Violation::new(&package.name, what)));
-        let folder = package.manifest_path.parent().unwrap_or(&workspace.root);
-        let missing = FILES.iter().filter(|file| !folder.join(file).is_file());
-        violations.extend(missing.map(|file| Violation::new(&package.name, format!("is published and has no {file}"))));
+        violations.extend(lacking(package).into_iter().map(|what| Violation::new(package.name.as_str(), what)));
+        let missing = FILES.iter().filter(|file| !package.manifest_path.with_file_name(file).is_file());
+        violations.extend(
+            missing.map(|file| Violation::new(package.name.as_str(), format!("is published and has no {file}"))),
+        );
     }
     violations
 }
@@ -42,36 +43,34 @@ fn lacking(package: &Package) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::lacking;
-    use crate::workspace::Package;
+    use crate::fixture::package;
+    use crate::workspace::{Package, is_published};
+    use serde_json::{Value, json};
 
-    fn complete() -> Package {
-        let some = |text: &str| Some(text.to_owned());
-        Package {
-            description: some("what it is"),
-            license: some("MIT"),
-            rust_version: some("1.88"),
-            readme: Some("README.md".into()),
-            keywords: vec!["iommu".to_owned()],
-            categories: vec!["no-std".to_owned()],
-            ..Package::default()
-        }
+    /// A complete package, but for one field.
+    fn with(field: &str, value: Value) -> Package {
+        let mut fields = json!({"description": "what it is", "license": "MIT", "rust_version": "1.88",
+            "readme": "README.md", "keywords": ["iommu"], "categories": ["no-std"]});
+        fields[field] = value;
+        package(fields)
     }
 
     #[test]
     fn what_a_package_lacks_is_named() {
-        assert_eq!(lacking(&complete()), [""; 0]);
-        let outside = Package { readme: Some("../../README.md".into()), ..complete() };
-        assert_eq!(lacking(&outside), ["is published without its own README"]);
-        let wordy = Package { keywords: vec!["iommu".to_owned(); 6], ..complete() };
-        assert_eq!(lacking(&wordy), ["is published and has not one to five keywords"]);
-        let long = Package { keywords: vec!["k".repeat(21)], ..complete() };
-        assert_eq!(lacking(&long), ["has a keyword of more than twenty letters"]);
-        assert_eq!(lacking(&Package::default()).len(), 6);
+        assert_eq!(lacking(&with("name", json!("a"))), [""; 0]);
+        for (field, value, lack) in [
+            ("readme", json!("../../README.md"), "is published without its own README"),
+            ("keywords", json!(vec!["iommu"; 6]), "is published and has not one to five keywords"),
+            ("keywords", json!(["k".repeat(21)]), "has a keyword of more than twenty letters"),
+        ] {
+            assert_eq!(lacking(&with(field, value)), [lack]);
+        }
+        assert_eq!(lacking(&package(json!({}))).len(), 6);
     }
 
     #[test]
     fn what_is_not_published_goes_to_no_registry() {
-        assert!(complete().is_published());
-        assert!(!Package { publish: Some(Vec::new()), ..complete() }.is_published());
+        assert!(is_published(&with("publish", json!(null))));
+        assert!(!is_published(&with("publish", json!([]))));
     }
 }
