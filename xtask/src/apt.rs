@@ -53,7 +53,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 
 /// The command line for `apt-get` with the rights to change the system, if this user can get them.
 fn privileged() -> Option<Vec<&'static str>> {
-    let sudo: &[&str] = if is_root() {
+    let sudo: &[&str] = if rustix::process::geteuid().is_root() {
         &[]
     } else if in_path("sudo") && run(&["sudo", "-n", "true"]) {
         &["sudo", "-n"]
@@ -61,11 +61,6 @@ fn privileged() -> Option<Vec<&'static str>> {
         return None;
     };
     Some([sudo, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]].concat())
-}
-
-fn is_root() -> bool {
-    let output = Command::new("id").arg("-u").stdin(Stdio::null()).output();
-    output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
 fn run(command: &[&str]) -> bool {

@@ -27,12 +27,21 @@ pub(crate) enum Failure {
     NotDownloaded { packages: Vec<String> },
     /// A guest did not do its job, or the kernel complained.
     #[error("guest `{name}`: {reason}; its output is in {}{}", .log.display(), ended(.console))]
-    Guest { name: String, reason: String, log: PathBuf, console: String },
+    Guest { name: String, reason: String, has_begun: bool, log: PathBuf, console: String },
     #[error("{0}")]
     Other(String),
 }
 
 impl Failure {
+    /// All failures of things that do not depend on each other.
+    pub(crate) fn all(mut failures: Vec<Self>) -> Result<(), Self> {
+        match failures.pop() {
+            None => Ok(()),
+            Some(only) if failures.is_empty() => Err(only),
+            Some(last) => Err(Self::Several(failures.into_iter().chain([last]).collect())),
+        }
+    }
+
     /// An error about the file or folder at `path`.
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

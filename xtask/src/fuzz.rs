@@ -40,8 +40,7 @@ fn targets(package: &Package) -> Option<(&Package, &Target)> {
 
 /// Runs the targets of each package, even if earlier ones fail: their results are independent.
 fn each<T>(packages: impl Iterator<Item = T>, run: impl FnMut(T) -> Result<(), Failure>) -> Result<(), Failure> {
-    let failures: Vec<Failure> = packages.map(run).filter_map(Result::err).collect();
-    if failures.is_empty() { Ok(()) } else { Err(Failure::Several(failures)) }
+    Failure::all(packages.map(run).filter_map(Result::err).collect())
 }
 
 /// A seed that no earlier run had: microseconds since 1970, so the cases of this run do not overlap with those of

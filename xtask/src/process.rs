@@ -1,6 +1,8 @@
 //! Programs that are run for their output.
 
 use crate::failure::{Failure, tail};
+use crate::workspace::cargo;
+use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
 
 /// The standard output of a command, which must succeed.
@@ -20,8 +22,28 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, Failure> {
     output.map_err(Failure::program(command.get_program().display()))
 }
 
-/// The command as a user would type it.
+/// The command as a user would type it, with its variables.
 pub(crate) fn line(command: &Command) -> String {
-    let words = [command.get_program()].into_iter().chain(command.get_args());
-    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    let quoted = |word: &OsStr| match word.to_string_lossy() {
+        word if word.contains(' ') => format!("\"{word}\""),
+        word => word.into_owned(),
+    };
+    let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let variables = set.map(|(name, value)| format!("{}={}", name.display(), quoted(value)));
+    let program = command.get_program();
+    let program = if program == cargo() { OsStr::new("cargo") } else { program };
+    let words = [program].into_iter().chain(command.get_args()).map(quoted);
+    variables.chain(words).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Command, cargo, line};
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let mut command = Command::new(cargo());
+        let line = line(command.env("RUSTFLAGS", "--cfg loom").args(["test", "--release"]));
+        assert_eq!(line, "RUSTFLAGS=\"--cfg loom\" cargo test --release");
+    }
 }

@@ -1,7 +1,7 @@
 //! The stages of a chore: commands that run one after the other until one fails, each with its time.
 
 use crate::failure::Failure;
-use crate::process;
+use crate::process::{self, line};
 use crate::workspace::{Workspace, cargo};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -22,8 +22,9 @@ impl<'w> Stages<'w> {
 
     /// Runs a stage that is a cargo command, with its output shown.
     pub(crate) fn cargo(&mut self, name: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Result<(), Failure> {
-        let line = command_line(variables, arguments);
-        self.stage(name, &line, |workspace| run(workspace, name, variables, arguments))
+        let mut command = self.workspace.cargo(arguments);
+        let line = line(command.envs(variables.iter().copied()));
+        self.stage(name, &line, |_| succeed(name, &mut command))
     }
 
     /// Runs a stage and returns the result of `work`; `what` describes the stage.
@@ -57,22 +58,16 @@ pub(crate) fn run(
     variables: &[(&str, &str)],
     arguments: &[&str],
 ) -> Result<(), Failure> {
-    let mut command = workspace.cargo(arguments);
-    let status = command.envs(variables.iter().copied()).stdin(Stdio::null()).status();
-    if status.map_err(Failure::program("cargo"))?.success() {
-        Ok(())
-    } else {
-        Err(Failure::Stage { stage: name.to_owned(), command: command_line(variables, arguments) })
-    }
+    succeed(name, workspace.cargo(arguments).envs(variables.iter().copied()))
 }
 
-/// Runs another command of a stage. The command reports its own errors.
+/// Runs a command of a stage. The command reports its own errors.
 pub(crate) fn succeed(stage: &str, command: &mut Command) -> Result<(), Failure> {
     let status = command.stdin(Stdio::null()).status();
     if status.map_err(Failure::program(command.get_program().display()))?.success() {
         Ok(())
     } else {
-        Err(Failure::Stage { stage: stage.to_owned(), command: format!("{command:?}") })
+        Err(Failure::Stage { stage: stage.to_owned(), command: line(command) })
     }
 }
 
@@ -85,23 +80,4 @@ pub(crate) fn require(subcommand: &str, component: &str) -> Result<(), Failure> 
 /// Whether a cargo subcommand is installed.
 pub(crate) fn installed(subcommand: &str) -> Result<bool, Failure> {
     Ok(process::run(Command::new(cargo()).args([subcommand, "--version"]))?.status.success())
-}
-
-/// The command as a user would type it in the root of the workspace.
-fn command_line(variables: &[(&str, &str)], arguments: &[&str]) -> String {
-    let quoted = |word: &str| if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() };
-    let variables = variables.iter().map(|(name, value)| format!("{name}={} ", quoted(value)));
-    let arguments = arguments.iter().map(|argument| format!(" {}", quoted(argument)));
-    variables.chain(["cargo".to_owned()]).chain(arguments).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::command_line;
-
-    #[test]
-    fn a_command_can_be_typed_again() {
-        let line = command_line(&[("RUSTFLAGS", "--cfg loom")], &["test", "--release"]);
-        assert_eq!(line, "RUSTFLAGS=\"--cfg loom\" cargo test --release");
-    }
 }

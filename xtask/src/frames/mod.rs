@@ -32,6 +32,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const FLAGS: &str = "-C no-redzone=y -C relocation-model=static -C jump-tables=no -C symbol-mangling-version=v0";
 
 /// An operation.
+#[derive(Clone)]
 struct Root {
     design: String,
     operation: String,
@@ -74,20 +75,15 @@ fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
     Ok((path, archive))
 }
 
-fn wanted(image: &Image, options: &Options) -> Result<Vec<Root>, String> {
-    let mut all = roots(image, "FRAME_ROOTS")?;
-    all.extend(roots(image, "FRAME_UNIT")?);
-    all.retain(|root| options.design.as_ref().is_none_or(|design| *design == root.design));
-    Ok(all)
-}
-
 /// Prints what every operation takes, and fails if some take too much.
 fn check(archive: &[u8], options: &Options) -> Result<(), String> {
     let image = Image::read(archive)?;
     let graph = Graph::new(&image);
     let mut wrong = Vec::new();
-    for root in wanted(&image, options)? {
-        let Root { design, operation, .. } = &root;
+    let roots = [roots(&image, "FRAME_ROOTS")?, roots(&image, "FRAME_UNIT")?].concat();
+    let is_wanted = |root: &&Root| options.design.as_ref().is_none_or(|design| *design == root.design);
+    for root in roots.iter().filter(is_wanted) {
+        let Root { design, operation, .. } = root;
         let limit = root.bytes_max();
         let (found, is_wrong, path) = match graph.deepest(root.function, root.mapper) {
             Ok((bytes, path)) if bytes > limit => (format!("{bytes:>6} of {limit:>5}  too deep"), true, path),

@@ -47,11 +47,8 @@ fn resolved(from: &str, path: &str) -> Option<String> {
     if path.is_empty() {
         return Some(from.to_owned());
     }
-    let (mut at, path): (Vec<&str>, &str) = match path.strip_prefix('/') {
-        Some(path) => (Vec::new(), path),
-        None => (from.split('/').collect(), path),
-    };
-    at.pop();
+    let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut at: Vec<&str> = if path.starts_with('/') { Vec::new() } else { folder.split_terminator('/').collect() };
     for part in path.split('/') {
         match part {
             "" | "." => {}

@@ -74,7 +74,7 @@ fn run(store: &Store, kernel: &Kernel, modules: &Modules, configuration: Configu
         icount: true,
         has_attacker: false,
         devices: DEVICES,
-        modules: &["e1000e", "nvme"],
+        modules: "e1000e nvme",
         limit_s: 240,
         ..PLAIN
     };

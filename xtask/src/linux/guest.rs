@@ -49,18 +49,16 @@ impl Guest<'_> {
     /// A machine that fails before its job begins is booted once more. A kernel patches its own code while it boots,
     /// and the emulator sometimes lets another CPU execute the breakpoint that stood there in the meantime.
     pub(crate) fn run(&self, store: &Store) -> Result<Transcript, Failure> {
-        let (ended, has_begun) = self.run_once(store)?;
-        match ended {
-            Err(failure) if !has_begun => {
+        match self.run_once(store) {
+            Err(failure @ Failure::Guest { has_begun: false, .. }) => {
                 println!("    {}: {failure}\n    its job has not begun; once more:", self.scenario.name);
-                self.run_once(store)?.0
+                self.run_once(store)
             }
             ended => ended,
         }
     }
 
-    /// One boot. The second value says whether the job began.
-    fn run_once(&self, store: &Store) -> Result<(Result<Transcript, Failure>, bool), Failure> {
+    fn run_once(&self, store: &Store) -> Result<Transcript, Failure> {
         let logs = store.folder.join("logs");
         fs::create_dir_all(&logs).map_err(Failure::file(&logs))?;
         let log = logs.join(format!("{}.log", self.scenario.name));
@@ -77,14 +75,10 @@ impl Guest<'_> {
         let bytes = fs::read(&log).map_err(Failure::file(&log))?;
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
+        let Some(reason) = self.wrong(end, &lines) else { return Ok(Transcript { lines, elapsed }) };
+        let (name, console) = (self.scenario.name.to_owned(), tail(&text));
         let has_begun = lines.iter().any(|line| line.contains(BEGINS));
-        let ended = match self.wrong(end, &lines) {
-            Some(reason) => {
-                Err(Failure::Guest { name: self.scenario.name.to_owned(), reason, log, console: tail(&text) })
-            }
-            None => Ok(Transcript { lines, elapsed }),
-        };
-        Ok((ended, has_begun))
+        Err(Failure::Guest { name, reason, has_begun, log, console })
     }
 
     fn initramfs(&self) -> Result<Vec<u8>, Failure> {

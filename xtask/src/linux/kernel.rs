@@ -92,17 +92,14 @@ impl Headers {
         // has its own version scheme.
         let path = folder.join("include/generated/utsrelease.h");
         let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
-        match release(&text) {
-            Some(version) => Ok(Self { version: version.to_owned(), folder }),
-            None => Err(Failure::contents(path)("has no UTS_RELEASE")),
-        }
+        let version = release(&text).ok_or_else(|| Failure::contents(path)("has no UTS_RELEASE"))?;
+        Ok(Self { version: version.to_owned(), folder })
     }
 }
 
 /// The version in the text of this header.
 fn release(header: &str) -> Option<&str> {
-    let value = header.lines().find_map(|line| line.strip_prefix("#define UTS_RELEASE "))?;
-    value.trim().strip_prefix('"')?.strip_suffix('"')
+    header.lines().find_map(|line| line.strip_prefix("#define UTS_RELEASE \"")?.strip_suffix('"'))
 }
 
 /// Changes the makefile of unpacked headers to include the common headers from where they are unpacked. It has the

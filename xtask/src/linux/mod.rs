@@ -7,7 +7,6 @@ mod fitness;
 mod guest;
 mod initramfs;
 mod kernel;
-mod kexec;
 mod module;
 mod modules;
 mod object;
@@ -118,7 +117,7 @@ fn boot(store: &Store, job: &Path, series: Series, append: &str, modules: &[Stri
         memory_mib: 1024,
         has_attacker: false,
         devices: "-netdev user,id=net -device e1000e,netdev=net",
-        modules: &modules.iter().map(String::as_str).collect::<Vec<_>>(),
+        modules: &modules.join(" "),
         limit_s: 240,
         ..PLAIN
     };

@@ -67,13 +67,13 @@ impl<'a> Compiled<'a> {
 
     /// Links the modules with a Rust half. They are copied out of the folder, so that it can serve for another one.
     pub(super) fn link(&mut self, core: &Core) -> Result<Modules, Failure> {
-        self.make(|folder| {
-            ship(core, folder)?;
-            Ok(vec!["modules".into()])
-        })?;
+        self.make(|folder| ship(core, folder).map(|()| vec!["modules".into()]))?;
         let built = self.store.folder.join(format!("{}{}", self.headers.version, core.flavour));
         fs::create_dir_all(&built).map_err(Failure::file(&built))?;
-        let module = |name: &str| copy_into(&built, &self.folder.join(name));
+        let module = |name: &str| {
+            let (module, copy) = (self.folder.join(name), built.join(name));
+            fs::copy(&module, &copy).map_err(Failure::file(module)).map(|_| copy)
+        };
         Ok(Modules { portcullis: module("portcullis.ko")?, test: module("portcullis_test.ko")? })
     }
 
@@ -137,12 +137,6 @@ fn replace(copy: &Path, file: &Path) -> Result<(), Failure> {
 
 fn name_of(file: &Path) -> Cow<'_, str> {
     file.file_name().unwrap_or_default().to_string_lossy()
-}
-
-fn copy_into(folder: &Path, file: &Path) -> Result<PathBuf, Failure> {
-    let copy = folder.join(file.file_name().unwrap_or_default());
-    fs::copy(file, &copy).map_err(Failure::file(file))?;
-    Ok(copy)
 }
 
 /// Runs the kernel's makefiles for these targets. A warning of the compiler, of objtool or of modpost is an error.

@@ -3,7 +3,6 @@
 use super::dmar;
 use super::guest::{Guest, Transcript};
 use super::kernel::Kernel;
-use super::kexec;
 use super::module::Modules;
 use super::packages::Store;
 use super::scratch::Scratch;
@@ -35,7 +34,7 @@ pub(super) struct Scenario<'a> {
     pub(super) devices: &'a str,
     pub(super) disks: u32,
     /// Further modules of the kernel.
-    pub(super) modules: &'a [&'a str],
+    pub(super) modules: &'a str,
     pub(super) with: With,
     /// Complaints of the kernel are allowed in lines that contain one of these texts.
     pub(super) allowed: &'a [&'a str],
@@ -72,7 +71,7 @@ pub(super) const PLAIN: Scenario<'static> = Scenario {
     has_traffic: false,
     devices: "",
     disks: 0,
-    modules: &[],
+    modules: "",
     with: With::Nothing,
     allowed: &[],
     limit_s: 180,
@@ -85,13 +84,13 @@ impl<'a> Scenario<'a> {
         let scratch = Scratch::new(store, self.name)?;
         let mut files = self.files(&scratch, kernel)?;
         files.extend(built.into_iter().flat_map(Modules::files));
-        let traffic: &[&str] = if self.has_traffic { &["e1000e", "nvme"] } else { &[] };
+        let traffic = if self.has_traffic { "e1000e nvme" } else { "" };
         let assigned = self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n"));
         let guest = Guest {
             scenario: self,
             kernel,
             devices: self.devices(&scratch)?,
-            modules: [self.modules, traffic].concat(),
+            modules: self.modules.split_whitespace().chain(traffic.split_whitespace()).collect(),
             files,
             job: assigned.chain([self.job.to_owned()]).collect(),
         };
@@ -133,7 +132,7 @@ impl<'a> Scenario<'a> {
                 let table = dmar::table(0x1fff_0000..0x2000_0000, &[(0x01, 0), (0x10, 0)], way);
                 Ok(vec![(dmar::PLACE, scratch.file("dmar.aml", &table)?)])
             }
-            With::Kexec => Ok(vec![("bin/kexec", kexec::program(scratch)?), ("vmlinuz", kernel.image())]),
+            With::Kexec => Ok(vec![("bin/kexec", scratch.kexec()?), ("vmlinuz", kernel.image())]),
         }
     }
 }

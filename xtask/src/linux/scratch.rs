@@ -1,10 +1,13 @@
-//! Files on this machine for a guest: its disks, other files, and a file that the guest can fetch.
+//! Files on this machine for a guest: its disks, a program, other files, and a file that the guest can fetch.
 
 use super::packages::Store;
 use crate::failure::Failure;
+use crate::process::output;
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::process::Command;
 
+const KEXEC: &str = include_str!("../../../crates/portcullis-linux/tests/guest/kexec.c");
 const DISK_BYTES: u64 = 64 << 20;
 const SENT_BYTES: u32 = 3 << 20;
 
@@ -45,5 +48,13 @@ impl Scratch {
         let path = self.folder.join(name);
         fs::write(&path, bytes).map_err(Failure::file(&path))?;
         Ok(path)
+    }
+
+    /// The program with which a guest starts another kernel, because busybox has none. It needs no libraries.
+    pub(super) fn kexec(&self) -> Result<PathBuf, Failure> {
+        let source = self.file("kexec.c", KEXEC.as_bytes())?;
+        let program = source.with_extension("");
+        output(Command::new("gcc").args(["-static", "-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(&source))?;
+        Ok(program)
     }
 }

@@ -55,19 +55,20 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
         Ok((kernel, compiled, toolchain, core))
     })?;
     let modules = stages.stage("modules", "link the halves", |_| compiled.link(&core))?;
-    let mut jobs = Vec::new();
+    let mut jobs: Vec<Job<'_>> = Vec::new();
     if is_meant(&FINDER, true) {
         // It is built beside the first guests.
         let (kernel, toolchain) = (&kernel, &toolchain);
-        jobs.push(Job::new(FINDER.name, move || {
+        let work = move || {
             let flawed = compiled.link(&object::build(workspace, store, toolchain, &[PLANTED])?)?;
             found(store, kernel, &flawed)
-        }));
+        };
+        jobs.push((FINDER.name, Box::new(work)));
     }
     let meant = [scenarios(&SCENARIOS, true), scenarios(&FURTHER, false)].concat();
     // The soak test runs only if it is named.
     let named = Some(SOAK).filter(|scenario| only.iter().any(|name| name == scenario.name));
-    jobs.extend(meant.into_iter().chain(named).map(|scenario| Job::of(scenario, store, &kernel, &modules)));
+    jobs.extend(meant.into_iter().chain(named).map(|scenario| job(scenario, store, &kernel, &modules)));
     stages.stage("guests", "run the module, see it refuse, and find the planted flaw", |_| run_all(jobs))?;
     if is_meant(&TRACE, false) {
         stages.stage(TRACE.name, "trace a guest, and read it with `portcullis compare`", |workspace| {
@@ -81,27 +82,18 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
         let modules = stages.stage("older modules", "with the same Rust half", |workspace| {
             module::build(workspace, store, &kernel.headers, &core)
         })?;
-        let jobs = older.into_iter().map(|scenario| Job::of(scenario, store, &kernel, &modules)).collect();
+        let jobs = older.into_iter().map(|scenario| job(scenario, store, &kernel, &modules)).collect();
         stages.stage("older guests", "run the module", |_| run_all(jobs))?;
     }
     stages.finish();
     Ok(())
 }
 
-/// Something to do beside other jobs: a guest, with what has to be built for it.
-struct Job<'a> {
-    name: &'static str,
-    work: Box<dyn FnOnce() -> Result<(), Failure> + Send + 'a>,
-}
+/// A guest, with what has to be built for it: its name, and what to do.
+type Job<'a> = (&'static str, Box<dyn FnOnce() -> Result<(), Failure> + Send + 'a>);
 
-impl<'a> Job<'a> {
-    fn new(name: &'static str, work: impl FnOnce() -> Result<(), Failure> + Send + 'a) -> Self {
-        Self { name, work: Box::new(work) }
-    }
-
-    fn of(scenario: Scenario, store: &'a Store, kernel: &'a Kernel, modules: &'a Modules) -> Self {
-        Self::new(scenario.name, move || scenario.run(store, kernel, Some(modules)).map(drop))
-    }
+fn job<'a>(scenario: Scenario, store: &'a Store, kernel: &'a Kernel, modules: &'a Modules) -> Job<'a> {
+    (scenario.name, Box::new(move || scenario.run(store, kernel, Some(modules)).map(drop)))
 }
 
 /// Does jobs, a few at a time, because guests also wait. Does all of them, and reports all that fail.
@@ -109,7 +101,7 @@ fn run_all(jobs: Vec<Job<'_>>) -> Result<(), Failure> {
     let (jobs, failures) = (Mutex::new(jobs.into_iter()), Mutex::new(Vec::new()));
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || {
-        while let Some(Job { name, work }) = next() {
+        while let Some((name, work)) = next() {
             let begun = Instant::now();
             match work() {
                 Ok(()) => println!("    {name}: ok, {:.1} s", begun.elapsed().as_secs_f64()),
@@ -118,12 +110,7 @@ fn run_all(jobs: Vec<Job<'_>>) -> Result<(), Failure> {
         }
     };
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
-    let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-    match failures.pop() {
-        None => Ok(()),
-        Some(only) if failures.is_empty() => Err(only),
-        Some(last) => Err(Failure::Several(failures.into_iter().chain([last]).collect())),
-    }
+    Failure::all(failures.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The attack must find the flaw, by the name of the rule that it breaks.

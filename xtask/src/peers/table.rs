@@ -1,30 +1,25 @@
 //! Two tables of cycles by program and workload, with the ratios to Linux.
 
-use super::results::{Contender, Results, Spread, Work};
+use super::results::{Contender, Results, Work};
 use crate::columns::aligned;
 
 /// A column: its heading, its work, and the goal: how many times fewer cycles than Linux `portcullis` should take.
-struct Column {
-    heading: &'static str,
-    workload: &'static str,
-    threads: u32,
-    goal: Option<f64>,
-}
+type Column = (&'static str, Work<'static>, Option<f64>);
 
 /// Workloads with one buffer at a time.
 const SINGLES: [Column; 4] = [
-    Column { heading: "page-1", workload: "page-1", threads: 1, goal: Some(10.0) },
-    Column { heading: "page-1, 2 threads", workload: "page-1", threads: 2, goal: Some(14.0) },
-    Column { heading: "descriptor-64", workload: "descriptor-64", threads: 1, goal: Some(5.0) },
-    Column { heading: "cross-cpu", workload: "cross-cpu", threads: 2, goal: None },
+    ("page-1", ("page-1", 1), Some(10.0)),
+    ("page-1, 2 threads", ("page-1", 2), Some(14.0)),
+    ("descriptor-64", ("descriptor-64", 1), Some(5.0)),
+    ("cross-cpu", ("cross-cpu", 2), None),
 ];
 
 /// Workloads with several buffers at a time, as drivers refill a ring, and units that do not snoop.
 const BURSTS: [Column; 4] = [
-    Column { heading: "page-1-batch-64", workload: "page-1-batch-64", threads: 1, goal: None },
-    Column { heading: "ring-256", workload: "ring-256", threads: 1, goal: None },
-    Column { heading: "page-1-noncoherent", workload: "page-1-noncoherent", threads: 1, goal: None },
-    Column { heading: "batch-64-noncoherent", workload: "page-1-batch-64-noncoherent", threads: 1, goal: None },
+    ("page-1-batch-64", ("page-1-batch-64", 1), None),
+    ("ring-256", ("ring-256", 1), None),
+    ("page-1-noncoherent", ("page-1-noncoherent", 1), None),
+    ("batch-64-noncoherent", ("page-1-batch-64-noncoherent", 1), None),
 ];
 
 /// The workload of the rows for single instructions, which the floor program prints beside its floors.
@@ -35,25 +30,15 @@ const LINUX: Contender<'_> = ("linux-6.12", "strict");
 /// The contender to which the goals apply.
 const OURS: Contender<'_> = ("portcullis", "strict");
 
-impl Column {
-    fn work(&self) -> Work<'_> {
-        (self.workload, self.threads)
-    }
-}
-
-/// The goal of a column, and the ratio that was reached. `None` if the column has no goal.
-fn verdict(results: &Results, column: &Column) -> Option<(f64, Option<Spread>)> {
-    Some((column.goal?, results.ratio(LINUX, OURS, column.work())))
-}
-
-fn is_met((goal, ratio): &(f64, Option<Spread>)) -> bool {
-    ratio.is_some_and(|ratio| ratio.median >= *goal)
+/// How many times as much as ours Linux takes.
+fn reached(results: &Results, work: Work<'_>) -> Option<f64> {
+    results.ratio(LINUX, OURS, work).map(|ratio| ratio.median)
 }
 
 /// The number of missed goals. A goal that was not measured counts as missed.
 pub(super) fn missed(results: &Results) -> usize {
-    let verdicts = SINGLES.iter().chain(&BURSTS).filter_map(|column| verdict(results, column));
-    verdicts.filter(|verdict| !is_met(verdict)).count()
+    let goals = SINGLES.iter().chain(&BURSTS).filter_map(|(_, work, goal)| Some((*work, (*goal)?)));
+    goals.filter(|(work, goal)| !reached(results, *work).is_some_and(|ratio| ratio >= *goal)).count()
 }
 
 /// The tables of so many rounds with their notes; `version` is that of Linux.
@@ -76,12 +61,12 @@ fn table(results: &Results, columns: &[Column]) -> String {
     let row = |name: &str, cell: &dyn Fn(&Column) -> String| {
         [name.to_owned()].into_iter().chain(columns.iter().map(cell)).collect::<Vec<_>>()
     };
-    let mut rows = vec![row("", &|column| column.heading.to_owned())];
-    for contender in results.contenders(|work| columns.iter().any(|column| column.work() == work)) {
-        rows.push(row(&name(contender), &|column| cell(results, contender, column.work())));
+    let mut rows = vec![row("", &|(heading, ..)| (*heading).to_owned())];
+    for contender in results.contenders(|work| columns.iter().any(|(_, other, _)| *other == work)) {
+        rows.push(row(&name(contender), &|(_, work, _)| cell(results, contender, *work)));
     }
-    if columns.iter().any(|column| column.goal.is_some()) {
-        rows.push(row("portcullis against Linux", &|column| goal(verdict(results, column))));
+    if columns.iter().any(|(.., goal)| goal.is_some()) {
+        rows.push(row("portcullis against Linux", &|(_, work, wanted)| goal(reached(results, *work), *wanted)));
     }
     aligned(&rows)
 }
@@ -103,13 +88,13 @@ fn times(ratio: f64) -> String {
     format!("{ratio:.digits$}x")
 }
 
-fn goal(verdict: Option<(f64, Option<Spread>)>) -> String {
-    let Some(verdict) = verdict else { return "-".to_owned() };
-    match verdict {
-        (goal, None) => format!("not measured, goal {}", times(goal)),
-        (goal, Some(ratio)) => {
-            let remark = if is_met(&verdict) { "met" } else { "missed" };
-            format!("{}, goal {} {remark}", times(ratio.median), times(goal))
+fn goal(reached: Option<f64>, goal: Option<f64>) -> String {
+    match (reached, goal) {
+        (_, None) => "-".to_owned(),
+        (None, Some(goal)) => format!("not measured, goal {}", times(goal)),
+        (Some(ratio), Some(goal)) => {
+            let remark = if ratio >= goal { "met" } else { "missed" };
+            format!("{}, goal {} {remark}", times(ratio), times(goal))
         }
     }
 }

@@ -11,7 +11,7 @@ mod sources;
 
 use crate::failure::Failure;
 use crate::house::files::{self, File};
-use crate::house::markdown::blocks;
+use crate::house::markdown::{Block, blocks};
 use crate::workspace::Workspace;
 use std::fs;
 
@@ -69,20 +69,15 @@ fn wrong(files: &[File], generators: &[(&str, Generator)]) -> Vec<String> {
             wrong.push(format!("{}: {what}", document.path));
             Vec::new()
         });
-        for block in &blocks {
-            let what = match generators.iter().find(|(name, _)| *name == block.name) {
-                Some((_, generate)) => match generate(files) {
-                    Ok(text) => (document.text[block.range.clone()] != text + "\n").then(|| "is stale".to_owned()),
-                    Err(what) => Some(what),
-                },
-                None if OF_RUNS.contains(&block.name) => None,
-                None => Some("is written by no program".to_owned()),
+        for Block { name, lines, range } in &blocks {
+            let what = match generators.iter().find(|(known, _)| known == name).map(|(_, generate)| generate(files)) {
+                Some(Ok(text)) if document.text[range.clone()] == format!("{text}\n") => continue,
+                Some(Ok(_)) => "is stale".to_owned(),
+                Some(Err(what)) => what,
+                None if OF_RUNS.contains(name) => continue,
+                None => "is written by no program".to_owned(),
             };
-            wrong.extend(
-                what.map(|what| {
-                    format!("{}:{}: the block `{}` {what}", document.path, block.lines.start - 1, block.name)
-                }),
-            );
+            wrong.push(format!("{}:{}: the block `{name}` {what}", document.path, lines.start - 1));
         }
         seen.extend(blocks.into_iter().map(|block| block.name));
     }

@@ -29,14 +29,14 @@ const BRIDGES: &str = "-device pcie-root-port,id=port1,chassis=1 -device pcie-pc
     -device xio3130-downstream,id=port3,bus=switch,chassis=3 -netdev user,id=net4,net=10.0.4.0/24 \
     -device e1000e,netdev=net4,bus=port3";
 const POLICY: Scenario =
-    Scenario { name: "policy", job: job!("policy"), has_traffic: true, devices: BRIDGES, modules: &["e1000"], ..PLAIN };
+    Scenario { name: "policy", job: job!("policy"), has_traffic: true, devices: BRIDGES, modules: "e1000", ..PLAIN };
 const FIRMWARE: Scenario = Scenario {
     name: "firmware",
     job: job!("firmware"),
     cpus: 1,
     devices: "-netdev user,id=net -device e1000e,netdev=net,addr=0x10 -device edu,dma_mask=0xffffffffffff,addr=0x11 \
         -device edu,dma_mask=0xffffffffffff,addr=0x12",
-    modules: &["e1000e"],
+    modules: "e1000e",
     with: With::Firmware,
     ..PLAIN
 };
@@ -85,7 +85,7 @@ const HOTPLUG: Scenario = Scenario {
     name: "hotplug",
     job: job!("hotplug"),
     devices: HOT_PORT,
-    modules: &["e1000e"],
+    modules: "e1000e",
     with: With::Monitor,
     ..PLAIN
 };
@@ -106,20 +106,7 @@ const MODELS: Scenario = Scenario {
     job: job!("models"),
     devices: CARDS_AND_DISKS,
     disks: 5,
-    modules: &[
-        "e1000e",
-        "e1000",
-        "vmxnet3",
-        "8139cp",
-        "virtio_net",
-        "virtio_blk",
-        "nvme",
-        "xhci_pci",
-        "usb_storage",
-        "megaraid_sas",
-        "sd_mod",
-        "ahci",
-    ],
+    modules: "e1000e e1000 vmxnet3 8139cp virtio_net virtio_blk nvme xhci_pci usb_storage megaraid_sas sd_mod ahci",
     ..PLAIN
 };
 const KEXEC: Scenario = Scenario { name: "kexec", job: job!("kexec"), has_traffic: true, with: With::Kexec, ..PLAIN };

@@ -6,6 +6,7 @@ use crate::process::run;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
+use regex::Regex;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,19 +41,8 @@ pub(super) struct Mutant {
     /// only in their place.
     #[serde(skip)]
     pub(super) listed_as: String,
-    span: Span,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-struct Span {
-    start: Position,
-    end: Position,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-struct Position {
-    line: usize,
-    column: usize,
+    /// Where it begins and where it ends, each with its line and column.
+    span: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
 /// Every mutant of the files that `globs` name, else of the critical files, in the order of the files.
@@ -71,7 +61,8 @@ pub(super) fn all(root: &Path, globs: &[String]) -> Result<Vec<Mutant>, Failure>
 /// Parses the output of cargo-mutants, and sorts it.
 fn parse(printed: &[u8]) -> Result<Vec<Mutant>, Failure> {
     let mut mutants: Vec<Mutant> = serde_json::from_slice(printed).map_err(failed)?;
-    mutants.sort_by(|one, other| (&one.file, &one.span, &one.name).cmp(&(&other.file, &other.span, &other.name)));
+    let place = |mutant: &Mutant| ["start", "end"].map(|at| ["line", "column"].map(|what| mutant.span[at][what]));
+    mutants.sort_by_cached_key(|mutant| (mutant.file.clone(), place(mutant), mutant.name.clone()));
     let mut alike: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, mutant) in mutants.iter_mut().enumerate() {
         let what = mutant.name.split_once(": ").map_or(mutant.name.as_str(), |(_, what)| what);
@@ -105,6 +96,9 @@ pub(super) fn equivalent(root: &Path, mutants: Option<&[Mutant]>) -> Result<BTre
 fn rows(text: &str, mutants: Option<&[Mutant]>) -> Result<BTreeSet<String>, String> {
     let mut lines = text.lines().skip_while(|line| *line != HEAD);
     lines.next().ok_or_else(|| format!("the table `{HEAD}` is missing"))?;
+    // In a table, Markdown writes `\|` for `|`.
+    let pattern = Regex::new(r"^\| `(.+?)` \| *[^ |].*\|$").map_err(|error| error.to_string())?;
+    let name = |row| Some(pattern.captures(row)?[1].replace(r"\|", "|"));
     let rows = lines.skip(1).take_while(|line| line.starts_with('|'));
     let names = rows.map(|row| name(row).ok_or_else(|| format!("no mutant with a reason: {row}")));
     let names = names.collect::<Result<BTreeSet<_>, _>>()?;
@@ -113,13 +107,6 @@ fn rows(text: &str, mutants: Option<&[Mutant]>) -> Result<BTreeSet<String>, Stri
         Some(gone) => Err(format!("there is no mutant `{gone}`")),
         None => Ok(names),
     }
-}
-
-/// The mutant in a row, if the row gives a reason. In a table, Markdown writes `\|` for `|`.
-fn name(row: &str) -> Option<String> {
-    let (name, reason) = row.strip_prefix("| `")?.split_once("` | ")?;
-    let reason = reason.strip_suffix('|')?.trim();
-    (!reason.is_empty()).then(|| name.replace(r"\|", "|"))
 }
 
 #[cfg(test)]
