@@ -1,9 +1,26 @@
-//! What chores need from the distribution, if it has `apt-get`.
+//! Programs that chores need. Some are installed, if the distribution has `apt-get`.
 
+use crate::failure::Failure;
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+
+/// The environment variable that names the QEMU to use. `portcullis-qemu` reads it too.
+const QEMU_VARIABLE: &str = "PORTCULLIS_QEMU";
+const QEMU: &str = "qemu-system-x86_64";
+/// The package of Debian and Ubuntu with QEMU.
+const QEMU_PACKAGE: &str = "qemu-system-x86";
+
+/// Makes sure that QEMU is available, and returns its path. Messages about that go to standard error.
+pub(crate) fn qemu() -> Result<PathBuf, Failure> {
+    let found = match env::var_os(QEMU_VARIABLE).map(PathBuf::from) {
+        None => require(QEMU, QEMU_PACKAGE).map(|()| QEMU.into()),
+        Some(named) if named.is_file() || in_path(&named) => Ok(named),
+        Some(named) => Err(format!("{QEMU_VARIABLE} names {}, which is not a file", named.display())),
+    };
+    found.map_err(|why| Failure::Other(format!("QEMU is needed: {why}; install it, or name one in {QEMU_VARIABLE}")))
+}
 
 /// Whether `program` is in `PATH`.
 pub(crate) fn in_path(program: impl AsRef<Path>) -> bool {

@@ -1,15 +1,15 @@
 //! Chores that are one cargo command.
 
 use crate::failure::Failure;
-use crate::stages::{Stages, run};
+use crate::stages::{Stages, succeed};
 use crate::workspace::Workspace;
-use crate::{qemu, tables};
+use crate::{apt, tables};
 
 /// Runs the suite on the model and on QEMU. Only the lines of the suite go to standard output.
 pub(crate) fn conformance(workspace: &Workspace, list: bool) -> Result<(), Failure> {
-    qemu::require()?;
+    apt::qemu()?;
     let arguments = ["run", "--quiet", "--package", "portcullis-qemu", "--bin", "conformance", "--", "--list"];
-    run(workspace, "conformance", &[], if list { &arguments } else { &arguments[..6] })
+    succeed("conformance", &mut workspace.cargo(if list { &arguments } else { &arguments[..6] }))
 }
 
 /// Writes the generated tables of the documents: those that repeat the code and, by the test that compares them with
@@ -20,7 +20,7 @@ pub(crate) fn readme(workspace: &Workspace, quick: bool) -> Result<(), Failure> 
         return Ok(());
     }
     let arguments = ["test", "--quiet", "--package", "portcullis-cli", "--test", "cli", "readme"];
-    run(workspace, "readme", &[("PORTCULLIS_README", "write")], &arguments)
+    succeed("readme", workspace.cargo(&arguments).env("PORTCULLIS_README", "write"))
 }
 
 /// Runs the soak test of the design `portcullis` far longer than `cargo xtask test`. The build is optimized, like the

@@ -18,7 +18,6 @@ mod mutants;
 mod peers;
 mod process;
 mod published;
-mod qemu;
 mod stages;
 mod tables;
 mod test;

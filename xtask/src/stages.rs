@@ -51,17 +51,7 @@ impl<'w> Stages<'w> {
     }
 }
 
-/// Runs a cargo command, with its output shown.
-pub(crate) fn run(
-    workspace: &Workspace,
-    name: &str,
-    variables: &[(&str, &str)],
-    arguments: &[&str],
-) -> Result<(), Failure> {
-    succeed(name, workspace.cargo(arguments).envs(variables.iter().copied()))
-}
-
-/// Runs a command of a stage. The command reports its own errors.
+/// Runs a command of a stage, with its output shown. The command reports its own errors.
 pub(crate) fn succeed(stage: &str, command: &mut Command) -> Result<(), Failure> {
     let status = command.stdin(Stdio::null()).status();
     if status.map_err(Failure::program(command.get_program().display()))?.success() {

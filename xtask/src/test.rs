@@ -1,11 +1,11 @@
 //! `cargo xtask test`: runs every test, or the quick ones.
 
+use crate::apt;
 use crate::examples;
 use crate::failure::Failure;
 use crate::frames;
 use crate::linux;
 use crate::published;
-use crate::qemu;
 use crate::stages::Stages;
 use crate::workspace::{Workspace, tests};
 
@@ -38,7 +38,7 @@ fn quick(workspace: &Workspace) -> Result<(), Failure> {
 
 fn all(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
-    stages.stage("QEMU", "find it, or install it", |_| qemu::require())?;
+    stages.stage("QEMU", "find it, or install it", |_| apt::qemu())?;
     let what = "cargo xtask frames, on a build without std";
     stages.stage("no_std proof", what, |workspace| frames::frames(workspace, &frames::Options::default()))?;
     stages.cargo("tests", &[], &["test", "--workspace"])?;

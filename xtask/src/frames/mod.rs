@@ -8,7 +8,7 @@ mod tests;
 mod walk;
 
 use crate::failure::Failure;
-use crate::stages::run;
+use crate::stages::succeed;
 use crate::workspace::{NO_STD_PROOF, Workspace};
 use clap::Args;
 use graph::Graph;
@@ -67,9 +67,9 @@ pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Fai
 fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
     workspace.share_lock(Path::new(NO_STD_PROOF))?;
     let target = workspace.target_beside("frames");
-    let arguments = ["build", "--release", "--manifest-path", NO_STD_PROOF];
-    let arguments = arguments.into_iter().chain(["--target", TARGET, "--target-dir", &target]);
-    run(workspace, "frames", &[("RUSTFLAGS", FLAGS)], &arguments.collect::<Vec<_>>())?;
+    let mut cargo = workspace.cargo(&["build", "--release", "--manifest-path", NO_STD_PROOF]);
+    cargo.args(["--target", TARGET, "--target-dir", &target]).env("RUSTFLAGS", FLAGS);
+    succeed("frames", &mut cargo)?;
     let path = workspace.root.join(&target).join(TARGET).join("release/libno_std_proof.a");
     let archive = fs::read(&path).map_err(Failure::file(&path))?;
     Ok((path, archive))

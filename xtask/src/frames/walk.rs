@@ -171,19 +171,16 @@ impl<F: Fn(usize) -> bool> Walk<'_, F> {
         }
         let next = instruction.next_ip();
         // An instruction has at most one relocation that matters here. A second one could only be data in a move.
-        let relocations: Vec<(Kind, Target)> = section
-            .relocations
-            .range(from..from + instruction.len() as u64)
-            .map(|(at, relocation)| (relocation.kind, relocation.target(function.place.offset + next - at)))
-            .collect();
-        for (_, target) in &relocations {
+        let mut relocation = None;
+        for (at, found) in section.relocations.range(from..from + instruction.len() as u64) {
+            let target = found.target(function.place.offset + next - at);
             if let Target::Place(place) = target
                 && !self.image.sections[place.section].is_code
             {
-                self.walked.data.insert(*place);
+                self.walked.data.insert(place);
             }
+            relocation = relocation.or(Some((found.kind, target)));
         }
-        let relocation = relocations.into_iter().next();
         let mut state = self.states[&offset].clone();
         // A leaf function may use the memory below its stack pointer.
         if let Some(depth) = state.word(&instruction).filter(|_| instruction.memory_base() == Register::RSP)

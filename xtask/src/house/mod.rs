@@ -7,7 +7,6 @@ pub(crate) mod files;
 mod links;
 pub(crate) mod markdown;
 mod prose;
-mod published;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -68,6 +67,6 @@ fn violations(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let mut violations: Vec<Violation> = RULES.iter().flat_map(|rule| rule(&files)).collect();
     violations.extend(crates::violations(&workspace.packages));
     violations.extend(crates::unguarded(workspace)?);
-    violations.extend(published::violations(workspace));
+    violations.extend(crates::unpublishable(workspace));
     Ok(violations)
 }

@@ -8,10 +8,9 @@ use super::module::{self, Modules};
 use super::object;
 use super::packages::Store;
 use super::scenario::{PLAIN, Scenario};
-use super::toolchain::Toolchain;
+use crate::apt;
 use crate::failure::Failure;
 use crate::process::output;
-use crate::qemu;
 use crate::workspace::Workspace;
 use std::process::Command;
 
@@ -49,9 +48,9 @@ const DEVICES: &str = "-netdev hubport,id=net0,hubid=0 -device e1000e,netdev=net
 /// Runs every work in every configuration. Results go to standard output, and progress to standard error.
 pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<(), Failure> {
     let kernel = Kernel::newest(store, Series::Six12)?;
-    let core = object::build(workspace, store, &Toolchain::find(workspace, store)?, &[])?;
+    let core = object::build(workspace, store, &[])?;
     let modules = module::build(workspace, store, &kernel.headers, &core)?;
-    let qemu = output(Command::new(qemu::require()?).arg("--version"))?;
+    let qemu = output(Command::new(apt::qemu()?).arg("--version"))?;
     let qemu = qemu.lines().next().unwrap_or_default().to_owned();
     let mut report = Report { kernel: kernel.headers.version.clone(), qemu, ..Report::default() };
     for configuration in CONFIGURATIONS {

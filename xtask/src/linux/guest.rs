@@ -5,8 +5,8 @@ use super::kernel::Kernel;
 use super::modules::Library;
 use super::packages::Store;
 use super::scenario::Scenario;
+use crate::apt;
 use crate::failure::{Failure, tail};
-use crate::qemu;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -66,7 +66,7 @@ impl Guest<'_> {
         fs::write(&archive, self.initramfs()?).map_err(Failure::file(&archive))?;
         let console = File::create(&log).map_err(Failure::file(&log))?;
         let errors = console.try_clone().map_err(Failure::file(&log))?;
-        let mut command = self.command(&qemu::require()?, &archive);
+        let mut command = self.command(&apt::qemu()?, &archive);
         let begun = Instant::now();
         let machine = command.stdin(Stdio::null()).stdout(console).stderr(errors).spawn();
         let end = machine.and_then(|mut machine| wait(&mut machine, Duration::from_secs(self.scenario.limit_s)));

@@ -26,7 +26,6 @@ use packages::Store;
 use scenario::{PLAIN, Scenario};
 use std::fs;
 use std::path::{Path, PathBuf};
-use toolchain::Toolchain;
 
 /// What to do with the kernel module.
 #[derive(Subcommand)]
@@ -96,7 +95,7 @@ fn build(workspace: &Workspace, store: &Store, kernel: Option<&PathBuf>) -> Resu
         None => Ok(Kernel::newest(store, Series::Six12)?.headers),
     })?;
     let core = stages.stage("Rust half", "compile it with core and alloc, as one object", |workspace| {
-        object::build(workspace, store, &Toolchain::find(workspace, store)?, &[])
+        object::build(workspace, store, &[])
     })?;
     let modules = stages.stage("modules", &format!("link them for {}", headers.version), |workspace| {
         module::build(workspace, store, &headers, &core)

@@ -2,11 +2,11 @@
 
 use super::fitness;
 use super::packages::Store;
-use super::toolchain::Toolchain;
+use super::toolchain;
 use crate::failure::Failure;
 use crate::process::output;
 use crate::stages::succeed;
-use crate::workspace::{KERNEL_MODULE, Workspace, cargo};
+use crate::workspace::{KERNEL_MODULE, Workspace};
 use object::read::archive::ArchiveFile;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,15 +59,20 @@ pub(super) struct Core {
 
 /// Builds the Rust half, extracts it from its library, and checks whether a kernel can link it. All flavours have one
 /// build folder, because only the last crate has features.
-pub(super) fn build(
-    workspace: &Workspace,
-    store: &Store,
-    toolchain: &Toolchain,
-    features: &[&str],
-) -> Result<Core, Failure> {
+pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> Result<Core, Failure> {
     let flavour: String = features.iter().map(|feature| format!("-{feature}")).collect();
     let target = store.folder.join("rust");
-    compile(workspace, toolchain, (&target, &store.cache.join("rust")), features)?;
+    workspace.share_lock(Path::new(KERNEL_MODULE))?;
+    let mut cargo = workspace.cargo(&["build", "--release", "-Zbuild-std=core,alloc", "--target", TARGET]);
+    cargo.args(features.iter().map(|feature| format!("--features={feature}"))).arg("--target-dir").arg(&target);
+    // All clones share `core` and `alloc`, which take longest. A cargo that does not know this variable builds them
+    // again.
+    cargo.env("CARGO_BUILD_BUILD_DIR", store.cache.join("rust"));
+    cargo.arg("--manifest-path").arg(workspace.root.join(KERNEL_MODULE));
+    // A stable compiler accepts some of the flags, and builds core, only if this variable is set.
+    cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    toolchain::apply(workspace, store, &mut cargo)?;
+    succeed("Rust half", &mut cargo)?;
     let library = target.join(TARGET).join("release").join(format!("lib{CRATE}.a"));
     let path = target.join(format!("core{flavour}.o"));
     let archive = fs::read(&library).map_err(Failure::file(&library))?;
@@ -76,34 +81,12 @@ pub(super) fn build(
     // Debian's core contains debug info of its own.
     output(Command::new("objcopy").arg("--strip-debug").arg(&path))?;
     let object = fs::read(&path).map_err(Failure::file(&path))?;
-    match fitness::flaws(&object) {
-        Ok(flaws) if flaws.is_empty() => Ok(Core { path, flavour }),
-        Ok(flaws) => {
-            let flaws = Vec::from_iter(flaws).join("\n    ");
-            Err(Failure::contents(path)(format!("not fit for a kernel:\n    {flaws}")))
-        }
-        Err(error) => Err(Failure::contents(path)(error)),
+    let flaws = fitness::flaws(&object).map_err(Failure::contents(&path))?;
+    if !flaws.is_empty() {
+        let flaws = Vec::from_iter(flaws).join("\n    ");
+        return Err(Failure::contents(path)(format!("not fit for a kernel:\n    {flaws}")));
     }
-}
-
-fn compile(
-    workspace: &Workspace,
-    toolchain: &Toolchain,
-    (target, cache): (&Path, &Path),
-    features: &[&str],
-) -> Result<(), Failure> {
-    workspace.share_lock(Path::new(KERNEL_MODULE))?;
-    let mut command = Command::new(cargo());
-    command.args(["build", "--release", "-Zbuild-std=core,alloc", "--target", TARGET]);
-    command.args(features.iter().map(|feature| format!("--features={feature}"))).arg("--target-dir").arg(target);
-    // All clones share `core` and `alloc`, which take longest. A cargo that does not know this variable builds them
-    // again.
-    command.env("CARGO_BUILD_BUILD_DIR", cache);
-    command.arg("--manifest-path").arg(workspace.root.join(KERNEL_MODULE));
-    // A stable compiler accepts some of the flags, and builds core, only if this variable is set.
-    command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
-    toolchain.apply(&mut command);
-    succeed("Rust half", command.current_dir(&workspace.root))
+    Ok(Core { path, flavour })
 }
 
 /// The member of the library in which all crates are linked as one. The other members are functions that the kernel

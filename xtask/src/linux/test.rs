@@ -7,7 +7,6 @@ use super::kernel::{Kernel, Series};
 use super::module::{self, Compiled, Modules};
 use super::object;
 use super::packages::Store;
-use super::toolchain::Toolchain;
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
@@ -36,31 +35,26 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
         all.iter().copied().filter(|scenario| is_meant(scenario, of_every_run)).collect()
     };
     let mut stages = Stages::new(workspace, "linux test");
-    let (kernel, mut compiled, toolchain, core) = thread::scope(|scope| -> Result<_, Failure> {
+    let (kernel, mut compiled, core) = thread::scope(|scope| -> Result<_, Failure> {
         // The Rust half takes longest. Most of that is one crate, `core`, so there is a CPU for other work.
-        let rust = scope.spawn(|| -> Result<_, Failure> {
-            let toolchain = Toolchain::find(workspace, store)?;
-            let core = object::build(workspace, store, &toolchain, &[])?;
-            Ok((toolchain, core))
-        });
+        let rust = scope.spawn(|| object::build(workspace, store, &[]));
         let kernel =
             stages.stage("kernel", "unpack a 6.12 of the distribution", |_| Kernel::newest(store, Series::Six12))?;
         let compiled = stages.stage("C half", "compile it for that kernel", |workspace| {
             Compiled::new(workspace, store, &kernel.headers)
         })?;
-        let (toolchain, core) =
-            stages.stage("Rust half", "wait for its compilation, which began with the first stage", |_| {
-                rust.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
-            })?;
-        Ok((kernel, compiled, toolchain, core))
+        let core = stages.stage("Rust half", "wait for its compilation, which began with the first stage", |_| {
+            rust.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+        })?;
+        Ok((kernel, compiled, core))
     })?;
     let modules = stages.stage("modules", "link the halves", |_| compiled.link(&core))?;
     let mut jobs: Vec<Job<'_>> = Vec::new();
     if is_meant(&FINDER, true) {
         // It is built beside the first guests.
-        let (kernel, toolchain) = (&kernel, &toolchain);
+        let kernel = &kernel;
         let work = move || {
-            let flawed = compiled.link(&object::build(workspace, store, toolchain, &[PLANTED])?)?;
+            let flawed = compiled.link(&object::build(workspace, store, &[PLANTED])?)?;
             found(store, kernel, &flawed)
         };
         jobs.push((FINDER.name, Box::new(work)));

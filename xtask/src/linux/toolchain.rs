@@ -6,7 +6,7 @@ use crate::process::output;
 use crate::workspace::Workspace;
 use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Debian's compiler, kept current because browsers need it, and the source that belongs to it.
@@ -14,36 +14,25 @@ const PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
 /// The path of that source in a sysroot.
 const SOURCE: &str = "lib/rustlib/src/rust/library";
 
-/// A compiler for cargo to use.
-pub(super) struct Toolchain {
-    variables: Vec<(&'static str, PathBuf)>,
-}
-
-impl Toolchain {
-    /// The compiler that builds the rest of the workspace, if it has the source. Otherwise Debian's compiler,
-    /// unpacked.
-    pub(super) fn find(workspace: &Workspace, store: &Store) -> Result<Self, Failure> {
-        let rustc = env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
-        let sysroot = output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))?;
-        if Path::new(sysroot.trim()).join(SOURCE).is_dir() {
-            return Ok(Self { variables: Vec::new() });
-        }
-        for package in PACKAGES {
-            if !packages::named(package)?.iter().any(|name| name == package) {
-                let what = "the source of core and alloc".to_owned();
-                let why = format!("no {package} in the list of packages; `rustup component add rust-src` adds it");
-                return Err(Failure::NotToBeHad { what, why });
-            }
-        }
-        let root = store.unpacked("rust", &lacking(PACKAGES.map(str::to_owned).to_vec())?)?;
-        let libraries = root.join("usr/lib/x86_64-linux-gnu");
-        Ok(Self { variables: vec![("RUSTC", root.join("usr/bin/rustc")), ("LD_LIBRARY_PATH", libraries)] })
+/// Makes a cargo command use the compiler that builds the rest of the workspace, if it has the source. Otherwise
+/// Debian's compiler, unpacked.
+pub(super) fn apply(workspace: &Workspace, store: &Store, cargo: &mut Command) -> Result<(), Failure> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
+    let sysroot = output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))?;
+    if Path::new(sysroot.trim()).join(SOURCE).is_dir() {
+        return Ok(());
     }
-
-    /// Makes a cargo command use this compiler.
-    pub(super) fn apply(&self, command: &mut Command) {
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+    for package in PACKAGES {
+        if !packages::named(package)?.iter().any(|name| name == package) {
+            let what = "the source of core and alloc".to_owned();
+            let why = format!("no {package} in the list of packages; `rustup component add rust-src` adds it");
+            return Err(Failure::NotToBeHad { what, why });
+        }
     }
+    let root = store.unpacked("rust", &lacking(PACKAGES.map(str::to_owned).to_vec())?)?;
+    cargo.env("RUSTC", root.join("usr/bin/rustc"));
+    cargo.env("LD_LIBRARY_PATH", root.join("usr/lib/x86_64-linux-gnu"));
+    Ok(())
 }
 
 /// These packages, and those of their dependencies that this machine does not have.
