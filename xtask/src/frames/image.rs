@@ -1,17 +1,15 @@
 //! The linked object: its functions, and the targets of their relocations.
 
-use object::read::archive::ArchiveFile;
 use object::read::elf::ElfFile64;
 use object::{
-    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SectionIndex, SectionKind,
-    SymbolKind, SymbolSection, elf,
+    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SectionKind, SymbolKind, elf,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
 
 /// A byte of a section.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Place {
-    /// The number of the section, among those of all members of the archive.
     pub(super) section: usize,
     pub(super) offset: u64,
 }
@@ -20,7 +18,7 @@ pub(super) struct Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Place(Place),
-    /// A symbol that no member has.
+    /// A symbol that is not in the object.
     Missing(String),
 }
 
@@ -76,78 +74,50 @@ pub(super) struct Image {
     symbols: HashMap<String, (Place, u64)>,
 }
 
-type Member<'d> = ElfFile64<'d, LittleEndian>;
+/// Where a symbol is, unless it is missing.
+fn place<'d>(symbol: &impl ObjectSymbol<'d>) -> Option<Place> {
+    Some(Place { section: symbol.section_index()?.0, offset: symbol.address() })
+}
 
 impl Image {
-    pub(super) fn read(archive: &[u8]) -> Result<Self, String> {
-        let described = |error: object::Error| error.to_string();
-        let mut image = Self::default();
-        let mut members = Vec::new();
-        for member in ArchiveFile::parse(archive).map_err(described)?.members() {
-            let data = member.map_err(described)?.data(archive).map_err(described)?;
-            // Other members hold metadata for the compiler.
-            if data.starts_with(&elf::ELFMAG) {
-                members.push((Member::parse(data).map_err(described)?, image.sections.len()));
-                let sections = members.last().map_or(0, |(member, _)| member.elf_section_table().len());
-                image.sections.resize_with(image.sections.len() + sections, Section::default);
-            }
-        }
-        for (member, first) in &members {
-            image.add_symbols(member, *first)?;
-        }
-        for (member, first) in &members {
-            image.add_sections(member, *first)?;
-        }
-        Ok(image)
-    }
-
-    fn add_symbols(&mut self, member: &Member<'_>, first: usize) -> Result<(), String> {
-        for symbol in member.symbols() {
-            let SymbolSection::Section(SectionIndex(index)) = symbol.section() else { continue };
-            let name = symbol.name().map_err(|error| error.to_string())?;
-            let place = Place { section: first + index, offset: symbol.address() };
-            if symbol.kind() == SymbolKind::Text && symbol.size() > 0 && !self.function_at.contains_key(&place) {
-                self.function_at.insert(place, self.functions.len());
-                let name = format!("{:#}", rustc_demangle::demangle(name));
-                self.functions.push(Function { name, place, size: symbol.size() });
-            }
-            if symbol.is_global() && !name.is_empty() {
-                self.symbols.entry(name.to_owned()).or_insert((place, symbol.size()));
-            }
-        }
-        Ok(())
-    }
-
-    fn add_sections(&mut self, member: &Member<'_>, first: usize) -> Result<(), String> {
+    /// Reads an object into which all others are linked.
+    pub(super) fn read(object: &[u8]) -> Result<Self, Box<dyn Error>> {
         use SectionKind::{Data, ReadOnlyData, ReadOnlyDataWithRel, Text};
-        let described = |error: object::Error| error.to_string();
+        let object = ElfFile64::<LittleEndian>::parse(object)?;
+        let mut image = Self::default();
+        image.sections.resize_with(object.elf_section_table().len(), Section::default);
+        for symbol in object.symbols() {
+            let Some(place) = place(&symbol) else { continue };
+            let name = symbol.name()?;
+            if symbol.kind() == SymbolKind::Text && symbol.size() > 0 && !image.function_at.contains_key(&place) {
+                image.function_at.insert(place, image.functions.len());
+                let name = format!("{:#}", rustc_demangle::demangle(name));
+                image.functions.push(Function { name, place, size: symbol.size() });
+            }
+            if symbol.is_global() {
+                image.symbols.insert(name.to_owned(), (place, symbol.size()));
+            }
+        }
         let is_held = |kind| matches!(kind, Text | Data | ReadOnlyData | ReadOnlyDataWithRel);
-        for section in member.sections().filter(|section| is_held(section.kind())) {
-            let mut relocations = BTreeMap::new();
+        for section in object.sections().filter(|section| is_held(section.kind())) {
+            let held = &mut image.sections[section.index().0];
+            (held.bytes, held.is_code) = (section.data()?.to_vec(), section.kind() == Text);
             for (offset, relocation) in section.relocations() {
                 let RelocationTarget::Symbol(index) = relocation.target() else { continue };
-                let symbol = member.symbol_by_index(index).map_err(described)?;
-                let name = symbol.name().map_err(described)?;
-                let target = match (symbol.section(), self.symbols.get(name)) {
-                    (SymbolSection::Section(SectionIndex(index)), _) => {
-                        Target::Place(Place { section: first + index, offset: symbol.address() })
-                    }
-                    (_, Some((place, _))) => Target::Place(*place),
-                    (_, None) => Target::Missing(name.to_owned()),
-                };
                 let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
+                let symbol = object.symbol_by_index(index)?;
+                let name = symbol.name()?.to_owned();
                 let kind = match r_type {
                     elf::R_X86_64_64 | elf::R_X86_64_32 | elf::R_X86_64_32S => Kind::Absolute,
                     elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => Kind::Relative,
                     elf::R_X86_64_GOTPCREL | elf::R_X86_64_GOTPCRELX | elf::R_X86_64_REX_GOTPCRELX => Kind::Word,
-                    other => return Err(format!("an unsupported relocation of kind {other}")),
+                    other => return Err(format!("an unsupported relocation of kind {other}").into()),
                 };
-                relocations.insert(offset, Relocation { kind, symbol: target, addend: relocation.addend() });
+                let symbol = place(&symbol).map_or(Target::Missing(name), Target::Place);
+                held.relocations.insert(offset, Relocation { kind, symbol, addend: relocation.addend() });
             }
-            let (bytes, is_code) = (section.data().map_err(described)?.to_vec(), section.kind() == Text);
-            self.sections[first + section.index().0] = Section { bytes, is_code, relocations };
         }
-        Ok(())
+        Ok(image)
     }
 
     /// The function that begins at a place.

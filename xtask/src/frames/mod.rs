@@ -16,6 +16,7 @@ use image::{Image, Place};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The largest number of bytes that the deepest path of map, unmap, commit and tick of [`FAST_DESIGN`] may take.
 pub(crate) const FAST_BYTES_MAX: u64 = 1024;
@@ -59,25 +60,29 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn frames(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
-    let (path, archive) = build(workspace)?;
-    check(&archive, options).map_err(Failure::contents(path))
+    let (path, object) = build(workspace)?;
+    check(&object, options).map_err(Failure::contents(path))
 }
 
-/// Builds the static library. Returns its path and contents.
+/// Builds the static library, and links all of it as one object. Returns the path and the contents of that.
 fn build(workspace: &Workspace) -> Result<(PathBuf, Vec<u8>), Failure> {
     workspace.share_lock(Path::new(NO_STD_PROOF))?;
     let target = workspace.target_beside("frames");
     let mut cargo = workspace.cargo(&["build", "--release", "--manifest-path", NO_STD_PROOF]);
     cargo.args(["--target", TARGET, "--target-dir", &target]).env("RUSTFLAGS", FLAGS);
     succeed("frames", &mut cargo)?;
-    let path = workspace.root.join(&target).join(TARGET).join("release/libno_std_proof.a");
-    let archive = fs::read(&path).map_err(Failure::file(&path))?;
-    Ok((path, archive))
+    let folder = workspace.root.join(&target).join(TARGET).join("release");
+    let path = folder.join("linked.o");
+    let mut link = Command::new("ld");
+    link.args(["--relocatable", "--whole-archive"]).arg(folder.join("libno_std_proof.a"));
+    succeed("frames", link.arg("-o").arg(&path))?;
+    let object = fs::read(&path).map_err(Failure::file(&path))?;
+    Ok((path, object))
 }
 
 /// Prints what every operation takes, and fails if some take too much.
-fn check(archive: &[u8], options: &Options) -> Result<(), String> {
-    let image = Image::read(archive)?;
+fn check(object: &[u8], options: &Options) -> Result<(), String> {
+    let image = Image::read(object).map_err(|error| error.to_string())?;
     let graph = Graph::new(&image);
     let mut wrong = Vec::new();
     let roots = [roots(&image, "FRAME_ROOTS")?, roots(&image, "FRAME_UNIT")?].concat();

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Callee {
     Function(usize),
-    /// A symbol that no member of the archive has.
+    /// A symbol that is not in the object.
     Missing(String),
     /// The function at this offset in some vtable, or in one that this call has returned.
     Slot(Option<Box<Callee>>, u64),
