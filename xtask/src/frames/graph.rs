@@ -72,15 +72,15 @@ impl<'i> Graph<'i> {
         self.returning = functions.clone().filter(|index| self.is_hook(*index) && !self.is_panic(*index)).collect();
         let mut open: Vec<usize> = functions.filter(|index| !self.is_hook(*index)).collect();
         loop {
-            let returns = |index: usize| self.returning.contains(&index);
-            let (found, rest): (Vec<usize>, Vec<usize>) = open.iter().partition(|index| {
-                walk(self.image, **index, &Arguments::new(), returns).is_ok_and(|walked| walked.returns)
-            });
+            let returns = |index: &mut usize| {
+                let known = |index| self.returning.contains(&index);
+                walk(self.image, *index, &Arguments::new(), known).is_ok_and(|walked| walked.returns)
+            };
+            let found: Vec<usize> = open.extract_if(.., returns).collect();
             if found.is_empty() {
                 return;
             }
             self.returning.extend(found);
-            open = rest;
         }
     }
 
@@ -120,10 +120,7 @@ impl<'i> Graph<'i> {
 
     /// The functions that a call can lead to. `tables` are the vtables that the callers can have.
     fn callees(&self, callee: &Callee, tables: &BTreeSet<Place>) -> Result<BTreeSet<usize>, String> {
-        let in_slot = |tables: &BTreeSet<Place>, slot: u64| -> BTreeSet<usize> {
-            tables.iter().filter_map(|table| self.in_slot(*table, slot)).collect()
-        };
-        let (mut found, slot) = match callee {
+        let (named, slot) = match callee {
             Callee::Function(index) => return Ok(BTreeSet::from([*index])),
             Callee::Missing(name) if MEMORY.contains(&name.as_str()) => return Ok(BTreeSet::new()),
             Callee::Missing(name) => return Err(format!("calls `{name}`, which is not in the object")),
@@ -131,15 +128,12 @@ impl<'i> Graph<'i> {
             Callee::Slot(None, slot) => (BTreeSet::new(), *slot),
             // The data that is named below the call includes any vtable that it returns.
             Callee::Slot(Some(returning), slot) => {
-                let (_, named) = self.below(Vec::from_iter(self.callees(returning, tables)?), tables)?;
-                (in_slot(&named, *slot), *slot)
+                (self.below(Vec::from_iter(self.callees(returning, tables)?), tables)?.1, *slot)
             }
         };
-        if found.is_empty() {
-            found = in_slot(tables, slot);
-        }
-        let none = || format!("calls through byte {slot} of a vtable, and no such vtable is known");
-        if found.is_empty() { Err(none()) } else { Ok(found) }
+        let in_slot = |tables: &BTreeSet<Place>| tables.iter().filter_map(|table| self.in_slot(*table, slot)).collect();
+        let mut found = [&named, tables].into_iter().map(in_slot).filter(|found: &BTreeSet<usize>| !found.is_empty());
+        found.next().ok_or_else(|| format!("calls through byte {slot} of a vtable, and no such vtable is known"))
     }
 
     /// The functions that the calls of `walked` can lead to, and the depth of the stack at each.

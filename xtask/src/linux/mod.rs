@@ -1,7 +1,6 @@
 //! `cargo xtask linux`: builds the kernel module for Debian's kernels, and runs it in machines that QEMU emulates.
 
 mod bench;
-mod bench_report;
 mod dmar;
 mod fitness;
 mod guest;

@@ -49,11 +49,8 @@ mod tests {
         let (designs, options) = (designs(&[]).expect("a table"), options(&[]).expect("a table"));
         assert_eq!(designs.lines().count(), 2 + DesignId::ALL.len());
         for info in DesignId::ALL.iter().map(|design| design.info()) {
-            assert!(
-                designs.contains(&format!("\n| `{}` | {} |", info.id, info.source.replace('|', "\\|"))),
-                "{}",
-                info.id
-            );
+            let row = format!("\n| `{}` | {} |", info.id, info.source.replace('|', "\\|"));
+            assert!(designs.contains(&row), "{row}");
             for option in info.options {
                 assert!(options.contains(&format!("\n| `{}` | `{}` |", info.id, option.key)), "{}", info.id);
             }
