@@ -107,7 +107,8 @@ fn main() -> ExitCode {
 fn perform(chore: &Chore) -> Result<(), Failure> {
     let workspace = Workspace::read()?;
     match chore {
-        Chore::Test { extent } => test::test(&workspace, *extent),
+        Chore::Test { extent: None } => test::all(&workspace),
+        Chore::Test { extent: Some(test::Extent::Quick) } => test::quick(&workspace),
         Chore::Check => check::check(&workspace),
         Chore::Conformance { list } => commands::conformance(&workspace, *list),
         Chore::Frames(options) => frames::frames(&workspace, options),

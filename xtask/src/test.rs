@@ -19,15 +19,8 @@ pub(crate) enum Extent {
 /// whole evaluations, and take most of the time.
 const QUICK: [&str; 6] = ["adapters", "suite", "contract", "dmar", "trace", "kit"];
 
-pub(crate) fn test(workspace: &Workspace, extent: Option<Extent>) -> Result<(), Failure> {
-    match extent {
-        Some(Extent::Quick) => quick(workspace),
-        None => all(workspace),
-    }
-}
-
 /// What to run at each step. All packages are selected, so that all tests share the builds.
-fn quick(workspace: &Workspace) -> Result<(), Failure> {
+pub(crate) fn quick(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test quick");
     let programs = QUICK.iter().flat_map(|program| ["--test", program]);
     let arguments: Vec<&str> = ["test", "--workspace", "--lib", "--bins"].into_iter().chain(programs).collect();
@@ -36,7 +29,7 @@ fn quick(workspace: &Workspace) -> Result<(), Failure> {
     Ok(())
 }
 
-fn all(workspace: &Workspace) -> Result<(), Failure> {
+pub(crate) fn all(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
     stages.stage("QEMU", "find it, or install it", |_| apt::qemu())?;
     let what = "cargo xtask frames, on a build without std";

@@ -29,8 +29,7 @@ pub(crate) fn rust(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(paths)
 }
 
-/// Makes `to` a copy of `from` without what is hidden or built. Unchanged files are not written, so cargo rebuilds
-/// little.
+/// Makes `to` a copy of `from` without what is hidden or built.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     let files = paths(from)?;
     if to.is_dir() {
@@ -40,16 +39,21 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
         }
     }
     for file in files {
-        let (from, to) = (from.join(&file), to.join(&file));
-        let contents = fs::read(&from).map_err(Failure::file(&from))?;
-        if fs::read(&to).is_ok_and(|there| there == contents) {
-            continue;
-        }
+        let to = to.join(&file);
         let folder = to.parent().unwrap_or(&to);
         fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-        fs::write(&to, contents).map_err(Failure::file(&to))?;
+        replace(&from.join(&file), &to)?;
     }
     Ok(())
+}
+
+/// Makes `copy` a copy of a file. One that is there already keeps its time, so that nothing is built because of it.
+pub(crate) fn replace(file: &Path, copy: &Path) -> Result<(), Failure> {
+    let bytes = fs::read(file).map_err(Failure::file(file))?;
+    if fs::read(copy).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    fs::write(copy, bytes).map_err(Failure::file(copy))
 }
 
 /// The files that git tracks under `root`; without git, all files that are neither hidden nor built.

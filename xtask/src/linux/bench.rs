@@ -4,9 +4,8 @@
 //! `bench_works.sh` prints a line `work NAME` for each work, followed by the line of the test module, which consists of
 //! pairs of a word and a number.
 
-use super::guest::Transcript;
 use super::kernel::{Kernel, Series};
-use super::module::{self, Modules};
+use super::module;
 use super::object;
 use super::packages::Store;
 use super::scenario::{PLAIN, Scenario};
@@ -22,7 +21,6 @@ use std::process::Command;
 const JOB: &str = include_str!("../../../crates/portcullis-linux/tests/jobs/bench_works.sh");
 
 /// A configuration of the kernel: what implements the DMA API for the devices.
-#[derive(Clone, Copy)]
 struct Configuration {
     name: &'static str,
     append: &'static str,
@@ -58,31 +56,26 @@ pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<
     let qemu = output(Command::new(apt::qemu()?).arg("--version"))?;
     let qemu = qemu.lines().next().unwrap_or_default().to_owned();
     let mut report = Report { kernel: kernel.headers.version.clone(), qemu, ..Report::default() };
-    for configuration in CONFIGURATIONS {
-        eprintln!("xtask: {}", configuration.name);
-        let transcript = run(store, &kernel, &modules, configuration)?;
-        report.add(configuration.name, configuration.mode != "none", &transcript.lines)?;
+    for Configuration { name, append, mode, expect } in CONFIGURATIONS {
+        eprintln!("xtask: {name}");
+        let scenario = Scenario {
+            name: &format!("bench-{name}"),
+            job: JOB,
+            variables: &[("MODE", mode), ("EXPECT", expect)],
+            append,
+            cpus: 1,
+            icount: true,
+            has_attacker: false,
+            devices: DEVICES,
+            modules: "e1000e nvme",
+            limit_s: 240,
+            ..PLAIN
+        };
+        let transcript = scenario.run(store, &kernel, Some(&modules))?;
+        report.add(name, mode != "none", &transcript.lines)?;
     }
     println!("{}", if json { report.json() } else { report.table() });
     Ok(())
-}
-
-fn run(store: &Store, kernel: &Kernel, modules: &Modules, configuration: Configuration) -> Result<Transcript, Failure> {
-    let Configuration { name, append, mode, expect } = configuration;
-    let scenario = Scenario {
-        name: &format!("bench-{name}"),
-        job: JOB,
-        variables: &[("MODE", mode), ("EXPECT", expect)],
-        append,
-        cpus: 1,
-        icount: true,
-        has_attacker: false,
-        devices: DEVICES,
-        modules: "e1000e nvme",
-        limit_s: 240,
-        ..PLAIN
-    };
-    scenario.run(store, kernel, Some(modules))
 }
 
 /// The works, in order.

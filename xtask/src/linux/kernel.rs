@@ -121,12 +121,10 @@ fn newest(names: &[String]) -> Option<&str> {
     // Cloud kernels lack drivers, and real-time kernels have other locks.
     let is_plain = |version: &&str| !["-cloud-", "-rt-", "common"].iter().any(|other| version.contains(other));
     let versions = names.iter().filter_map(|name| name.strip_prefix(HEADERS));
-    versions.filter(|version| version.ends_with(MACHINE)).filter(is_plain).max_by_key(|version| numbers(version))
-}
-
-/// The numbers in a version.
-fn numbers(version: &str) -> Vec<u64> {
-    version.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    let numbers = |version: &&str| -> Vec<u64> {
+        version.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    };
+    versions.filter(|version| version.ends_with(MACHINE)).filter(is_plain).max_by_key(numbers)
 }
 
 #[cfg(test)]

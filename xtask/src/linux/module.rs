@@ -4,6 +4,7 @@ use super::kernel::Headers;
 use super::object::Core;
 use super::packages::{Store, files, remake};
 use crate::failure::{Failure, tail};
+use crate::house::files::replace;
 use crate::process::{line, run};
 use crate::workspace::Workspace;
 use std::borrow::Cow;
@@ -77,17 +78,30 @@ impl<'a> Compiled<'a> {
         Ok(Modules { portcullis: module("portcullis.ko")?, test: module("portcullis_test.ko")? })
     }
 
-    /// Makes the targets that `prepare` returns. The makefiles report a warning once, and not again for an object that
-    /// is there. So after a build that has not ended well, the folder is emptied.
+    /// Lets the kernel's makefiles make the targets that `prepare` returns. A warning of the compiler, of objtool or of
+    /// modpost is an error. The makefiles report it once, and not again for an object that is there. So after a build
+    /// that has not ended well, the folder is emptied.
     fn make(&self, prepare: impl FnOnce(&Path) -> Result<Vec<OsString>, Failure>) -> Result<(), Failure> {
-        let stamp = self.folder.join(STAMP);
+        let Self { headers: Headers { version, folder: headers }, folder, .. } = self;
+        let stamp = folder.join(STAMP);
         match fs::remove_file(&stamp) {
             Ok(()) => (),
-            Err(error) if error.kind() == ErrorKind::NotFound => remake(&self.folder)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => remake(folder)?,
             Err(error) => return Err(Failure::file(stamp)(error)),
         }
-        let targets = prepare(&self.folder)?;
-        make(&self.headers, &self.folder, &targets)?;
+        let mut command = Command::new("make");
+        command.arg("-C").arg(headers).arg(format!("M={}", folder.display()));
+        // BTF needs pahole, which few machines have.
+        command.arg("CONFIG_DEBUG_INFO_BTF_MODULES=").args(prepare(folder)?);
+        let output = run(&mut command)?;
+        let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        if !output.status.success() {
+            return Err(Failure::Command { command: line(&command), output: tail(&printed) });
+        }
+        if let Some(line) = warning(&printed) {
+            let what = format!("the build of the module for {version} has a warning:\n    {line}");
+            return Err(Failure::Other(what));
+        }
         fs::write(&stamp, "").map_err(Failure::file(stamp))
     }
 }
@@ -118,43 +132,16 @@ fn lay_out(sources: &[PathBuf], folder: &Path) -> Result<(), Failure> {
     if files(folder)?.iter().any(is_gone) {
         remake(folder)?;
     }
-    sources.iter().try_for_each(|file| replace(&folder.join(name_of(file).as_ref()), file))
+    sources.iter().try_for_each(|file| replace(file, &folder.join(name_of(file).as_ref())))
 }
 
 /// Copies the Rust half into `folder`. The suffix tells kbuild that the object is complete and need not be compiled.
 fn ship(core: &Core, folder: &Path) -> Result<(), Failure> {
-    replace(&folder.join("core.o_shipped"), &core.path)
-}
-
-/// Makes `copy` a copy of a file. One that is there already keeps its time, so that make does nothing about it.
-fn replace(copy: &Path, file: &Path) -> Result<(), Failure> {
-    let bytes = fs::read(file).map_err(Failure::file(file))?;
-    if fs::read(copy).is_ok_and(|old| old == bytes) {
-        return Ok(());
-    }
-    fs::write(copy, bytes).map_err(Failure::file(copy))
+    replace(&core.path, &folder.join("core.o_shipped"))
 }
 
 fn name_of(file: &Path) -> Cow<'_, str> {
     file.file_name().unwrap_or_default().to_string_lossy()
-}
-
-/// Runs the kernel's makefiles for these targets. A warning of the compiler, of objtool or of modpost is an error.
-fn make(headers: &Headers, folder: &Path, targets: &[OsString]) -> Result<(), Failure> {
-    let mut command = Command::new("make");
-    command.arg("-C").arg(&headers.folder).arg(format!("M={}", folder.display()));
-    // BTF needs pahole, which few machines have.
-    command.arg("CONFIG_DEBUG_INFO_BTF_MODULES=").args(targets);
-    let output = run(&mut command)?;
-    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    if !output.status.success() {
-        return Err(Failure::Command { command: line(&command), output: tail(&printed) });
-    }
-    let version = &headers.version;
-    match warning(&printed) {
-        Some(line) => Err(Failure::Other(format!("the build of the module for {version} has a warning:\n    {line}"))),
-        None => Ok(()),
-    }
 }
 
 /// The first line that is a warning about the module.
