@@ -74,7 +74,7 @@ static TRACES: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Trace>>>>> = Mutex::new(B
 fn bundled(name: &str) -> Arc<Trace> {
     let trace = TRACES.lock().expect("no panic").entry(name.to_owned()).or_default().clone();
     let read = || {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../traces/{name}.trace.xz"));
         Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
     };
     trace.get_or_init(read).clone()
