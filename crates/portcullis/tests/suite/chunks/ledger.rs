@@ -50,8 +50,11 @@ impl Live {
     /// Its pages. Of a long mapping: the first, the last and some in between.
     fn pages(&self) -> impl Iterator<Item = (Iova, PhysAddr)> + use<> {
         let (first, pfn, pages) = (self.range.first_pfn(), self.pfn, self.range.pages());
+        let step = if pages < 40 { 1 } else { 37 };
+        let last = Some(pages - 1).filter(|last| !last.is_multiple_of(step));
         (0..pages)
-            .filter(move |page| pages < 40 || page % 37 == 0 || *page == pages - 1)
+            .step_by(step as usize)
+            .chain(last)
             .map(move |page| (Iova::from_pfn(first + page), PhysAddr::from_pfn(pfn + page)))
     }
 }
