@@ -87,8 +87,8 @@ impl Bench {
             self.host.advance_us(TABLE_IDLE_US);
             domain.tick().expect("the hardware answers");
         }
-        // Two pages are left of the last chunk of a table. On the way to that chunk, four pages are one mapping, still a
-        // small one, because this is done for every moment.
+        // Two pages are left of the last chunk of a table. On the way there, four pages are one mapping, still a small
+        // one, because this is done for every moment.
         let mut rest = map(Want::writes(1));
         while rest.range.first_pfn() % 512 != 512 - 3 {
             let at = rest.range.end_pfn() % 512;
