@@ -61,7 +61,7 @@ mod tests {
         let workspace = Workspace::read().expect("a workspace");
         let found: Vec<_> = workspace.packages.iter().filter_map(targets).collect();
         let packages: Vec<&str> = found.iter().map(|(package, _)| package.name.as_str()).collect();
-        for package in ["portcullis-suite", "portcullis-sim", "portcullis-model"] {
+        for package in ["portcullis-suite", "portcullis-sim-suite", "portcullis-model"] {
             assert!(packages.contains(&package), "{package} is not in {packages:?}");
         }
         for (package, program) in found.iter().filter(|(_, program)| program.name != "fuzz") {

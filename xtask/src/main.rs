@@ -43,6 +43,7 @@ enum Chore {
     Test {
         /// Run only what one runs at each step: the unit tests, and the tests of the library, the driver, the traces
         /// and the test kit.
+        #[arg(value_name = "quick")]
         extent: Option<test::Extent>,
     },
     /// Check the house rules, generated tables, formatting, clippy, the oldest supported compiler and the

@@ -58,21 +58,11 @@ pub(crate) fn loom_flags() -> String {
     }
 }
 
-/// Runs the loom models: integration tests named `loom` or `loom_…`. They need a separate build.
+/// Runs the loom models: the integration tests named `loom`. They need a separate build.
 fn loom_models(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
-    let flags = loom_flags();
+    let with_models = workspace.packages.iter().filter(|package| tests(package).any(|test| test.name == "loom"));
+    let packages: Vec<&str> = with_models.flat_map(|package| ["--package", package.name.as_str()]).collect();
     let target = workspace.target_beside("loom");
-    for package in &workspace.packages {
-        let mut arguments = vec!["test", "--package", package.name.as_str(), "--target-dir", &target];
-        arguments.extend(LOOM_PROFILE);
-        let without = arguments.len();
-        for test in tests(package).filter(|test| test.name.starts_with("loom")) {
-            arguments.extend(["--test", &test.name]);
-        }
-        if arguments.len() > without {
-            let name = format!("loom models of {}", package.name);
-            stages.cargo(&name, &[("RUSTFLAGS", &flags)], &arguments)?;
-        }
-    }
-    Ok(())
+    let arguments = [&["test", "--test", "loom", "--target-dir", &target], &LOOM_PROFILE[..], &packages].concat();
+    stages.cargo("loom models", &[("RUSTFLAGS", &loom_flags())], &arguments)
 }

@@ -61,7 +61,7 @@ fn head(file: &Path) -> String {
 
 /// The bundled traces and logs and a scatter list, in every format, with all events and with those of one family.
 fn samples() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../traces");
     let entries = fs::read_dir(folder).expect("the folder of traces").map(|entry| entry.expect("a file").path());
     let mut files: Vec<_> =
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "xz")).collect();

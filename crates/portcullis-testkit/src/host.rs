@@ -4,7 +4,7 @@
 //! are masked while a lock is held.
 
 use portcullis::platform::{CPU_WORDS, Context, CopyMemory, CpuWords, Lock, LockClass, Wait};
-use portcullis::table::{ENTRIES, Entry};
+use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{PAGE_SIZE, PhysAddr, Platform};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -265,4 +265,16 @@ fn on_threads(work: impl Fn() + Sync) {
             }
         }
     });
+}
+
+/// The entries of a table page that grant a right. A function, so that it is optimized where tests are not.
+pub fn present(table: &Frame) -> Vec<u64> {
+    let mut present = Vec::new();
+    for entry in table {
+        let bits = entry.load_bits();
+        if bits & 3 != 0 {
+            present.push(bits);
+        }
+    }
+    present
 }

@@ -69,7 +69,7 @@ pub(crate) fn bench(workspace: &Workspace, options: &Options) -> Result<(), Fail
 /// Measures how many operations and packets the lab processes per second.
 fn replay(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Failure> {
     let begun = SystemTime::now();
-    stages.cargo("replay", &[], &["bench", "--package", "portcullis-sim", "--bench", "replay"])?;
+    stages.cargo("replay", &[], &["bench", "--package", "portcullis-sim-bench", "--bench", "replay"])?;
     let criterion = workspace.root.join(&workspace.target).join("criterion");
     let mut rates = collect(&criterion, begun)?;
     if rates.is_empty() {

@@ -8,7 +8,7 @@ use cargo_metadata::DependencyKind;
 use std::fs;
 
 /// A crate uses only crates before it. The last ones are tests and examples.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 17] = [
     "portcullis",
     "portcullis-vtd",
     "portcullis-model",
@@ -21,6 +21,8 @@ const ORDER: [&str; 15] = [
     "portcullis-cli",
     "xtask",
     "portcullis-suite",
+    "portcullis-sim-suite",
+    "portcullis-sim-bench",
     "quick-start",
     "custom-design",
     "custom-host",

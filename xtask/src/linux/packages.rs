@@ -68,16 +68,12 @@ impl Store {
     }
 }
 
-/// The packages with the versions that would be downloaded, one a line. A package that does not exist has none.
+/// The packages, and the versions that would be downloaded of those that exist.
 fn versions(packages: &[String]) -> Result<String, Failure> {
-    let mut wanted = String::new();
-    for package in packages {
-        let shown = run(Command::new("apt-cache").args(["--no-all-versions", "show", package]))?;
-        let shown = String::from_utf8_lossy(&shown.stdout);
-        let version = shown.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or_default();
-        wanted += &format!("{package} {version}\n");
-    }
-    Ok(wanted)
+    let shown = run(Command::new("apt-cache").args(["--no-all-versions", "show"]).args(packages))?;
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    let versions = shown.lines().filter(|line| line.starts_with("Package: ") || line.starts_with("Version: "));
+    Ok(packages.iter().map(String::as_str).chain(versions).collect::<Vec<_>>().join("\n"))
 }
 
 /// Why packages were not downloaded: some do not exist, or there is another reason.

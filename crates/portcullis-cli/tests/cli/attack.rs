@@ -1,6 +1,6 @@
 //! `attack`: what got through, in the table and in the JSON document, and how the command ends.
 
-use super::{DISK, RECEIVE, bundled, float, json, portcullis, printed, rows, text};
+use super::{DISK, RECEIVE, bundled, float, json, portcullis, printed, printed_again, rows, text};
 use serde_json::Value;
 
 /// The work is small enough to be attacked many times, and large enough to show something.
@@ -98,9 +98,11 @@ fn a_bundled_trace() {
 
 #[test]
 fn rings() {
-    let document = attacked(&["--workload", RINGS]);
+    let document = attacked(&["--workload", RINGS, "--seed", "1"]);
     check_document(&document);
     assert_eq!((&document["workload"], &document["seed"]), (&RINGS.into(), &1.into()));
+    let by_itself = attacked(&["--workload", RINGS, "--designs", "stock"]);
+    assert_eq!(by_itself["seed"], 1, "unless another is given");
 }
 
 #[test]
@@ -135,16 +137,20 @@ fn a_window_is_as_long_as_compare_says() {
 
 #[test]
 fn the_same_seed_prints_the_same_bytes() {
-    let with = |seed, faces: &[&str]| printed(&[&["attack", "--workload", RINGS, "--seed", seed], faces].concat());
+    let with = |run: fn(&[&str]) -> String, seed, faces: &[&str]| {
+        run(&[&["attack", "--workload", RINGS, "--seed", seed], faces].concat())
+    };
     // The head names the seed, so only the text after it is compared.
     let found = |printed: &str, face: &str| match printed.split_once(face) {
         Some((_, found)) => found.to_owned(),
         None => panic!("no {face} in {printed}"),
     };
-    for (faces, face) in [(&["--json"][..], "\"results\""), (&[], "\n\n")] {
-        let printed = with("5", faces);
-        assert_eq!(printed, with("5", faces));
-        assert_ne!(found(&printed, face), found(&with("6", faces), face));
+    // All designs as JSON, and some as a table.
+    let few = ["--designs", "none,stock,magazine,portcullis"];
+    for (faces, face) in [(&["--json"][..], "\"results\""), (&few, "\n\n")] {
+        let first = with(printed, "5", faces);
+        assert_eq!(first, with(printed_again, "5", faces));
+        assert_ne!(found(&first, face), found(&with(printed, "1", faces), face));
     }
 }
 

@@ -24,7 +24,7 @@ fn a_figure_is_made_from_what_the_program_carries_and_checked() {
 /// A figure of the laboratory: each number has a class, and the figure a score.
 #[test]
 fn a_figure_of_the_laboratory_has_a_score() {
-    let document = json(&["figures", "eiovar-fig9", "--json"]);
+    let document = json(&["figures", "eiovar-fig9", "--check", "--json"]);
     let points = document["points"].as_array().expect("points");
     assert!(points.iter().all(|point| point["id"] == "eiovar-fig9" && point["class"].is_string()), "{points:?}");
     let within = points.iter().filter(|point| point["within"] == true).count();

@@ -26,8 +26,10 @@ mod simulate;
 mod sub_page;
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const RECEIVE: &str = "q-e1000e-rx.strict.2cpu.trace.xz";
 const SEND: &str = "q-e1000e-tx.lazy.2cpu.trace.xz";
@@ -52,7 +54,22 @@ fn program(arguments: &[&str]) -> Command {
     program
 }
 
+/// The results so far, by command line.
+static RESULTS: Mutex<BTreeMap<Vec<String>, Arc<OnceLock<Output>>>> = Mutex::new(BTreeMap::new());
+
+/// Runs the program, or waits for the run of another test: the same command line prints the same bytes, so one run
+/// serves all tests. A run that writes a page is never shared, and neither may be one whose files change in between.
 fn portcullis(arguments: &[&str]) -> Output {
+    if arguments.contains(&"--html") {
+        return again(arguments);
+    }
+    let command_line = arguments.iter().map(ToString::to_string).collect();
+    let result = RESULTS.lock().expect("no panic").entry(command_line).or_default().clone();
+    result.get_or_init(|| again(arguments)).clone()
+}
+
+/// Runs the program, whether or not it has run with these arguments before.
+fn again(arguments: &[&str]) -> Output {
     program(arguments).output().expect("the program starts")
 }
 
@@ -60,9 +77,18 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
 
-/// What a successful run prints. Standard error stays empty: progress is not shown on a pipe.
+/// What a successful run prints.
 fn printed(arguments: &[&str]) -> String {
-    let output = portcullis(arguments);
+    successful(arguments, &portcullis(arguments))
+}
+
+/// What another run with these arguments prints.
+fn printed_again(arguments: &[&str]) -> String {
+    successful(arguments, &again(arguments))
+}
+
+/// Standard error stays empty: progress is not shown on a pipe.
+fn successful(arguments: &[&str], output: &Output) -> String {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{arguments:?}");
     text(&output.stdout).to_owned()
 }
@@ -78,6 +104,19 @@ fn compared(arguments: &[&str]) -> Value {
 
 fn rows(document: &Value) -> &[Value] {
     document["results"].as_array().expect("a list of results")
+}
+
+/// A file with the default machine, in which nothing is assumed: no run is repeated to find out what the advice depends
+/// on.
+fn nothing_assumed() -> &'static str {
+    static FILE: OnceLock<String> = OnceLock::new();
+    FILE.get_or_init(|| {
+        let listed = json(&["list", "machines", "--json"]);
+        let machines = listed["machines"].as_array().expect("machines");
+        let mut machine = machines.iter().find(|one| one["id"] == "cascadelake-cx5").expect("the default").clone();
+        machine["assumed"] = serde_json::json!({});
+        written("nothing-assumed.json", machine.to_string())
+    })
 }
 
 /// The first result of a design and protection.

@@ -1,7 +1,7 @@
 //! An address space too narrow for the work: the row says so, and the other rows are complete.
 
 use super::nothing_tested::untested;
-use super::{RECEIVE, bundled, compared, float, portcullis, row, rows, text, written};
+use super::{RECEIVE, bundled, compared, float, nothing_assumed, portcullis, row, rows, text, written};
 use serde_json::Value;
 
 /// Buffers of 2 MiB and one page. The tree of `stock` rounds each up to 4 MiB, so that 255 fit below 1 GiB beside
@@ -39,7 +39,7 @@ fn check_nothing_was_measured(row: &Value) {
 #[test]
 fn exhaustion_is_the_error_of_its_row() {
     let path = wide_capture("narrow-json.trace");
-    let document = compared(&[&path, "--set", NARROW]);
+    let document = compared(&[&path, "--machine", nothing_assumed(), "--batch", "1", "--set", NARROW]);
     for protection in ["strict", "deferred"] {
         let refused = row(&document, "stock", protection);
         let error = refused["error"].as_str().unwrap_or_else(|| panic!("no error: {refused}"));
@@ -57,7 +57,7 @@ fn exhaustion_is_the_error_of_its_row() {
 #[test]
 fn the_table_says_which_run_has_no_result_and_why() {
     let path = wide_capture("narrow-table.trace");
-    let output = portcullis(&["compare", &path, "--set", NARROW]);
+    let output = portcullis(&["compare", &path, "--set", NARROW, "--designs", "none,stock,magazine"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
     let reason = printed.lines().find(|line| line.contains("stock strict")).unwrap_or_else(|| panic!("{printed}"));
@@ -68,15 +68,22 @@ fn the_table_says_which_run_has_no_result_and_why() {
 #[test]
 fn a_wider_space_has_room() {
     let path = wide_capture("narrow-not.trace");
-    for width in ["address_bits=31", "address_bits=39"] {
-        let document = compared(&[&path, "--set", width]);
-        for row in rows(&document) {
-            // `identity` uses two address bits for the rights, `kmalloc` has no memory that low, and `portcullis`
-            // keeps half of the space for small requests.
-            let narrow = ["identity", "kmalloc", "portcullis"];
-            let narrower = width == "address_bits=31" && narrow.iter().any(|id| row["design"] == *id);
-            assert!(narrower || row["error"].is_null(), "{width}: {row}");
-        }
+    // `identity` uses two address bits for the rights, `kmalloc` has no memory that low, and `portcullis` keeps half of
+    // the space for small requests. All others have room as soon as there is one bit more.
+    let narrow = ["identity", "kmalloc", "portcullis"];
+    let with = |bits, more: &[&str]| {
+        // Nothing is unmapped, so batches make no difference.
+        let machine = ["--machine", nothing_assumed(), "--batch", "1", "--set", bits];
+        compared(&[&[path.as_str()], &machine[..], more].concat())
+    };
+    let document = with("address_bits=31", &[]);
+    for row in rows(&document).iter().filter(|row| narrow.iter().all(|id| row["design"] != *id)) {
+        assert!(row["error"].is_null(), "31 bits: {row}");
+    }
+    let document = with("address_bits=39", &["--designs", &["stock", &narrow.join(",")].join(",")]);
+    assert!(rows(&document).len() > narrow.len());
+    for row in rows(&document) {
+        assert!(row["error"].is_null(), "39 bits: {row}");
     }
 }
 

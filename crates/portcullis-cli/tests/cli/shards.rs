@@ -35,17 +35,16 @@ fn run(command: &mut Command) {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{command:?}");
 }
 
-/// What the shards in `folder` say joined, with these options.
-fn joined(folder: &Path, options: &[&str]) -> String {
+/// What the shards in `folder` say joined.
+fn joined(folder: &Path) -> String {
     let shards = (1..=8).map(|number| folder.join(format!("shards/{number}.jsonl")).display().to_string());
     let shards: Vec<String> = shards.collect();
     let shards: Vec<&str> = shards.iter().map(String::as_str).collect();
-    printed(&[&["figures", "--merge"], &*shards, options].concat())
+    printed(&[&["figures", "--merge"], &*shards].concat())
 }
 
-fn equals_the_whole(folder: &Path, options: &[&str]) {
-    let whole = printed(&[&["figures"], &QUICK[..], options].concat());
-    assert_eq!(joined(folder, options), whole, "{options:?}");
+fn equals_the_whole(folder: &Path) {
+    assert_eq!(joined(folder), printed(&[&["figures"], &QUICK[..]].concat()));
 }
 
 #[test]
@@ -59,7 +58,7 @@ fn an_array_of_slurm_makes_the_whole() {
         command.env("SLURM_ARRAY_TASK_ID", task.to_string()).env("SLURM_ARRAY_TASK_COUNT", "8");
         run(command.arg(&script).args(QUICK));
     }
-    equals_the_whole(&folder, &[]);
+    equals_the_whole(&folder);
 }
 
 #[test]
@@ -79,7 +78,7 @@ fn an_indexed_job_of_kubernetes_makes_the_whole() {
         command.env("JOB_COMPLETION_INDEX", index.to_string()).env("SHARDS", "8").env("FIGURES", QUICK.join(" "));
         run(command.args(["-c", &commands]));
     }
-    equals_the_whole(&folder, &["--check", "--json"]);
+    equals_the_whole(&folder);
 }
 
 #[test]
@@ -96,6 +95,15 @@ fn a_figure_that_makes_its_own_runs_is_one_piece() {
 /// Both halves of a figure with three runs. The first has two of them.
 fn halves() -> [String; 2] {
     ["1/2", "2/2"].map(|share| printed(&["figures", "eiovar-fig9", "--shard", share]))
+}
+
+#[test]
+fn joined_shards_can_be_checked_and_printed_as_json() {
+    let [first, second] = halves();
+    let files = [written("checked-1.jsonl", first), written("checked-2.jsonl", second)];
+    let face = ["--check", "--json"];
+    let whole = printed(&[&["figures", "eiovar-fig9"], &face[..]].concat());
+    assert_eq!(printed(&[&["figures", "--merge", &files[0], &files[1]], &face[..]].concat()), whole);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `simulate`: its keys, the same bytes for the same seed, and what does not fit together.
 
 use super::bad_input::refused;
-use super::{portcullis, text};
+use super::{again, portcullis, text};
 use serde_json::Value;
 
 const RUN: [&str; 5] = ["simulate", "--machine", "r210-bcm57810", "--design", "eiovar"];
@@ -36,7 +36,7 @@ fn a_run_has_the_keys_of_a_simulation_and_of_a_comparison() {
         assert_eq!(row.get(key), Some(&Value::Null), "{key}");
     }
     assert_eq!((&row["design"], &row["protection"], &row["batch"]), (&"eiovar".into(), &"strict".into(), &1.into()));
-    assert_eq!(portcullis(&arguments).stdout, output.stdout, "the same seed gives the same bytes");
+    assert_eq!(again(&arguments).stdout, output.stdout, "the same seed gives the same bytes");
     let printed = portcullis(&with(&["--protection", "strict"]));
     let table = text(&printed.stdout);
     assert!(table.contains("throughput, Gb/s") && !table.contains("requests per second"), "{table}");

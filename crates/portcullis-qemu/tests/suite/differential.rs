@@ -14,8 +14,9 @@ use std::cell::Cell;
 /// The seed of all runs here.
 const SEED: [u8; 32] = *b"the same steps on both machines.";
 /// The most steps of a sequence; on average it has half of them.
-const STEPS_MAX: usize = 260;
-const SEQUENCES: u32 = 100;
+const STEPS_MAX: usize = 520;
+/// Each needs a QEMU of its own, and to start one takes as long as many steps.
+const SEQUENCES: u32 = 50;
 
 fn runner(cases: u32, shrinks: u32) -> TestRunner {
     let config = ProptestConfig { cases, max_shrink_iters: shrinks, failure_persistence: None, ..Default::default() };

@@ -13,8 +13,9 @@ use portcullis::design::Design;
 use portcullis_sim::attack::{Attacked, attack};
 use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, Work};
 use portcullis_trace::Trace;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 fn machine() -> Machine {
     Machine::by_id("cascadelake-cx5").expect("the default machine")
@@ -29,7 +30,14 @@ fn rings(parameters: &str) -> Work {
     Work::parse(&format!("rings:{parameters}")).unwrap_or_else(|error| panic!("{parameters}: {error}"))
 }
 
+/// The traces that have been read. One reading serves all tests.
+static TRACES: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Trace>>>>> = Mutex::new(BTreeMap::new());
+
 fn replay(name: &str) -> Work {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
-    Work::Trace(Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}"))), None)
+    let trace = TRACES.lock().expect("no panic").entry(name.to_owned()).or_default().clone();
+    let read = || {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../traces/{name}.trace.xz"));
+        Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
+    };
+    Work::Trace(trace.get_or_init(read).clone(), None)
 }

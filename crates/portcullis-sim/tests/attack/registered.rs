@@ -23,7 +23,8 @@ fn check(work: &Work, batch: Option<usize>) {
 
 #[test]
 fn on_the_bundled_traces() {
-    for name in ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", "nvme-seqread128k.strict.4cpu"] {
+    // On `q-e1000e-rx.strict.2cpu`, which the program carries, its own tests check the same: `attack::a_bundled_trace`.
+    for name in ["q-e1000e-tx.lazy.2cpu", "nvme-seqread128k.strict.4cpu"] {
         check(&replay(name), None);
     }
 }
@@ -31,22 +32,22 @@ fn on_the_bundled_traces() {
 /// There are more cores than the walkers could serve if the device tried everything that it can.
 #[test]
 fn on_more_rings_than_the_walkers_serve() {
-    check(&rings("count=16,operations=8000"), Some(1));
+    check(&rings("count=16,operations=4000"), Some(1));
 }
 
 #[test]
 fn on_rings() {
-    check(&rings("operations=10000"), None);
+    check(&rings("operations=5000"), None);
 }
 
 #[test]
 fn on_rings_that_share_addresses_in_batches() {
-    check(&rings("count=4,ring=128,tx=0.5,operations=12000"), Some(16));
+    check(&rings("count=4,ring=128,tx=0.5,operations=5000"), Some(16));
 }
 
 #[test]
 fn on_mappings_of_random_lifetimes() {
-    check(&Work::parse("churn:live=2048,operations=8000").expect("a workload"), None);
+    check(&Work::parse("churn:live=2048,operations=6000").expect("a workload"), None);
 }
 
 /// Buffers of 2 MiB. A large leaf translates each of them if the design allows it.

@@ -21,7 +21,7 @@ use portcullis_sim::{Job, Machine, Work};
 use portcullis_testkit::attack::passes;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 fn with_ring(entries: u32) -> Options {
     Choice::parse(&format!("riommu:ring={entries}")).expect("a design").options
@@ -35,14 +35,22 @@ fn rules(attacked: &Attacked) -> BTreeSet<Rule> {
     attacked.found.iter().map(|found| found.rule).collect()
 }
 
+const TRACES: [&str; 3] = ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", "nvme-seqread128k.strict.4cpu"];
+
+/// The attack on trace number `index`, with rings that have room for all of it.
+fn with_room(index: usize) -> &'static Attacked {
+    static ATTACKED: [OnceLock<Attacked>; TRACES.len()] = [const { OnceLock::new() }; TRACES.len()];
+    ATTACKED[index].get_or_init(|| attack(&in_rings(&machine(), replay(TRACES[index]), 4096)))
+}
+
 /// The burst is the unit of unmap. Until it ends, the device may reach the entry of a ring that it used last, and the
 /// next one.
 #[test]
 fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
     let machine = machine();
-    for name in ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", "nvme-seqread128k.strict.4cpu"] {
-        let attacked = attack(&in_rings(&machine, replay(name), 4096));
-        passes(&attacked, name);
+    for (index, name) in TRACES.into_iter().enumerate() {
+        let attacked = with_room(index);
+        passes(attacked, name);
         assert!(attacked.found.is_empty(), "{name}: {:?}", attacked.found);
         assert!((1..=2).contains(&attacked.in_burst_entries_max.expect("rings")), "{name}: {attacked:?}");
         // The run asks the hardware which bytes beyond a buffer are within reach.
@@ -57,7 +65,7 @@ fn inside_a_burst_two_entries_of_a_ring_are_within_reach_and_after_it_none() {
 #[test]
 fn rings_that_are_far_too_small_let_nothing_through() {
     let machine = machine();
-    for name in ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu", "nvme-seqread128k.strict.4cpu"] {
+    for (index, name) in TRACES.into_iter().enumerate() {
         for entries in [1, 3, 16] {
             let attacked = attack(&in_rings(&machine, replay(name), entries));
             assert!(attacked.error.is_none(), "{name}, {entries}: {attacked:?}");
@@ -65,7 +73,7 @@ fn rings_that_are_far_too_small_let_nothing_through() {
             let (refused, given_up) = (attacked.refused_maps.expect("rings"), attacked.given_up_maps.expect("rings"));
             assert!(0 < given_up && given_up <= refused, "{name}, {entries}: {attacked:?}");
         }
-        let attacked = attack(&in_rings(&machine, replay(name), 4096));
+        let attacked = with_room(index);
         assert_eq!((attacked.refused_maps, attacked.given_up_maps), (Some(0), Some(0)), "{name}");
     }
 }

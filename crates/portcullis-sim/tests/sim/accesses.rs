@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 fn pair(name: &str) -> (Arc<Trace>, Arc<Joined>) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../traces");
     let trace = Trace::read(&folder.join(format!("{name}.trace.xz")), |_| ()).unwrap();
     let log = AccessLog::read(&folder.join(format!("{name}.qemu.xz")), |_| ()).unwrap();
     let joined = join(&trace, &log).unwrap();

@@ -33,7 +33,10 @@ fn lists_and_magazines_do_not_search_on_any_trace() {
 
 #[test]
 fn two_rings_cost_the_tree_tens_to_hundreds_of_steps_and_the_others_none() {
-    for (parameters, expected) in [("count=2,ring=1024", 20.0..200.0), ("count=2,ring=1024,burst=1", 100.0..600.0)] {
+    for (parameters, expected) in [
+        ("count=2,ring=1024,operations=20000", 20.0..200.0),
+        ("count=2,ring=1024,burst=1,operations=20000", 100.0..600.0),
+    ] {
         let [stock, eiovar, magazine] =
             ["stock", "eiovar", "magazine"].map(|choice| steps(&run(rings(parameters), choice, Strict)));
         assert_eq!(eiovar, 0.0, "{parameters}");
@@ -55,19 +58,20 @@ fn a_list_shorter_than_the_flush_queue_searches() {
 /// wait for the invalidation lock disappears and that for the allocator's lock grows. With magazines both disappear.
 #[test]
 fn queues_per_core_lay_the_allocators_lock_bare() {
+    let rings = || rings("count=16,operations=20000");
     for (global, per_core) in [("eiovar", "eiovar:queue=per-core"), ("stock", "stock:queue=per-core")] {
-        let [global, per_core] = [global, per_core].map(|choice| run(rings("count=16"), choice, Deferred));
+        let [global, per_core] = [global, per_core].map(|choice| run(rings(), choice, Deferred));
         let invalidation = |outcome: &RunOutcome| outcome.lock_wait_invalidation_percent;
         let iova = |outcome: &RunOutcome| outcome.lock_wait_iova_percent;
         assert!(invalidation(&global) > 1.0, "{} %", invalidation(&global));
         assert!(invalidation(&per_core) < 0.2 * invalidation(&global), "{} %", invalidation(&per_core));
         assert!(iova(&per_core) > 1.5 * iova(&global), "{} % and {} %", iova(&global), iova(&per_core));
     }
-    let magazine = run(rings("count=16"), "magazine", Deferred);
+    let magazine = run(rings(), "magazine", Deferred);
     let (iova, invalidation) = (magazine.lock_wait_iova_percent, magazine.lock_wait_invalidation_percent);
     assert!(iova < 0.5 && invalidation < 0.5, "{iova} % and {invalidation} %");
     // Both halves are needed.
-    let half = run(rings("count=16"), "magazine:queue=global", Deferred);
+    let half = run(rings(), "magazine:queue=global", Deferred);
     assert!(half.lock_wait_invalidation_percent > 2.0 * invalidation, "{} %", half.lock_wait_invalidation_percent);
 }
 

@@ -7,7 +7,7 @@ use portcullis_sim::{RunOutcome, Work};
 
 fn churn(design: DesignId, background: f64, operations: u64) -> RunOutcome {
     let machine = machine("cascadelake-cx5");
-    let work = Work::parse(&format!("churn:live=8192,background={background},operations={operations}")).unwrap();
+    let work = Work::parse(&format!("churn:live=4096,background={background},operations={operations}")).unwrap();
     let protection = design.info().protections.last().copied().unwrap_or(Protection::Strict);
     let outcome = measured(&job(&machine, work, design, protection));
     assert_eq!((outcome.faults, outcome.operations), (0, operations), "{}", design.info().id);
@@ -19,7 +19,7 @@ fn churn(design: DesignId, background: f64, operations: u64) -> RunOutcome {
 /// everything is unmapped then.
 #[test]
 fn tables_grow_in_the_order_of_the_paper() {
-    const OPERATIONS: u64 = 64_000;
+    const OPERATIONS: u64 = 32_000;
     const BACKGROUND: f64 = 4.0;
     let end = |design| churn(design, BACKGROUND, OPERATIONS).table_pages_end;
     let stock = end(DesignId::Stock);

@@ -32,8 +32,9 @@ use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, PayloadRule, RunOutcome, Work, run};
 use portcullis_trace::Trace;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 fn machine(id: &str) -> Machine {
     Machine::by_id(id).expect("a machine")
@@ -67,9 +68,16 @@ const STRICT_TRACES: [&str; 3] =
     ["q-e1000e-rx.strict.2cpu", "q-nvme-randread4k.strict.2cpu", "nvme-seqread128k.strict.4cpu"];
 const LAZY_TRACE: &str = "q-e1000e-tx.lazy.2cpu";
 
+/// The traces that have been read. One reading serves all tests.
+static TRACES: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Trace>>>>> = Mutex::new(BTreeMap::new());
+
 fn bundled(name: &str) -> Arc<Trace> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../traces/{name}.trace.xz"));
-    Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
+    let trace = TRACES.lock().expect("no panic").entry(name.to_owned()).or_default().clone();
+    let read = || {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../traces/{name}.trace.xz"));
+        Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
+    };
+    trace.get_or_init(read).clone()
 }
 
 fn every_trace() -> impl Iterator<Item = (&'static str, Arc<Trace>)> {

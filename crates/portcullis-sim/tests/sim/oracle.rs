@@ -16,7 +16,7 @@ const SENDING: &str = "q-e1000e-tx.lazy.2cpu";
 const DISK: &str = "q-nvme-randread4k.strict.2cpu";
 
 fn bundled(name: &str) -> AccessLog {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(format!("{name}.qemu.xz"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../traces").join(format!("{name}.qemu.xz"));
     AccessLog::read(&path, |_| ()).unwrap()
 }
 

@@ -82,7 +82,7 @@ fn distance_lives_on_the_order_of_addresses() {
 /// are wasted.
 #[test]
 fn a_buffer_of_an_entry_for_each_ring_is_enough() {
-    let work = rings("count=16,ring=256,burst=16");
+    let work = rings("count=16,ring=256,burst=16,operations=20000");
     let gbps = |prefetch| run(&work, Portcullis, 64, Pace::Gaps(0.0), prefetch).achieved_gbps.expect("a span");
     let [none, enough, few] = ["none", "next:depth=1:buffer=16", "next:depth=1:buffer=12"].map(gbps);
     assert!((120.0..=126.0).contains(&none) && enough >= 430.0 && few <= 160.0, "{none} {enough} {few}");

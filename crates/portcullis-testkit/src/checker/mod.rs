@@ -119,6 +119,7 @@ where
         quarantined: 0,
         undefined: false,
         owned: ManuallyDrop::new(Vec::new()),
+        pages: Vec::new(),
     };
     // After a driver's mistake that may go unnoticed, nothing can be said about later steps. Such a mistake comes last.
     let last = |operation: &&Operation| checker.declared(Rule::Errors) && operation.is_mistake();
@@ -184,6 +185,8 @@ struct Checker<'a, D: Design<P, I>, P: Platform, I: Iommu> {
     undefined: bool,
     /// Mappings that own their buffers. Those that are mapped at the end stay mapped: that is no mistake of the driver.
     owned: ManuallyDrop<Vec<Mapping<Owned>>>,
+    /// The pages that the device tries, in ascending order.
+    pages: Vec<u64>,
 }
 
 impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {

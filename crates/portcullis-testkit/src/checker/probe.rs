@@ -1,10 +1,10 @@
 //! The device's part: it tries every address, and the results are compared with the reference.
 
-use super::reference::{Returned, reach};
+use super::reference::{InOrder, Reference, Returned};
 use super::{Checker, DEVICE, Violation, fail};
 use portcullis::design::Design;
 use portcullis::table::Rights;
-use portcullis::{Iommu, Iova, PhysAddr, Platform, Rule};
+use portcullis::{Iommu, Platform, Rule};
 use std::collections::BTreeSet;
 
 impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
@@ -16,14 +16,22 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
 
     /// Lets the device try every address.
     pub(super) fn probe(&mut self) -> Result<(), Violation> {
-        let live = reach(&self.reference.live);
-        let mut not_back = reach(&self.reference.uncommitted);
-        not_back.extend(reach(&self.reference.lost));
-        let ever: Vec<u64> = self.reference.ever.iter().copied().collect();
-        for pfn in ever {
+        let Reference { live, uncommitted, lost, ever, .. } = &self.reference;
+        // Pages are only ever added.
+        if self.pages.len() != ever.len() {
+            self.pages = ever.iter().copied().collect();
+        }
+        let (mut live, mut not_back) = (InOrder::new(live), InOrder::new(uncommitted.iter().chain(lost)));
+        let found = self.bench.hardware.access_pages(DEVICE, &self.pages);
+        for at in 0..found.len() {
+            let pfn = self.pages[at];
+            let (live, not_back) = (live.at(pfn), not_back.at(pfn));
+            if live.is_none() && found[at].is_none() {
+                continue;
+            }
             for rights in [Rights::READ, Rights::WRITE] {
-                let reached = self.bench.hardware.access(DEVICE, Iova::from_pfn(pfn), rights).map(PhysAddr::pfn);
-                match (live.get(&pfn), reached) {
+                let reached = found[at].filter(|(_, granted)| granted.allows(rights)).map(|(phys_pfn, _)| phys_pfn);
+                match (live, reached) {
                     (Some(page), Some(phys_pfn)) if page.phys_pfn != phys_pfn => {
                         return fail(Rule::Reach, format!("live page {pfn:#x} leads to {phys_pfn:#x}: {page:?}"));
                     }
@@ -41,7 +49,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
                         let found = || format!("page {pfn:#x} leads to {phys_pfn:#x}, but is not mapped");
                         if self.unprotected() {
                             self.breach(Rule::Reach, found)?;
-                        } else if not_back.get(&pfn).is_some_and(|page| page.allows(rights, phys_pfn)) {
+                        } else if not_back.is_some_and(|page| page.allows(rights, phys_pfn)) {
                             // No buffer has been handed back yet.
                         } else if self
                             .reference
@@ -67,19 +75,30 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
         if let Some(table) = self.bench.host.take_freed_while_walked() {
             return fail(Rule::Tables, format!("table page {table} was freed while the hardware could walk it"));
         }
-        self.bounds()?;
         let (hardware, id) = (self.bench.hardware, self.domain.id());
         self.reference.returned.retain(|pfn, _| hardware.is_cached(id, *pfn));
-        Ok(())
+        self.bounds()
+    }
+
+    /// The mappings that were handed back and that the device may still reach, given that it has cached every page in
+    /// `returned`.
+    fn stale_mappings(&self) -> usize {
+        let mut stale = BTreeSet::new();
+        for (pfn, Returned { mapping, .. }) in &self.reference.returned {
+            if !stale.contains(mapping) && !self.reference.is_held(*pfn) {
+                stale.insert(*mapping);
+            }
+        }
+        stale.len()
     }
 
     /// S7: the number of ranges in use is within the limits, and at least the number known to be in use.
     fn bounds(&self) -> Result<(), Violation> {
         let usage = self.domain.usage();
-        let stale = self.stale().map(|(_, returned)| returned.mapping).collect::<BTreeSet<_>>().len();
-        let waiting = if usage.window_us_max.is_some() { stale.max(usage.queued_unmaps) } else { usage.queued_unmaps };
+        let stale = usage.window_us_max.map_or(0, |_| self.stale_mappings());
+        let waiting = stale.max(usage.queued_unmaps);
         if waiting > usage.queued_unmaps_max && !self.poisoned {
-            return fail(Rule::Bounds, format!("{stale} unmaps may still be used: {usage:?}"));
+            return fail(Rule::Bounds, format!("{waiting} unmaps may still be used: {usage:?}"));
         }
         if usage.kept_ranges_max.is_some_and(|most| usage.kept_ranges > most) {
             return fail(Rule::Bounds, format!("more ranges are kept than allowed: {usage:?}"));

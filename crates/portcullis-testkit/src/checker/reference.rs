@@ -92,9 +92,29 @@ impl Held {
     }
 }
 
-/// What the device may reach through each page of `held`.
-pub(super) fn reach(held: &[Held]) -> BTreeMap<u64, Reach> {
-    held.iter().flat_map(Held::pages).collect()
+/// What the device may reach through each page of some mappings, for pages that are asked about in ascending order.
+pub(super) struct InOrder {
+    pages: Vec<(u64, Reach)>,
+    next: usize,
+}
+
+impl InOrder {
+    pub(super) fn new<'h>(held: impl IntoIterator<Item = &'h Held>) -> Self {
+        let mut pages: Vec<(u64, Reach)> = held.into_iter().flat_map(Held::pages).collect();
+        // Keeps the order of mappings that share a page.
+        pages.sort_by_key(|(pfn, _)| *pfn);
+        Self { pages, next: 0 }
+    }
+
+    /// What the last of the mappings that hold page `pfn` allows.
+    pub(super) fn at(&mut self, pfn: u64) -> Option<Reach> {
+        let mut found = None;
+        while let Some((page, reach)) = self.pages.get(self.next).filter(|(page, _)| *page <= pfn) {
+            found = (*page == pfn).then_some(*reach);
+            self.next += 1;
+        }
+        found
+    }
 }
 
 impl Reach {

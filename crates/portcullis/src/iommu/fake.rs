@@ -168,28 +168,62 @@ impl<'h> FakeIommu<'h> {
     /// until it is invalidated. An absent entry is cached as well if the capabilities allow that.
     pub fn access(&self, device: SourceId, iova: Iova, rights: Rights) -> Option<PhysAddr> {
         let mut state = self.state();
-        let (&domain, &(translation, _)) = state.domains.iter().find(|(_, (_, devices))| devices.contains(&device))?;
+        let found = self.translate(&mut state, device, [iova]).pop().flatten();
+        found.filter(|(_, granted)| granted.allows(rights)).map(|(phys, _)| phys)
+    }
+
+    /// The page of memory that a DMA by `device` to each of these pages reaches, in order, and what it may do there: as
+    /// many calls of [`access`](Self::access) to each page would find, with the same effects.
+    pub fn access_pages(&self, device: SourceId, pfns: &[u64]) -> Vec<Option<(u64, Rights)>> {
+        let mut state = self.state();
+        let found = self.translate(&mut state, device, pfns.iter().copied().map(Iova::from_pfn));
+        let reached = |(phys, rights): (PhysAddr, Rights)| {
+            (rights.allows(Rights::READ) || rights.allows(Rights::WRITE)).then(|| (phys.pfn(), rights))
+        };
+        found.into_iter().map(|found| found.and_then(reached)).collect()
+    }
+
+    /// Where a DMA by `device` to each address ends, in order, and what it may do there. The rights may be none at all.
+    fn translate(
+        &self,
+        state: &mut State,
+        device: SourceId,
+        iovas: impl IntoIterator<Item = Iova>,
+    ) -> Vec<Option<(PhysAddr, Rights)>> {
+        let iovas = iovas.into_iter();
+        let of = |(_, (_, devices)): &(_, &(Translation, Vec<SourceId>))| devices.contains(&device);
+        let Some((&domain, &(translation, _))) = state.domains.iter().find(of) else {
+            return iovas.map(|_| None).collect();
+        };
+        let caches_absent = self.capabilities.caches_absent;
         let (root, levels) = match translation {
-            Translation::PassThrough => return Some(PhysAddr::new(iova.as_u64())),
-            Translation::Tables { root, levels } => (root, levels),
+            Translation::PassThrough => {
+                return iovas.map(|iova| Some((PhysAddr::new(iova.as_u64()), Rights::READ_WRITE))).collect();
+            }
+            Translation::Tables { root, levels } => (root, u32::from(levels)),
             Translation::Rings { device } => {
-                let caches_absent = self.capabilities.caches_absent;
-                let entry = state.entries.get(self.hardware(), (domain, device), iova, caches_absent)?;
-                return entry.reach(RingAddress::of(iova).offset).filter(|_| entry.rights.allows(rights));
+                let mut entry = |iova| state.entries.get(self.hardware(), (domain, device), iova, caches_absent);
+                let reach = |(iova, entry): (Iova, RingEntry)| {
+                    entry.reach(RingAddress::of(iova).offset).map(|phys| (phys, entry.rights))
+                };
+                return iovas.map(|iova| reach((iova, entry(iova)?))).collect();
             }
         };
-        let entry = match state.cached.get(domain, iova.pfn()) {
-            Some(entry) => entry,
-            None => {
-                let root = (root, u32::from(levels));
-                let entry = self.walk(root, domain, iova, &mut state.pointers).unwrap_or(EntryValue::ABSENT);
-                if entry.is_present() || self.capabilities.caches_absent {
-                    state.cached.insert(domain, iova.pfn(), entry);
+        let State { cached, pointers, .. } = state;
+        // Neighbors share a table, so its pointer is kept for the next walk.
+        let mut lowest = None;
+        let translated = iovas.map(|iova| {
+            let entry = cached.get(domain, iova.pfn()).unwrap_or_else(|| {
+                let entry = self.walk((root, levels), domain, iova, pointers, &mut lowest);
+                let entry = entry.unwrap_or(EntryValue::ABSENT);
+                if entry.is_present() || caches_absent {
+                    cached.insert(domain, iova.pfn(), entry);
                 }
                 entry
-            }
-        };
-        entry.rights().allows(rights).then(|| PhysAddr::new(entry.phys().as_u64() + iova.page_offset()))
+            });
+            Some((PhysAddr::new(entry.phys().as_u64() + iova.page_offset()), entry.rights()))
+        });
+        translated.collect()
     }
 
     /// Every page that `device` could reach by some address with the given rights, through the tables in memory or
@@ -240,19 +274,26 @@ impl<'h> FakeIommu<'h> {
     }
 
     /// Walks the tables in memory, starting at the lowest table with a cached pointer, and returns a 4 KiB view of the
-    /// leaf.
+    /// leaf. `last` is the last leaf table that was walked, with its number.
     fn walk(
         &self,
         (root, levels): (PhysAddr, u32),
         domain: DomainId,
         iova: Iova,
         pointers: &mut Pointers,
+        last: &mut Option<(u64, PhysAddr)>,
     ) -> Option<EntryValue> {
         if iova.as_u64() >> (PAGE_SHIFT + LEVEL_BITS * levels) != 0 {
             return None;
         }
-        let (mut table, lowest) = pointers.lowest(domain, iova.pfn(), levels).unwrap_or((root, levels));
+        let number = iova.pfn() >> LEVEL_BITS;
+        let known = last.filter(|(of, _)| *of == number).map(|(_, table)| (table, 1));
+        let known = known.or_else(|| pointers.lowest(domain, iova.pfn(), levels));
+        let (mut table, lowest) = known.unwrap_or((root, levels));
         for level in (1..=lowest).rev() {
+            if level == 1 {
+                *last = Some((number, table));
+            }
             let shift = PAGE_SHIFT + LEVEL_BITS * (level - 1);
             let index = (iova.as_u64() >> shift) & 511;
             let word = self.host.hardware_read(PhysAddr::new(table.as_u64() + index * 8), self.capabilities.coherent);

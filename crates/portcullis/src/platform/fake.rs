@@ -67,6 +67,8 @@ impl core::ops::Deref for LentFrame {
 #[derive(Debug, Default)]
 struct Frames {
     lent: BTreeMap<u64, LentFrame>,
+    /// The address of each lent page, by its place on the heap.
+    places: BTreeMap<usize, u64>,
     /// What a non-snooping walker sees of each page of which something was flushed.
     flushed: BTreeMap<u64, Box<[u64; ENTRIES]>>,
     next: u64,
@@ -240,7 +242,9 @@ impl FakeHost {
         frames.next += count as u64 * PAGE_SIZE;
         for at in 0..count {
             let phys = first + at as u64 * PAGE_SIZE;
-            frames.lent.insert(phys, LentFrame { all: all.clone(), at });
+            let frame = LentFrame { all: all.clone(), at };
+            frames.places.insert(frame.as_ptr().addr(), phys);
+            frames.lent.insert(phys, frame);
         }
         Ok(PhysAddr::new(first))
     }
@@ -281,9 +285,12 @@ impl FakeHost {
             value.is_present().then(|| (value.phys(), value.rights(), value.is_large()))
         };
         frames.flushed.iter().find_map(|(phys, flushed)| {
-            let frame = &frames.lent[phys];
-            let differs = |index: &usize| seen(frame[*index].load_bits()) != seen(flushed[*index]);
-            (0..ENTRIES).find(differs).map(|index| (PhysAddr::new(*phys), index))
+            let frame: &Frame = &frames.lent[phys];
+            let differs = |(entry, flushed): (&Entry, &u64)| {
+                let now = entry.load_bits();
+                now != *flushed && seen(now) != seen(*flushed)
+            };
+            frame.iter().zip(flushed.iter()).position(differs).map(|index| (PhysAddr::new(*phys), index))
         })
     }
 
@@ -316,10 +323,15 @@ impl FakeHost {
         if !snoops && frames.lent.contains_key(&page) {
             return Some(frames.flushed.get(&page).map_or(UNFLUSHED, |page| page[index]));
         }
-        let frame = frames.lent.get(&page).cloned();
+        let frame = frames.lent.get(&page)?;
         // Under loom every use of an entry may switch threads, so no other lock may be held at this point.
-        drop(frames);
-        frame.map(|frame| frame[index].load_bits())
+        #[cfg(loom)]
+        let frame = {
+            let frame = frame.clone();
+            drop(frames);
+            frame
+        };
+        Some(frame[index].load_bits())
     }
 }
 
@@ -373,7 +385,8 @@ unsafe impl Platform for FakeHost {
         }
         frames.flushed.remove(&frame.as_u64());
         let freed = frames.lent.remove(&frame.as_u64());
-        assert!(freed.is_some(), "table page {frame} was freed twice");
+        let freed = freed.unwrap_or_else(|| panic!("table page {frame} was freed twice"));
+        frames.places.remove(&freed.as_ptr().addr());
     }
 
     /// Returns the lowest free place. As in `kmalloc`, no piece is smaller than 8 bytes.
@@ -405,14 +418,15 @@ unsafe impl Platform for FakeHost {
 
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         let mut frames = self.frames.lock().expect("not poisoned");
-        let Frames { lent, flushed, .. } = &mut *frames;
+        let Frames { lent, places, flushed, .. } = &mut *frames;
         let start = entries.as_ptr();
-        let home = lent.iter().find(|(_, frame)| frame.as_ptr_range().contains(&start));
+        let home = places.range(..=start.addr()).next_back().map(|(_, phys)| (*phys, &lent[phys]));
+        let home = home.filter(|(_, frame)| frame.as_ptr_range().contains(&start));
         let (phys, frame) = home.expect("a barrier names entries of a lent page");
         if coherent {
             return;
         }
-        let seen = flushed.entry(*phys).or_insert_with(|| Box::new([UNFLUSHED; ENTRIES]));
+        let seen = flushed.entry(phys).or_insert_with(|| Box::new([UNFLUSHED; ENTRIES]));
         // Whole cache lines are flushed, as by `clflush`: eight entries each.
         let first = (start as usize - frame.as_ptr() as usize) / core::mem::size_of::<Entry>();
         for index in first & !7..(first + entries.len()).next_multiple_of(8) {

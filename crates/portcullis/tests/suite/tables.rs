@@ -8,11 +8,12 @@ use portcullis::designs::Stock;
 use portcullis::iommu::Translation;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::table::{Entry, EntryValue, FreedTables, Rights, SecondLevelTable, TableRule, Walker};
+use portcullis::table::{EntryValue, FreedTables, Rights, SecondLevelTable, TableRule, Walker};
 use portcullis::{
     Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
     Platform, Protection, Segment, SourceId, UnmapError,
 };
+use portcullis_testkit::host::present;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,8 +191,7 @@ impl<'h> Bench<'h> {
         while let Some((page, level, count)) = tables.pop() {
             pages += 1;
             // SAFETY: nothing is unmapped meanwhile.
-            let entries = unsafe { self.host.frame(page) }.iter().map(Entry::load_bits);
-            let present: Vec<u64> = entries.filter(|bits| bits & 3 != 0).collect();
+            let present = present(unsafe { self.host.frame(page) });
             if let Some(count) = count {
                 prop_assert_eq!(count, present.len() as u64, "table of level {}", level);
                 prop_assert!(count > 0, "an empty table of level {}", level);

@@ -97,7 +97,7 @@ fn piped(file: &str, arguments: &[&str]) -> Output {
 #[test]
 fn found_4_standard_input_is_a_trace() {
     let disk = bundled(DISK);
-    let designs = ["--designs", "none,stock", "--json"];
+    let designs = ["--designs", "none,stock", "--protection", "deferred", "--json"];
     let document = |output: Output| -> Value {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
         serde_json::from_slice(&output.stdout).expect("one JSON document")

@@ -10,7 +10,7 @@ use portcullis_qemu::nvme::{CommandId, Nvme, Operation};
 use std::collections::BTreeMap;
 
 /// The number of requests in the domain that bounces. Fewer are enough to see the other domains expose or refuse.
-const REQUESTS: usize = 10_000;
+const REQUESTS: usize = 5_000;
 const REQUESTS_EXPOSED: usize = 1_000;
 const BLOCK_BYTES: u64 = 512;
 /// Each buffer lies anywhere in a separate area, and may cross from one page into the next.

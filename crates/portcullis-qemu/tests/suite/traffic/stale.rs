@@ -9,7 +9,7 @@ use portcullis_vtd::spec::faults::{FaultReason, FaultRequest};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-const MAPPINGS: usize = 48;
+const MAPPINGS: usize = 24;
 /// The least number of mappings that stay live while others are unmapped.
 const LIVE_MIN: usize = 5;
 const PAGES_MAX: u64 = 4;
