@@ -65,11 +65,6 @@ impl Workspace {
         command
     }
 
-    /// The published packages with a library.
-    pub(crate) fn libraries(&self) -> impl Iterator<Item = &Package> {
-        self.published().filter(|package| library(package).is_some())
-    }
-
     /// The published packages.
     pub(crate) fn published(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter().filter(|package| is_published(package))

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::house;
 use crate::stages::{Stages, require};
 use crate::tables;
-use crate::workspace::{KERNEL_MODULE, NO_STD_PROOF, Workspace};
+use crate::workspace::{KERNEL_MODULE, NO_STD_PROOF, Workspace, library};
 
 pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     require("fmt", "rustfmt")?;
@@ -28,7 +28,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     }
     oldest::check(workspace, &mut stages)?;
     let mut doc = vec!["doc", "--no-deps", "--all-features"];
-    for package in workspace.libraries() {
+    for package in workspace.published().filter(|package| library(package).is_some()) {
         doc.extend(["--package", package.name.as_str()]);
     }
     stages.cargo("documentation", &[("RUSTDOCFLAGS", "-D warnings")], &doc)?;

@@ -64,7 +64,7 @@ pub(super) fn violations(packages: &[Package]) -> Vec<Violation> {
 /// Reports libraries whose root lacks one of these attributes.
 pub(super) fn unguarded(workspace: &Workspace) -> Result<Vec<Violation>, Failure> {
     let mut violations = Vec::new();
-    for library in workspace.libraries().filter_map(library) {
+    for library in workspace.published().filter_map(library) {
         let text = fs::read_to_string(&library.src_path).map_err(Failure::file(&library.src_path))?;
         violations
             .extend(missing(&text).map(|attribute| Violation::new(&library.name, format!("lacks `{attribute}`"))));

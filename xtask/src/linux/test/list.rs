@@ -55,8 +55,8 @@ const LATE: Scenario = Scenario { name: "late", job: job!("late"), ..PLAIN };
 
 /// The tests of every run, the longest first, so that none is left to run alone at the end.
 pub(super) const SCENARIOS: [Scenario; 11] = [
-    Scenario { variables: STRICT, ..TRAFFIC },
     POLICY,
+    Scenario { variables: STRICT, ..TRAFFIC },
     FIRMWARE,
     IDS,
     Scenario { variables: STRICT, ..MEMORY },
