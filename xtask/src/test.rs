@@ -8,12 +8,7 @@ use crate::linux;
 use crate::published;
 use crate::stages::Stages;
 use crate::workspace::{Workspace, tests};
-
-/// What to run.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Extent {
-    Quick,
-}
+use std::{panic, thread};
 
 /// The programs of the quick tests, apart from the unit tests of all packages. The others run the program, QEMU or
 /// whole evaluations, and take most of the time.
@@ -36,10 +31,15 @@ pub(crate) fn all(workspace: &Workspace) -> Result<(), Failure> {
     stages.stage("no_std proof", what, |workspace| frames::frames(workspace, &frames::Options::default()))?;
     stages.cargo("tests", &[], &["test", "--workspace"])?;
     stages.stage("planted flaw", "the tests of an example find what is planted in it", examples::planted)?;
-    let what = "pack each, unpack it outside the workspace, build and document it there, and the examples with it";
-    stages.stage("published packages", what, published::test)?;
-    loom_models(workspace, &mut stages)?;
-    let skipped = stages.stage("kernel module", "cargo xtask linux test", linux::test)?;
+    let skipped = thread::scope(|scope| {
+        // Guests wait much, so there is time for other stages.
+        let guests = scope.spawn(|| linux::test(workspace));
+        let what = "pack each, unpack it outside the workspace, build and document it there, and the examples with it";
+        stages.stage("published packages", what, published::test)?;
+        loom_models(workspace, &mut stages)?;
+        let what = "wait for cargo xtask linux test, which began with the published packages";
+        stages.stage("kernel module", what, |_| guests.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
+    })?;
     stages.finish();
     if let Some(why) = skipped {
         println!("\n1 stage skipped: the kernel module was not tested, because {why}");
