@@ -156,6 +156,13 @@ registers() {
 	read -r start _ <"/sys/bus/pci/devices/$1/resource"
 	echo "$start"
 }
+# hidden DEVICE: removes an attacker without a driver from the kernel. It still works. Prints where its registers are.
+hidden() {
+	registers "$1"
+	# Turn on its memory decoding and its bus mastering.
+	printf '\006' | dd of="/sys/bus/pci/devices/$1/config" bs=1 seek=4 conv=notrunc 2>/dev/null
+	echo 1 >"/sys/bus/pci/devices/$1/remove"
+}
 # reads REGISTERS ADDRESS: makes that attacker read 16 bytes at ADDRESS, if it has bus mastering. The read takes 100 ms,
 # and a fault is known up to 100 ms later.
 reads() {

@@ -43,5 +43,12 @@ said "$aliased is cut off with $alone: they share an id" || fail "nothing says w
 cut_off "$alone" && again "$aliased" "$alone" && cut_off "$aliased" || fail "S1 reach: the id of a device that is shut out passes through for its neighbour"
 again "$alone" "" && all_through || fail "a device is not let through again"
 
+# A device that the kernel has removed reaches nothing. When it is found again, it passes through.
+unbind "$alone" || fail "the driver does not go"
+gone=$(hidden "$alone")
+is_refused "$gone" $memory || fail "S1 reach: a device gets through after the kernel has removed it"
+echo 1 >/sys/bus/pci/rescan
+until_true [ -e "/sys/bus/pci/devices/$alone/driver" ] && through "$alone" || fail "a device that is found again is shut out"
+
 rmmod portcullis_test && rmmod portcullis || fail "the modules are not unloaded"
 dmesg | grep -q "gone, and nothing is left behind" || fail "memory is left behind"
