@@ -110,12 +110,6 @@ static u64 extent_of(struct scatterlist *piece)
 	return PAGE_ALIGN(offset_in_page(piece->offset) + piece->length);
 }
 
-/* The address of the first page of a mapped list. */
-static u64 start_of(struct scatterlist *list)
-{
-	return sg_dma_address(list) & PAGE_MASK;
-}
-
 static bool lies_across(u64 at, u32 len, u64 mask)
 {
 	return (at & mask) + len - 1 > mask;
@@ -145,6 +139,7 @@ static bool place(struct device *dev, struct scatterlist *list, int count, u64 a
 	return true;
 }
 
+/* Unmaps the run of pages that begins in the page of `at`. */
 static bool unmap_run(struct pc_device *device, u64 at)
 {
 	int error = pcr_unmap_list(device->space, at);
@@ -233,7 +228,7 @@ static void unmap_sg(struct device *dev, struct scatterlist *list, int count, en
 	if (trace_portcullis_unmap_enabled())
 		for_each_sg(list, piece, count, i)
 			trace_portcullis_unmap(dev, sg_dma_address(piece), sg_dma_len(piece), dir);
-	if (unmap_run(device, start_of(list)))
+	if (unmap_run(device, sg_dma_address(list)))
 		this_cpu_inc(device->counts->unmaps);
 }
 

@@ -163,24 +163,28 @@ hidden() {
 	printf '\006' | dd of="/sys/bus/pci/devices/$1/config" bs=1 seek=4 conv=notrunc 2>/dev/null
 	echo 1 >"/sys/bus/pci/devices/$1/remove"
 }
-# reads REGISTERS ADDRESS: makes that attacker read 16 bytes at ADDRESS, if it has bus mastering. The read takes 100 ms,
-# and a fault is known up to 100 ms later.
-reads() {
+# moves REGISTERS FROM TO COMMAND: makes that attacker move 16 bytes, if it has bus mastering. It takes 100 ms, and a
+# fault is known up to 100 ms later.
+moves() {
 	devmem $(($1 + 0x80)) 64 "$2"
-	devmem $(($1 + 0x88)) 64 0x40000
+	devmem $(($1 + 0x88)) 64 "$3"
 	devmem $(($1 + 0x90)) 64 16
-	devmem $(($1 + 0x98)) 64 1
+	devmem $(($1 + 0x98)) 64 "$4"
 }
+# reads REGISTERS ADDRESS, writes REGISTERS ADDRESS: between ADDRESS and the attacker's buffer.
+reads() { moves "$1" "$2" 0x40000 1; }
+writes() { moves "$1" 0x40000 "$2" 3; }
 # is_refused REGISTERS ADDRESS: whether such a read is refused with one fault.
 is_refused() {
 	faults=$(of_units faults)
 	reads "$1" "$2"
 	until_true has_faults $((faults + 1)) && [ "$(of_units faults)" = $((faults + 1)) ]
 }
-# is_served REGISTERS ADDRESS: whether such a read causes no fault.
+# is_served REGISTERS ADDRESS [writes]: whether such a read, or a write, causes no fault. QEMU records none for a write
+# to a page that was read before.
 is_served() {
 	faults=$(of_units faults)
-	reads "$1" "$2"
+	"${3:-reads}" "$1" "$2"
 	usleep 400000
 	[ "$(of_units faults)" = "$faults" ]
 }

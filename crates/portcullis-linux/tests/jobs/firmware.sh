@@ -30,6 +30,7 @@ protect "$edu" || fail "the attacker is not protected"
 
 attacker=$(registers "$edu")
 is_served "$attacker" $reserved && is_served "$attacker" $((reserved + 0xfff0)) || fail "S5 rights: a device does not reach what firmware reserves for it"
+is_served "$attacker" $((reserved + 0x8000)) writes || fail "S5 rights: a device cannot write to what firmware reserves for it"
 is_refused "$attacker" $((reserved - 0x1000)) || fail "S1 reach: a device reaches more than what firmware reserves for it"
 
 echo "$reserved 0x20000000" >$TESTS/places || fail "S9 placement: a buffer is where others are, or across a boundary that its device cannot cross"
