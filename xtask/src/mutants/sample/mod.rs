@@ -27,7 +27,8 @@ struct Stage {
     arguments: &'static str,
 }
 
-const OF_THE_LIBRARY: &str = "--test-package portcullis --test-package portcullis-suite --test-package portcullis-vtd \
+/// With `--test-package`, cargo-mutants would run other tests first, without a mutant, than it runs later.
+const OF_THE_LIBRARY: &str = "--cargo-arg=--package=portcullis-suite --cargo-arg=--package=portcullis-vtd \
     --cargo-arg=--lib --cargo-arg=--test=suite --cargo-arg=--test=contract --cargo-arg=--test=dmar";
 const MODELS: &str = "--profile loom --cargo-arg=--test=loom";
 /// The slow models come last, for what nothing else catches.
@@ -37,6 +38,11 @@ const STAGES: [Stage; 4] = [
     Stage { name: "portcullis-loom", package: "portcullis", arguments: MODELS },
     Stage { name: "portcullis-vtd-loom", package: "portcullis-vtd", arguments: MODELS },
 ];
+
+/// Ends a test program after its first failed test, which is all that a verdict needs. libtest offers this only where
+/// unstable features are allowed. They are allowed for test programs, not for the compiler.
+const FAIL_FAST: &str = "--cargo-arg=--config=target.'cfg(all())'.runner=['env','RUSTC_BOOTSTRAP=1'] \
+    --cargo-test-arg=-- --cargo-test-arg=-Zunstable-options --cargo-test-arg=--fail-fast";
 
 /// The largest address space of one process. A flawed loop may fill a list without end.
 const MEMORY_MAX: u64 = 8 << 30;
@@ -87,7 +93,7 @@ fn run(root: &Path, stage: &Stage, names: &[&str], folder: &Path) -> Result<(), 
     for name in names {
         command.args(["--file", name.split(':').next().unwrap_or_default(), "--re", &exactly(name)]);
     }
-    command.args(stage.arguments.split_whitespace());
+    command.args(stage.arguments.split_whitespace()).args(FAIL_FAST.split_whitespace());
     if stage.arguments == MODELS {
         command.env("RUSTFLAGS", crate::test::loom_flags());
     }
