@@ -87,14 +87,14 @@ impl Bench {
             self.host.advance_us(TABLE_IDLE_US);
             domain.tick().expect("the hardware answers");
         }
-        // Two pages are left of the last chunk of a table. On the way there, four pages are one mapping, still a small
-        // one, because this is done for every moment.
+        // Two pages are left of the last chunk of a table. On the way there, eight pages are one mapping, still a
+        // small one, because this is done for every moment.
         let mut rest = map(Want::writes(1));
         while rest.range.first_pfn() % 512 != 512 - 3 {
             let at = rest.range.end_pfn() % 512;
             let are_others = self.others.lock().expect("not poisoned").len() == 3;
-            let is_long = are_others && at.is_multiple_of(4) && at < 512 - 16;
-            let next = map(Want::writes(if is_long { 4 } else { 1 }));
+            let is_long = are_others && at.is_multiple_of(8) && at < 512 - 16;
+            let next = map(Want::writes(if is_long { 8 } else { 1 }));
             let mut others = self.others.lock().expect("not poisoned");
             if others.len() < 3 {
                 others.push(rest);

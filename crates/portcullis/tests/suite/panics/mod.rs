@@ -430,7 +430,6 @@ fn a_panic_at_any_hook_of_a_deferred_domain_that_bounces_leaves_errors_behind() 
 
 /// An entry that a panic leaves claimed would keep its ring full forever. So the domain reports that it is poisoned,
 /// and not that a later commit makes room.
-/// would make room.
 #[test]
 fn no_ring_is_full_after_a_panic() {
     let mut poisoned = 0;
