@@ -54,11 +54,9 @@ impl<'w> Stages<'w> {
 /// Runs a command of a stage, with its output shown. The command reports its own errors.
 pub(crate) fn succeed(stage: &str, command: &mut Command) -> Result<(), Failure> {
     let status = command.stdin(Stdio::null()).status();
-    if status.map_err(Failure::program(command.get_program().display()))?.success() {
-        Ok(())
-    } else {
-        Err(Failure::Stage { stage: stage.to_owned(), command: line(command) })
-    }
+    let status = status.map_err(Failure::program(command.get_program().display()))?;
+    let failed = || Failure::Stage { stage: stage.to_owned(), command: line(command) };
+    status.success().then_some(()).ok_or_else(failed)
 }
 
 /// Fails if a cargo subcommand is not installed.

@@ -27,18 +27,20 @@ pub(crate) fn quick(workspace: &Workspace) -> Result<(), Failure> {
 pub(crate) fn all(workspace: &Workspace) -> Result<(), Failure> {
     let mut stages = Stages::new(workspace, "test");
     stages.stage("QEMU", "find it, or install it", |_| apt::qemu())?;
-    let what = "cargo xtask frames, on a build without std";
-    stages.stage("no_std proof", what, |workspace| frames::frames(workspace, &frames::Options::default()))?;
     stages.cargo("tests", &[], &["test", "--workspace"])?;
     stages.stage("planted flaw", "the tests of an example find what is planted in it", examples::planted)?;
     let skipped = thread::scope(|scope| {
-        // Guests wait much, so there is time for other stages.
-        let guests = scope.spawn(|| linux::test(workspace));
-        let what = "pack each, unpack it outside the workspace, build and document it there, and the examples with it";
+        // Some steps use one CPU, and guests wait much, so there is time for other stages.
+        let beside = scope.spawn(|| {
+            frames::frames(workspace, &frames::Options::default())?;
+            linux::test(workspace)
+        });
+        let what = "pack each, unpack it outside the workspace, and build it there, and the examples with it";
         stages.stage("published packages", what, published::test)?;
         loom_models(workspace, &mut stages)?;
-        let what = "wait for cargo xtask linux test, which began with the published packages";
-        stages.stage("kernel module", what, |_| guests.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
+        let what = "wait for cargo xtask frames and cargo xtask linux test, which began with the published packages";
+        let wait = |_: &_| beside.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+        stages.stage("no_std proof and kernel module", what, wait)
     })?;
     stages.finish();
     if let Some(why) = skipped {
