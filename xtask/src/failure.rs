@@ -95,6 +95,13 @@ mod tests {
     }
 
     #[test]
+    fn all_failures_are_said() {
+        let all = |said: &[&str]| Failure::all(said.iter().map(|one| Failure::Other((*one).to_owned())).collect());
+        assert!(all(&[]).is_ok());
+        assert_eq!(all(&["one", "two"]).expect_err("two failed").to_string(), "one\ntwo");
+    }
+
+    #[test]
     fn the_tail_is_the_last_lines_without_empty_ones() {
         let text: String = (0..100).map(|line| format!("{line}\r\n\r\n")).collect();
         let tail = tail(&text);

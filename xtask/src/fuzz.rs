@@ -20,12 +20,14 @@ pub(crate) fn fuzz(workspace: &Workspace, seconds: u64, seed: Option<u64>) -> Re
     // The additional checks need a separate build.
     let target = workspace.target_beside("fuzz");
     let mut stages = Stages::new(workspace, "fuzz");
-    each(workspace.packages.iter().filter_map(targets), |(package, program)| {
+    // Their results are independent, so each runs even if earlier ones fail.
+    let run = |(package, program): (&Package, &Target)| {
         let what = ["test", "--package", package.name.as_str(), "--release", "--target-dir", &target];
         let filter = if program.name == "fuzz" { "" } else { "fuzz::" };
         let arguments = [&what[..], &["--test", &program.name, "--", "--nocapture", filter]].concat();
         stages.cargo(&package.name, &variables, &arguments)
-    })?;
+    };
+    Failure::all(workspace.packages.iter().filter_map(targets).map(run).filter_map(Result::err).collect())?;
     stages.finish();
     Ok(())
 }
@@ -38,20 +40,14 @@ fn targets(package: &Package) -> Option<(&Package, &Target)> {
     tests(package).find(program).or_else(|| tests(package).find(module)).map(|test| (package, test))
 }
 
-/// Runs the targets of each package, even if earlier ones fail: their results are independent.
-fn each<T>(packages: impl Iterator<Item = T>, run: impl FnMut(T) -> Result<(), Failure>) -> Result<(), Failure> {
-    Failure::all(packages.map(run).filter_map(Result::err).collect())
-}
-
-/// A seed that no earlier run had: microseconds since 1970, so the cases of this run do not overlap with those of
-/// the next.
+/// A seed that no earlier run had: microseconds since 1970.
 fn fresh() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Failure, each, targets};
+    use super::targets;
     use crate::workspace::Workspace;
     use std::fs;
 
@@ -68,18 +64,5 @@ mod tests {
             let text = fs::read_to_string(&program.src_path).expect("a source");
             assert!(text.lines().any(|line| line == "mod fuzz;"), "{} of {}", program.name, package.name);
         }
-    }
-
-    #[test]
-    fn a_failure_does_not_keep_the_next_from_running() {
-        let mut run = Vec::new();
-        let outcome = each(["one", "two", "three"].into_iter(), |name| {
-            run.push(name);
-            if name == "three" { Ok(()) } else { Err(Failure::Other(name.to_owned())) }
-        });
-        assert_eq!(run, ["one", "two", "three"]);
-        let said = outcome.expect_err("two failed").to_string();
-        assert!(said == "one\ntwo", "{said}");
-        assert!(each(["four"].into_iter(), |_| Ok(())).is_ok());
     }
 }

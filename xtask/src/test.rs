@@ -36,11 +36,14 @@ pub(crate) fn all(workspace: &Workspace) -> Result<(), Failure> {
             linux::test(workspace)
         });
         let what = "pack each, unpack it outside the workspace, and build it there, and the examples with it";
-        stages.stage("published packages", what, published::test)?;
-        loom_models(workspace, &mut stages)?;
+        let published = stages.stage("published packages", what, published::test);
+        let here = published.and_then(|()| loom_models(workspace, &mut stages));
         let what = "wait for cargo xtask frames and cargo xtask linux test, which began with the published packages";
         let wait = |_: &_| beside.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
-        stages.stage("no_std proof and kernel module", what, wait)
+        match (here, stages.stage("no_std proof and kernel module", what, wait)) {
+            (Ok(()), there) => there,
+            (Err(here), there) => Failure::all([here].into_iter().chain(there.err()).collect()).map(|()| None),
+        }
     })?;
     stages.finish();
     if let Some(why) = skipped {

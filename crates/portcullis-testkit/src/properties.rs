@@ -12,9 +12,9 @@ use std::sync::Mutex;
 use std::thread;
 
 /// Scripts per design and protection, unless `PROPTEST_CASES` says otherwise.
-const SCRIPTS: u32 = 160;
+const SCRIPTS: u32 = 256;
 /// Scripts per design and protection if a parameter is not at its default.
-const SCRIPTS_PER_PARAMETER: u32 = 64;
+const SCRIPTS_PER_PARAMETER: u32 = 96;
 /// How many pages the hardware must have held when they were unmapped. A run with fewer is not conclusive.
 pub const CACHED_MIN: u64 = 1000;
 

@@ -66,10 +66,10 @@ impl Kernel {
         let mut wanted = packages::depends(&headers)?;
         wanted.retain(|name| name.starts_with(HEADERS) || name.starts_with("linux-kbuild-"));
         wanted.extend([headers.clone(), image]);
-        let root = store.unpacked(version, &wanted)?;
-        let folder = root.join("usr/src").join(headers);
-        mend(&root, &folder)?;
-        let busybox = store.unpacked("guest", &[BUSYBOX.to_owned()])?.join("bin/busybox");
+        let at = Path::new("usr/src").join(headers);
+        let root = store.unpacked(version, &wanted, |unpacked, root| mend(root, &unpacked.join(&at)))?;
+        let folder = root.join(at);
+        let busybox = store.unpacked("guest", &[BUSYBOX.to_owned()], |_, _| Ok(()))?.join("bin/busybox");
         Ok(Self { headers: Headers { version: version.to_owned(), folder }, busybox, root })
     }
 
@@ -102,18 +102,16 @@ fn release(header: &str) -> Option<&str> {
     header.lines().find_map(|line| line.strip_prefix("#define UTS_RELEASE \"")?.strip_suffix('"'))
 }
 
-/// Changes the makefile of unpacked headers to include the common headers from where they are unpacked. It has the
+/// Changes the makefile of unpacked headers to include the common headers from `root`, where they will be. It has the
 /// path where they would be installed.
 fn mend(root: &Path, headers: &Path) -> Result<(), Failure> {
     let path = headers.join("Makefile");
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
-    let unpacked = root.join("usr/src");
-    let mended = text.replace("include /usr/src/", &format!("include {}/", unpacked.display()));
-    if mended == text && !text.contains(&format!("include {}/", unpacked.display())) {
+    let mended = text.replace("include /usr/src/", &format!("include {}/usr/src/", root.display()));
+    if mended == text {
         return Err(Failure::contents(path)("includes nothing from /usr/src"));
     }
-    // Others may be reading it.
-    if mended == text { Ok(()) } else { fs::write(&path, mended).map_err(Failure::file(path)) }
+    fs::write(&path, mended).map_err(Failure::file(path))
 }
 
 /// The version of the newest kernel whose headers are in any of these packages.
@@ -154,14 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn the_makefile_leads_into_the_unpacked_tree_however_often_it_is_mended() {
+    fn the_makefile_leads_into_the_unpacked_tree() {
         let folder = fixture::folder(&[("Makefile", "include /usr/src/linux-headers-1-common/Makefile\n")]);
         let root = folder.path();
-        for _ in 0..2 {
-            mend(root, root).expect("a makefile of this kind");
-            let text = fs::read_to_string(root.join("Makefile")).expect("our file");
-            assert_eq!(text, format!("include {}/usr/src/linux-headers-1-common/Makefile\n", root.display()));
-        }
+        mend(root, root).expect("a makefile of this kind");
+        let text = fs::read_to_string(root.join("Makefile")).expect("our file");
+        assert_eq!(text, format!("include {}/usr/src/linux-headers-1-common/Makefile\n", root.display()));
         fixture::write(root, "Makefile", "all:\n");
         assert!(mend(root, root).is_err(), "a makefile of another kind is not left as it is");
     }

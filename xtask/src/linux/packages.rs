@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, process};
+use std::{env, fs};
 
 /// A file that lists the packages of an unpacked set with their versions.
 const STAMP: &str = ".unpacked";
@@ -34,18 +34,26 @@ impl Store {
         Ok(Self { folder, cache })
     }
 
-    /// A folder with the contents of the packages, laid out as in `/`. It is made once for each version of them.
-    /// Another process may make it at the same time: the first to be done puts it into its place.
-    pub(crate) fn unpacked(&self, set: &str, packages: &[String]) -> Result<PathBuf, Failure> {
-        let wanted = versions(packages)?;
+    /// A folder with the contents of the packages, laid out as in `/`, made once for each version of them. `mend`
+    /// changes what was unpacked before others see it; it gets the folder, and its later place. Another process may do
+    /// the same at that time: the first to be done puts it into its place.
+    pub(crate) fn unpacked(
+        &self,
+        set: &str,
+        packages: &[String],
+        mend: impl FnOnce(&Path, &Path) -> Result<(), Failure>,
+    ) -> Result<PathBuf, Failure> {
+        // The path is a part, because it is in mended files.
+        let wanted = format!("{}\n{}", self.cache.display(), versions(packages)?);
         let mut key = DefaultHasher::new();
         wanted.hash(&mut key);
         let root = self.cache.join(format!("{set}-{:016x}", key.finish()));
-        if fs::read_to_string(root.join(STAMP)).is_ok_and(|text| text == wanted) {
+        let is_there = || fs::read_to_string(root.join(STAMP)).is_ok_and(|text| text == wanted);
+        if is_there() {
             return Ok(root);
         }
-        let making = self.cache.join(format!("{set}-making-{}", process::id()));
-        let (unpacked, downloads) = (making.join("root"), making.join("packages"));
+        let making = tempfile::tempdir_in(&self.cache).map_err(Failure::file(&self.cache))?;
+        let (unpacked, downloads) = (making.path().join("root"), making.path().join("packages"));
         remake(&unpacked)?;
         remake(&downloads)?;
         eprintln!("xtask: downloading {}", packages.join(", "));
@@ -58,13 +66,14 @@ impl Store {
         for package in files(&downloads)? {
             output(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&unpacked))?;
         }
+        mend(&unpacked, &root)?;
         fs::write(unpacked.join(STAMP), &wanted).map_err(Failure::file(&unpacked))?;
-        let placed = fs::rename(&unpacked, &root);
-        fs::remove_dir_all(&making).map_err(Failure::file(&making))?;
-        match placed {
-            Err(error) if !root.join(STAMP).is_file() => Err(Failure::file(root)(error)),
-            _ => Ok(root),
+        if fs::rename(&unpacked, &root).is_err() && !is_there() {
+            // What is there is damaged.
+            remake(&root)?;
+            fs::rename(&unpacked, &root).map_err(Failure::file(&root))?;
         }
+        Ok(root)
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn apply(workspace: &Workspace, store: &Store, cargo: &mut Command) -
             return Err(Failure::NotToBeHad { what, why });
         }
     }
-    let root = store.unpacked("rust", &lacking(PACKAGES.map(str::to_owned).to_vec())?)?;
+    let root = store.unpacked("rust", &lacking(PACKAGES.map(str::to_owned).to_vec())?, |_, _| Ok(()))?;
     cargo.env("RUSTC", root.join("usr/bin/rustc"));
     cargo.env("LD_LIBRARY_PATH", root.join("usr/lib/x86_64-linux-gnu"));
     Ok(())

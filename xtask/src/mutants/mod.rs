@@ -53,6 +53,9 @@ const KNOWN: &str = "xtask/known-mutants.jsonl";
 /// The test crate of a flaw that a guest catches.
 const GUEST: &str = "guest";
 
+/// How the error of a guest begins whose job, or whose kernel, has found something.
+const ENDED_BY_JOB: [&str; 2] = ["its job ended with", "its kernel complains"];
+
 /// A flaw: a replacement at one place of the sources, and the test that catches it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -138,14 +141,12 @@ fn plant(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
     let mut chosen = known(&workspace.root)?;
     chosen.retain(|mutant| only.is_none_or(|only| mutant.name.contains(only)));
     let mut sound = BTreeSet::new();
+    let mut missed = 0;
     for mutant in &chosen {
         // A test that fails without the flaw catches nothing.
         if sound.insert(&mutant.caught_by) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
             return Err(unsound(&mutant.caught_by.join(" ")));
         }
-    }
-    let mut missed = 0;
-    for mutant in &chosen {
         let begun = Instant::now();
         let path = tree.join(&mutant.file);
         let sound = fs::read_to_string(&path).map_err(Failure::file(&path))?;
@@ -177,8 +178,8 @@ fn run(mutant: &Mutant, tree: &Path, target_dir: &str) -> Result<Verdict, Failur
     let verdict = match output.status.success() {
         succeeded if target != GUEST => outcome(&said, succeeded),
         true => Verdict::Passed,
-        // A module that cannot be built has shown nothing.
-        false if errors.contains(&format!("guest `{test}`: ")) => Verdict::Failed,
+        // A module that cannot be built has shown nothing, nor has a machine that did not come up.
+        false if ENDED_BY_JOB.iter().any(|why| errors.contains(&format!("guest `{test}`: {why}"))) => Verdict::Failed,
         false => Verdict::NotRun,
     };
     if verdict == Verdict::NotRun {

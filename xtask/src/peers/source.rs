@@ -56,7 +56,7 @@ fn archive(workspace: &Workspace) -> Result<PathBuf, Failure> {
         Some(named) => Err(none(format!("{VARIABLE} names {}, which is not a file", named.display()))),
         None if installed.is_file() => Ok(installed),
         None => {
-            let unpacked = Store::open(workspace)?.unpacked(PACKAGE, &[PACKAGE.to_owned()]);
+            let unpacked = Store::open(workspace)?.unpacked(PACKAGE, &[PACKAGE.to_owned()], |_, _| Ok(()));
             Ok(unpacked.map_err(|error| none(error.to_string()))?.join(ARCHIVE))
         }
     }

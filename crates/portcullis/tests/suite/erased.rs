@@ -9,7 +9,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, DomainConfig, DynDomain, Iova, IovaRange, NewDomainError, PAGE_SIZE, PhysAddr, Protection, Segment,
+    Access, DomainConfig, DynDomain, Iova, IovaRange, NewDomainError, PAGE_SIZE, PhysAddr, Protection, Rule, Segment,
     SourceId, UnmapError,
 };
 use std::sync::{Arc, OnceLock};
@@ -69,6 +69,9 @@ fn a_design_that_is_chosen_at_run_time_does_what_it_does() {
             }
             domain.commit_raw(&mut batch).expect("the hardware answers");
             assert_eq!(domain.commit_raw(&mut batch), Ok(()), "it is empty, and may be used again");
+            if *protection == Protection::Strict && !info.breaks(*protection, Rule::Strict) {
+                assert_eq!(domain.usage().window_us_max, Some(0), "{}", info.id);
+            }
             domain.tick().expect("the hardware answers");
             assert!(domain.due_us().is_none() || !info.physical_addresses(), "{}: there is nothing to flush", info.id);
             domain.detach(DEVICE).expect("attached");

@@ -300,3 +300,19 @@ fn rings_have_a_bound() {
     let again = list(&domain, &[(0x7000, 8)], &persistent).expect("a ring that is free again");
     assert_eq!(ring_and_entry(again.start()).0, 7);
 }
+
+/// A ring of 1,024 entries of 16 bytes takes four table pages.
+#[test]
+fn a_reserve_holds_as_many_rings_as_its_pages_are() {
+    const OF_RING: usize = 4;
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = domain(&host, &iommu, 1024);
+    assert_eq!((domain.tables_max(1), domain.tables_max(100)), (OF_RING, OF_RING));
+    for (pages, rings) in [(1, 1), (OF_RING, 1), (OF_RING + 1, 2), (2 * OF_RING, 2)] {
+        domain.reserve_tables(pages).expect("memory");
+        assert_eq!(domain.table_pages(), 16 + rings * OF_RING, "{pages}");
+    }
+    map(&domain, 1, WRITES).expect("room");
+    assert_eq!(domain.table_pages(), 16 + 2 * OF_RING, "the stream takes a ring of the reserve");
+}

@@ -22,10 +22,8 @@ fn found_3_no_window_is_longer_than_the_bound_and_what_is_added_to_it() {
     let mut beyond_bound = 0;
     for (number, trace) in traces.into_iter().enumerate() {
         let path = bundled(&trace);
-        // All designs run on one of the traces. Strict ones leave no window on any: `strict_leaves_none_on_any_trace`
-        // in the tests of the lab.
-        let deferred = ["--protection", "deferred", "--designs", "stock,macos,magazine,portcullis"];
-        let few = if number == 0 { &[][..] } else { &deferred };
+        // All designs run on one of the traces.
+        let few = if number == 0 { &[][..] } else { &["--designs", "stock,macos,magazine,portcullis"] };
         let document = compared(&[&[path.as_str()], few].concat());
         let equal = document["equal_batch"].as_array().expect("the same at equal batches");
         for row in rows(&document).iter().chain(equal) {
