@@ -38,6 +38,8 @@ pub(super) struct Host {
     pub(super) coherent: bool,
     pub(super) forget_barriers: AtomicBool,
     steps: Mutex<Vec<Step>>,
+    /// The places of entries in their pages that barriers have covered.
+    covered: Mutex<Vec<usize>>,
     /// Words of memory that belongs to another kernel, by address. Its page zero exists and is empty.
     foreign: Mutex<BTreeMap<u64, u64>>,
     /// An interrupt that comes in every turn of every spin.
@@ -53,6 +55,7 @@ impl Host {
             coherent,
             forget_barriers: AtomicBool::new(false),
             steps: Mutex::default(),
+            covered: Mutex::default(),
             foreign: Mutex::new((0..PAGE_SIZE / 8).map(|word| (word * 8, 0)).collect()),
             on_pause: OnceLock::new(),
             on_lend: OnceLock::new(),
@@ -87,6 +90,11 @@ impl Host {
     pub(super) fn hardware_read(&self, phys: PhysAddr, snoops: bool) -> Option<u64> {
         let foreign = self.foreign.lock().expect("not poisoned").get(&phys.as_u64()).copied();
         foreign.or_else(|| self.fake.hardware_read(phys, snoops))
+    }
+
+    /// The places of entries in their pages that barriers have covered since the last call.
+    pub(super) fn take_covered(&self) -> Vec<usize> {
+        core::mem::take(&mut self.covered.lock().expect("not poisoned"))
     }
 
     pub(super) fn take_steps(&self) -> Vec<Step> {
@@ -136,6 +144,8 @@ unsafe impl Platform for Host {
     }
 
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
+        let first = entries.as_ptr().addr() % PAGE_SIZE as usize / size_of::<Entry>();
+        self.covered.lock().expect("not poisoned").extend(first..first + entries.len());
         if !self.forget_barriers.load(Ordering::Relaxed) {
             self.fake.table_barrier(entries, coherent);
         }

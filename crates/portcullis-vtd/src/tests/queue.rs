@@ -123,10 +123,18 @@ fn the_ring_wraps_whole() {
         let fake = FakeUnit::new(&host);
         let unit = bring_up(&fake, &host);
         let mut expected = Vec::new();
+        host.take_covered();
+        let mut end = None;
         for round in 0..600 / size as u64 + 20 {
             let commands = pages(7, round * 100, size);
             let ticket = unit.submit(&commands).expect("room");
             assert_eq!(unit.is_done(ticket), Ok(true), "round {round} of {size}");
+            // Barriers cover what was written, two entries for each descriptor, and nothing else.
+            let covered = host.take_covered();
+            let first = end.unwrap_or(covered[0]);
+            let written = (first..first + 2 * (size + 1)).map(|entry| entry % (2 * SLOTS));
+            assert!(covered.iter().copied().eq(written), "round {round} of {size}: {covered:?}");
+            end = covered.last().map(|last| (last + 1) % (2 * SLOTS));
             expected.extend((round * 100..round * 100 + size as u64).map(|pfn| page_descriptor(7, pfn)));
         }
         assert_eq!(without_waits(fake.take_executed()), expected);
