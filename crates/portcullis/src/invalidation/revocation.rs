@@ -407,6 +407,19 @@ mod tests {
         })
     }
 
+    #[test]
+    fn what_is_kept_is_counted_by_its_unmaps() {
+        let mut revocation = Revocation::new();
+        for first in 8..12 {
+            revocation.admit_unmap_of(TAG, 1).expect("room");
+            revocation.join::<64>(page(first));
+        }
+        revocation.admit_unmap_of(TAG, 1).expect("room");
+        revocation.note(Revoked::one(page(100), Due::InvalidationAtOnce, true));
+        revocation.keep_invalidations();
+        assert_eq!((revocation.unmaps(), revocation.revoked().count()), (4, 1));
+    }
+
     proptest! {
         /// Unmaps come back as they were noted, in order and at any length. Unmaps that find no room are refused
         /// first.

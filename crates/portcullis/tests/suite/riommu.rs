@@ -76,6 +76,12 @@ fn entries_are_taken_in_order_and_are_free_after_the_commit_only() {
     let again: Vec<Iova> = (4..7).map(|number| map(&domain, number, WRITES).expect("room")).collect();
     assert_eq!(again, mapped[..3], "round again");
     assert_eq!(map(&domain, 8, WRITES), full(1, 4));
+    // One command for a ring with one unmap as well.
+    let mut batch = domain.raw_batch();
+    batch.unmap_raw(again[0], PAGE_SIZE).expect("mapped");
+    iommu.take_commands();
+    batch.commit().expect("the hardware answers");
+    assert_eq!(iommu.take_commands(), [command]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use portcullis::designs::{DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{Access, Capabilities, DomainConfig, Iommu, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, Capabilities, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
 
 const DEVICES: [SourceId; 2] = [SourceId(8), SourceId(16)];
 
@@ -34,6 +34,11 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for Both<'h> {
                 let phys = PhysAddr::from_pfn(0x1000 + number);
                 let iova = domain.raw_map(phys, PAGE_SIZE, Access::DeviceWrites).expect("room");
                 assert_eq!(unit.access(device, iova, Rights::WRITE), Some(phys), "S1");
+                if number == 0 && D::INFO.addressing != Addressing::Physical {
+                    // An entry of the same tables that nothing has written.
+                    let absent = Iova::new(iova.as_u64() ^ 1 << 20);
+                    assert_eq!(unit.access(device, absent, Rights::READ), None, "S1");
+                }
                 if number % 2 == 0 {
                     domain.unmap_raw(iova, PAGE_SIZE).expect("mapped");
                     let is_gone = protection == Protection::Strict && D::INFO.addressing != Addressing::Physical;

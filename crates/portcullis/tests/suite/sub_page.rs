@@ -452,22 +452,30 @@ fn a_map_that_is_refused_keeps_no_bounce_page() {
 /// S11: if the hardware fails, the pages are lost with the buffer, and nothing is copied.
 #[test]
 fn a_failed_commit_copies_nothing_and_loses_the_pages() {
-    let (bench, memory) = (Bench::new(), Memory::new(1));
-    let domain = bench.domain(DesignId::Portcullis, Protection::Strict, SubPage::Bounce);
-    let before = lost_here();
-    let iova = maps(&domain, &memory, 8, 64, Access::DeviceWrites).unwrap();
-    let mapping = domain.map(Buffer::new(1, 8, 64), Access::DeviceWrites).unwrap();
-    assert!(bench.writes(iova, 0xaa));
-    bench.iommu.behave(Behaviour::Failing);
-    let failed = domain.unmap_raw(Iova::new(iova), 64);
-    assert!(matches!(failed, Err(portcullis::RawUnmapError::Commit(_))), "{failed:?}");
-    assert!(domain.unmap(mapping).is_err());
-    assert_eq!((memory.bytes(), lost_here() - before), (vec![SECRET; PAGE], 1));
-    assert_eq!(domain.usage().bounce_pages, 2, "the device may still reach them");
-    assert_eq!(maps(&domain, &memory, 8, 64, Access::DeviceWrites), Err(MapError::Poisoned));
-    assert_eq!(domain.usage().bounce_pages, 2);
-    bench.iommu.behave(Behaviour::Prompt);
-    bench.end(domain);
+    for is_batch in [false, true] {
+        let (bench, memory) = (Bench::new(), Memory::new(1));
+        let domain = bench.domain(DesignId::Portcullis, Protection::Strict, SubPage::Bounce);
+        let before = lost_here();
+        let iova = maps(&domain, &memory, 8, 64, Access::DeviceWrites).unwrap();
+        let mapping = domain.map(Buffer::new(1, 8, 64), Access::DeviceWrites).unwrap();
+        assert!(bench.writes(iova, 0xaa));
+        bench.iommu.behave(Behaviour::Failing);
+        if is_batch {
+            let mut batch = domain.raw_batch();
+            batch.unmap_raw(Iova::new(iova), 64).expect("mapped");
+            assert!(batch.commit().is_err());
+        } else {
+            let failed = domain.unmap_raw(Iova::new(iova), 64);
+            assert!(matches!(failed, Err(portcullis::RawUnmapError::Commit(_))), "{failed:?}");
+        }
+        assert!(domain.unmap(mapping).is_err());
+        assert_eq!((memory.bytes(), lost_here() - before), (vec![SECRET; PAGE], 1));
+        assert_eq!(domain.usage().bounce_pages, 2, "the device may still reach them");
+        assert_eq!(maps(&domain, &memory, 8, 64, Access::DeviceWrites), Err(MapError::Poisoned));
+        assert_eq!(domain.usage().bounce_pages, 2);
+        bench.iommu.behave(Behaviour::Prompt);
+        bench.end(domain);
+    }
 }
 
 #[test]
