@@ -12,6 +12,7 @@ use crate::spec::faults::status;
 use portcullis::iommu::{HandedIn, Invalidation, Iommu, QueueError};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of commands of a commit, and how they are submitted.
 #[derive(Clone, Copy, Debug)]
@@ -230,7 +231,13 @@ fn an_error_that_comes_again_and_again_does_not_keep_a_commit() {
     let (host, fake, unit) = full_unit(Behaviour::Silent);
     let fail = || fake.with(|state| state.faults |= status::COMPLETION_ERROR);
     fail();
-    host.on_pause(fail);
+    // A second has this many turns, twice.
+    const TURNS_MAX: usize = 2_000_000;
+    let turns = AtomicUsize::new(0);
+    host.on_pause(move || {
+        assert!(turns.fetch_add(1, Ordering::Relaxed) < TURNS_MAX, "S7: the wait has no end");
+        fail();
+    });
     assert_eq!(Alone(BURST_MAX).submit(&unit, 3), Err(QueueError::Timeout(1000)));
 }
 

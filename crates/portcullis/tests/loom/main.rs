@@ -13,6 +13,7 @@ mod forwarding;
 mod identity;
 mod invalidation_at_map;
 mod magazines;
+mod open_runs;
 mod per_cpu_queues;
 // The file, because the crate has dependencies that take long to build.
 #[allow(dead_code, unreachable_pub, reason = "a file of another crate")]
@@ -21,6 +22,15 @@ mod raw_face;
 mod rings;
 mod spending;
 mod windows;
+
+/// What the file of [`open_runs`] needs of its crate.
+mod address {
+    pub(crate) use portcullis::IovaRange;
+}
+mod sync {
+    pub(crate) use loom::sync::atomic::AtomicU64;
+    pub(crate) use std::sync::atomic::Ordering;
+}
 
 use loom::model::Builder;
 use loom::thread;
