@@ -315,8 +315,7 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
             )));
         }
         let joined = arguments.accesses.as_deref().map(|path| join(&trace, path)).transpose()?;
-        let (format, events, statistics) = (trace.format, trace.events, trace.statistics);
-        inputs.push(Input { file: file.clone(), format, events, statistics });
+        inputs.push(Input::new(file.clone(), &trace));
         works.push((file, Work::Trace(Arc::new(trace), joined.map(Arc::new))));
     }
     Ok((works, inputs))
@@ -341,13 +340,53 @@ fn join(trace: &Trace, path: &Path) -> Result<portcullis_trace::Joined, Failure>
     portcullis_trace::join(trace, &log).map_err(|error| Failure::Input(format!("{name}: {error}")))
 }
 
+/// What is odd about a capture, and left out of the comparison.
+fn oddities(input: &Input) -> Vec<String> {
+    let s = &input.statistics;
+    let of = |number: u64, one: &str, many: &str| format!("{} {}", count(number), if number == 1 { one } else { many });
+    let at = |number: u64, line: u64| match number {
+        1 => format!("line {line}"),
+        _ => format!("the first on line {line}"),
+    };
+    let mut odd = Vec::new();
+    if s.failed_maps > 0 {
+        odd.push(format!("{} failed ({})", of(s.failed_maps, "map", "maps"), at(s.failed_maps, s.failed_map_line)));
+    }
+    if s.unmaps_of_nothing > 0 {
+        let unmaps = of(s.unmaps_of_nothing, "unmap has", "unmaps have");
+        odd.push(format!("{unmaps} nothing to unmap ({})", at(s.unmaps_of_nothing, s.unmap_of_nothing_line)));
+    }
+    if s.partial_unmaps > 0 {
+        odd.push(format!("{} a part of a mapping", of(s.partial_unmaps, "unmap covers", "unmaps cover")));
+    }
+    odd.extend(input.faults.iter().map(|fault| {
+        let accesses = of(fault.accesses, "access", "accesses");
+        let what = format!("the IOMMU refused {accesses} of {} from {:#x} on", fault.device, fault.first_iova);
+        match (fault.mapped_pages, fault.unmapped_us_before) {
+            (None, _) => format!("{what}; the capture shows no mapping there"),
+            (Some(pages), None) => format!("{what}, in a live mapping of {}", of(u64::from(pages), "page", "pages")),
+            (Some(pages), Some(us)) => {
+                let pages = of(u64::from(pages), "page", "pages");
+                format!("{what}: a mapping of {pages} that was unmapped {:.2} ms before", us / 1e3)
+            }
+        }
+    }));
+    odd
+}
+
 fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     let s = &input.statistics;
     let mut facts = vec![input.file.clone()];
     facts.extend([format!("{} maps", count(s.maps)), format!("{} pages", count(s.pages)), format!("{} CPUs", s.cpus)]);
     facts.push(format!("{} unmaps precede the capture", count(s.unmatched_unmaps)));
+    if s.unmapped_never > 0 {
+        facts.push(format!("{} maps are never unmapped", count(s.unmapped_never)));
+    }
     writeln!(out, "{}", side_by_side(&facts, "  "))?;
     let mut warn = |text: &str| writeln!(out, "{}", wrap(text));
+    for odd in oddities(input) {
+        warn(&odd)?;
+    }
     if s.lost_events > 0 {
         warn(&format!("warning: the tracer lost {} events; their effects are missing here", count(s.lost_events)))?;
     }

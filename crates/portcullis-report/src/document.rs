@@ -34,6 +34,11 @@ pub(super) struct Input {
     pub(super) pages: u64,
     pub(super) cpus: u64,
     pub(super) unmatched_unmaps: u64,
+    pub(super) unmapped_never: u64,
+    pub(super) partial_unmaps: u64,
+    pub(super) failed_maps: u64,
+    pub(super) unmaps_of_nothing: u64,
+    pub(super) refused_accesses: u64,
     pub(super) lost_events: u64,
     pub(super) out_of_order: u64,
 }

@@ -188,7 +188,18 @@ pub(super) fn facts(input: &Input) -> Markup {
     html! {
         p.quiet {
             (counted(input.maps)) " maps, " (counted(input.pages)) " pages, " (counted(input.cpus)) " CPUs; "
-            (counted(input.unmatched_unmaps)) " unmaps precede the capture."
+            (counted(input.unmatched_unmaps)) " unmaps precede the capture, "
+            (counted(input.unmapped_never)) " maps are never unmapped."
+            @for (number, what) in [
+                (input.failed_maps, "maps failed."),
+                (input.unmaps_of_nothing, "unmaps have nothing to unmap."),
+                (input.partial_unmaps, "unmaps cover a part of a mapping."),
+                (input.refused_accesses, "accesses were refused by the IOMMU during the capture."),
+            ] {
+                @if number > 0 {
+                    " " strong { (counted(number)) " " (what) }
+                }
+            }
             @if input.lost_events > 0 {
                 " " strong { "The tracer lost " (counted(input.lost_events)) " events; their effects are missing here." }
             }

@@ -10,7 +10,7 @@ use crate::traffic::PayloadRule;
 use portcullis::design::Options;
 use portcullis::designs::Choice;
 use portcullis::{Protection, SubPage};
-use portcullis_trace::{Events, Format, Statistics};
+use portcullis_trace::{Events, Format, Statistics, Trace, TracedFault};
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -78,6 +78,48 @@ pub struct Input {
     /// The counts of its reader.
     #[serde(flatten)]
     pub statistics: Statistics,
+    /// The accesses that the IOMMU refused during the capture.
+    pub faults: Vec<InputFault>,
+}
+
+impl Input {
+    /// A trace that was read from `file`.
+    pub fn new(file: String, trace: &Trace) -> Self {
+        let faults = trace.faults.iter().map(|fault| InputFault::new(trace, fault)).collect();
+        Self { file, format: trace.format, events: trace.events, statistics: trace.statistics, faults }
+    }
+}
+
+/// Accesses that the IOMMU refused during a capture: those of one device to pages that follow each other.
+#[derive(Clone, Debug, Serialize)]
+pub struct InputFault {
+    /// The device, as the capture names it.
+    pub device: String,
+    /// The first address.
+    pub first_iova: u64,
+    /// The number of refused accesses.
+    pub accesses: u64,
+    /// The pages of the youngest mapping at that address; `null` if the capture shows none.
+    pub mapped_pages: Option<u32>,
+    /// How long before the first access it was unmapped, in microseconds; `null` if it was still mapped, or if the
+    /// capture shows none.
+    pub unmapped_us_before: Option<f64>,
+}
+
+impl InputFault {
+    fn new(trace: &Trace, fault: &TracedFault) -> Self {
+        let mapping = fault.mapping.map(|mapping| trace.mappings[mapping as usize]);
+        let unmap = mapping.and_then(|mapping| mapping.unmap_operation);
+        let unmapped_ns = unmap.map(|unmap| trace.operations[unmap.get() as usize].time_ns);
+        Self {
+            device: fault.device.clone(),
+            first_iova: fault.first_iova,
+            accesses: fault.count,
+            mapped_pages: mapping.map(|mapping| mapping.pages),
+            unmapped_us_before: unmapped_ns
+                .and_then(|unmapped_ns| Some(fault.time_ns.checked_sub(unmapped_ns)? as f64 / 1e3)),
+        }
+    }
 }
 
 /// One piece of work on one machine, with its name.
@@ -194,13 +236,10 @@ impl CompareRow {
         }
     }
 
-    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, a stale access under
-    /// strict protection, or a ring that is too small for the work.
+    /// What is wrong with the design here, beyond what it declares: a fault on a mapped buffer, or a stale access under
+    /// strict protection.
     pub fn violation(&self) -> Option<String> {
         let (design, trace) = (self.label(), &self.trace);
-        if let Measurement::Failed(error @ RunError::RingFull { .. }) = &self.outcome {
-            return Some(format!("{design}: {error} ({trace})"));
-        }
         let outcome = self.outcome()?;
         if outcome.faults > 0 {
             return Some(format!("{design}: {} accesses to mapped buffers were refused ({trace})", outcome.faults));

@@ -30,8 +30,14 @@ pub(super) enum Event<'a> {
     Sync { device: &'a [u8], iova: u64, size: u64 },
     /// `dma:dma_sync_sg_for_cpu`: likewise for a scatter list.
     SyncList { device: &'a [u8], pieces: Pieces<'a> },
+    /// A `dma:` event of a map that failed: its I/O address is all ones, the kernel's `DMA_MAPPING_ERROR`.
+    FailedMap,
+    /// A `dma:` event of an unmap of no bytes, or of a map that failed. Drivers make both by mistake.
+    UnmapOfNothing,
     /// `intel_iommu:qi_submit` of an IOTLB invalidation: the two quadwords of the descriptor.
     Invalidate { qw0: u64, qw1: u64 },
+    /// `iommu:io_page_fault`: the IOMMU has refused an access.
+    Fault { device: &'a [u8], iova: u64 },
     /// Any other event.
     Other,
 }
@@ -39,8 +45,10 @@ pub(super) enum Event<'a> {
 /// Whether [`Event::parse`] reads the text of this event.
 pub(super) fn is_known(name: &[u8]) -> bool {
     let dma = name.strip_prefix(b"dma_map_").or_else(|| name.strip_prefix(b"dma_unmap_"));
-    matches!(name, b"map" | b"unmap" | b"qi_submit" | b"dma_sync_single_for_cpu" | b"dma_sync_sg_for_cpu")
-        || matches!(name, b"portcullis_map" | b"portcullis_unmap")
+    matches!(
+        name,
+        b"map" | b"unmap" | b"io_page_fault" | b"qi_submit" | b"dma_sync_single_for_cpu" | b"dma_sync_sg_for_cpu"
+    ) || matches!(name, b"portcullis_map" | b"portcullis_unmap")
         || matches!(dma, Some(b"page" | b"resource" | b"phys" | b"sg"))
 }
 
@@ -57,6 +65,7 @@ impl<'a> Event<'a> {
             b"dma_sync_single_for_cpu" => sync(text),
             b"dma_sync_sg_for_cpu" => sync_list(text),
             b"qi_submit" => invalidate(text),
+            b"io_page_fault" => fault(text),
             _ => Ok(Self::Other),
         }
     }
@@ -68,22 +77,39 @@ fn whole<'a>(scan: Option<Scan<'a>>, number: fn(&mut Scan<'a>) -> Option<u64>, e
     number(&mut scan).filter(|_| scan.at_gap()).ok_or(expected)
 }
 
+/// A number of bytes. The kernel prints decimal digits, some vendors' kernels `0x` and hexadecimal ones.
+fn bytes(scan: &mut Scan<'_>) -> Option<u64> {
+    if scan.0.starts_with(b"0x") { scan.hexadecimal() } else { scan.decimal() }
+}
+
+const SIZE: Flaw = Flaw::Expected("`size=` and a number of bytes, decimal or with `0x`");
+
+/// `trace-cmd report -R` prints the fields of a record without the words of the event.
+const BARE: Flaw = Flaw::Expected("the event in words, as trace-cmd report prints it without its option -R");
+
 /// Parses `IOMMU: iova=0x… - 0x…` and the `size=` behind it. Returns the run, and the text after its addresses.
+///
+/// Linux before 5.17 does not print the end of the run. Some vendors' kernels print fields of their own in front of
+/// the address, such as the name of the device.
 fn run(text: &[u8]) -> Result<(u64, u64, &[u8]), Flaw> {
-    const EXPECTED: Flaw = Flaw::Expected("`IOMMU: iova=0x… - 0x…` with hexadecimal addresses");
-    let mut scan = Scan(text);
-    scan.literal(b"IOMMU: iova=").ok_or(EXPECTED)?;
-    let start = scan.hexadecimal().ok_or(EXPECTED)?;
-    scan.literal(b" - ").ok_or(EXPECTED)?;
-    let end = scan.hexadecimal().filter(|_| scan.at_gap()).ok_or(EXPECTED)?;
-    let size = whole(field(scan.0, b"size="), Scan::decimal, Flaw::Expected("`size=` and a decimal number of bytes"))?;
+    const EXPECTED: Flaw = Flaw::Expected("`IOMMU:` and `iova=0x…` or `iova=0x… - 0x…` with hexadecimal addresses");
+    if !text.starts_with(b"IOMMU:") {
+        return Err(if text.starts_with(b"iova=") { BARE } else { EXPECTED });
+    }
+    let mut scan = field(text, b"iova=").ok_or(EXPECTED)?;
+    let start = scan.hexadecimal().filter(|_| scan.at_gap()).ok_or(EXPECTED)?;
+    let end = match scan.literal(b" - ") {
+        Some(()) => Some(scan.hexadecimal().filter(|_| scan.at_gap()).ok_or(EXPECTED)?),
+        None => None,
+    };
+    let size = whole(field(scan.0, b"size="), bytes, SIZE)?;
     if size == 0 {
         return Err(Flaw::Expected("a size above zero"));
     }
     if start.checked_add(size).is_none_or(|end| end > IOVA_END) {
         return Err(Flaw::Expected("a run that ends below 2^57, the widest I/O address"));
     }
-    if end != start + size {
+    if end.is_some_and(|end| end != start + size) {
         return Err(Flaw::Expected("a run as long as its `size=`"));
     }
     if !(start | size).is_multiple_of(PAGE_SIZE) {
@@ -103,9 +129,21 @@ fn map<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
 
 fn unmap<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
     let (iova, size, rest) = run(text)?;
-    let expected = Flaw::Expected("`unmapped_size=` and a decimal number of bytes");
-    whole(field(rest, b"unmapped_size="), Scan::decimal, expected)?;
+    let expected = Flaw::Expected("`unmapped_size=` and a number of bytes, decimal or with `0x`");
+    whole(field(rest, b"unmapped_size="), bytes, expected)?;
     Ok(Event::Unmap { iova, size })
+}
+
+/// Parses `IOMMU:driver device iova=0x… flags=0x…`. The driver may be missing.
+fn fault(text: &[u8]) -> Result<Event<'_>, Flaw> {
+    const EXPECTED: Flaw = Flaw::Expected("`IOMMU:`, a driver, a device, and `iova=0x…` with a hexadecimal address");
+    let mut scan = Scan(text);
+    scan.until(b':').filter(|word| *word == b"IOMMU").ok_or(EXPECTED)?;
+    scan.word();
+    scan.spaces();
+    let device = scan.word();
+    let iova = whole(field(text, b"iova="), Scan::hexadecimal, EXPECTED)?;
+    Ok(Event::Fault { device, iova })
 }
 
 /// The first word. If the tool printed the bare fields of the record, the name follows a key.
@@ -126,33 +164,37 @@ fn access(text: &[u8]) -> Result<Access, Flaw> {
     }
 }
 
+/// What the kernel returns for a map that failed, `DMA_MAPPING_ERROR`.
+const FAILED: u64 = u64::MAX;
+
 fn dma_map(text: &[u8]) -> Result<Event<'_>, Flaw> {
-    let (iova, size) = dma_run(text)?;
+    let (iova, size) = dma_numbers(text)?;
+    if iova == FAILED {
+        return Ok(Event::FailedMap);
+    }
+    check_run(iova, size)?;
     let expected = Flaw::Expected("`phys_addr=` and a hexadecimal address");
     let phys = whole(field(text, b"phys_addr="), Scan::hexadecimal, expected)?;
     Ok(Event::DmaMap { device: device(text)?, access: access(text)?, iova, size, phys })
 }
 
 fn dma_unmap(text: &[u8]) -> Result<Event<'_>, Flaw> {
-    let (iova, size) = dma_run(text)?;
+    let (iova, size) = dma_numbers(text)?;
+    if size == 0 || iova == FAILED {
+        return Ok(Event::UnmapOfNothing);
+    }
+    check_run(iova, size)?;
     Ok(Event::DmaUnmap { device: device(text)?, iova, size })
 }
 
 /// Parses `dma_addr=… size=…`. The run may be any bytes, because the device may not be behind an IOMMU.
-fn dma_run(text: &[u8]) -> Result<(u64, u64), Flaw> {
-    let (iova, size) = dma_numbers(text)?;
-    check_run(iova, size)?;
-    Ok((iova, size))
-}
-
 fn dma_numbers(text: &[u8]) -> Result<(u64, u64), Flaw> {
     if text.starts_with(UNPARSED) {
         return Err(Flaw::Expected("the event in words, not the fields of a record that the tool could not read"));
     }
     let expected = Flaw::Expected("`dma_addr=` and a hexadecimal address");
     let iova = whole(field(text, b"dma_addr="), Scan::hexadecimal, expected)?;
-    let size = whole(field(text, b"size="), Scan::decimal, Flaw::Expected("`size=` and a decimal number of bytes"))?;
-    Ok((iova, size))
+    Ok((iova, whole(field(text, b"size="), bytes, SIZE)?))
 }
 
 /// Linux lets a driver sync zero bytes. A sync of a buffer that the device only reads says nothing about what the

@@ -9,10 +9,15 @@
 //! run is one mapping.
 
 mod dma;
+mod faults;
 mod number;
+mod parts;
 mod payload;
 
 pub(super) use dma::Readings;
+
+use faults::Faults;
+use parts::{Part, Parts};
 
 use super::columns::{Place, Record};
 use super::error::Flaw;
@@ -88,6 +93,9 @@ struct Grouper {
     ended: FxHashMap<u32, u32>,
     /// Bytes that are known to be payload, by first piece of the mapping.
     payloads: FxHashMap<u32, u64>,
+    /// What was unmapped of mappings that are still live.
+    parts: Parts,
+    faults: Faults,
 }
 
 impl Grouper {
@@ -95,7 +103,11 @@ impl Grouper {
     fn record(&mut self, record: &Record<'_>) -> Result<(), Flaw> {
         // The context of a sync is not recorded: a task that only syncs does not appear in the trace.
         match record.event {
-            Event::Other => return Ok(()),
+            Event::Other | Event::FailedMap | Event::UnmapOfNothing => return Ok(()),
+            Event::Fault { device, iova } => {
+                self.faults.add(device, iova, record.place.time_ns);
+                return Ok(());
+            }
             Event::Sync { device, iova, size } => {
                 self.sync(device, iova, size);
                 return Ok(());
@@ -135,7 +147,8 @@ impl Grouper {
                 self.invalidate(qw0, qw1);
                 Ok(())
             }
-            Event::Sync { .. } | Event::SyncList { .. } | Event::Other => Ok(()),
+            Event::Sync { .. } | Event::SyncList { .. } | Event::Fault { .. } => Ok(()),
+            Event::Other | Event::FailedMap | Event::UnmapOfNothing => Ok(()),
         }
     }
 
@@ -203,8 +216,18 @@ impl Grouper {
         let (operation, pieces) = (self.operations.len() as u32, self.pieces.len() as u32);
         let unmap = Waiting { iova_pfn, pages, context, operation, pieces };
         let Some(first) = self.owners(&unmap).next() else {
-            self.end(unmap, None);
-            return Ok(());
+            return match self.part(&unmap, announced) {
+                Some(Part { rest: 0, owner, run }) => {
+                    self.operation(place, context, NONE, OperationKind::Unmap)?;
+                    self.end(Waiting { iova_pfn: run.start, pages: run.end - run.start, ..unmap }, Some(owner));
+                    Ok(())
+                }
+                Some(_) => Ok(()),
+                None => {
+                    self.end(unmap, None);
+                    Ok(())
+                }
+            };
         };
         self.operation(place, context, NONE, OperationKind::Unmap)?;
         let several = self.devices.len() > 1 && self.owners(&unmap).any(|it| matches!(it, Owner::Device(_)));
@@ -247,6 +270,7 @@ impl Grouper {
         match owner.and_then(|owner| self.gather(iova_pfn, iova_pfn + pages, owner)) {
             Some(first) => {
                 self.operations[operation as usize].mapping = first;
+                self.parts.forget(first);
                 self.ended.insert(context, first);
             }
             None => self.unmatched.push(UnmatchedUnmap { at_operation: operation, iova_pfn, pages }),

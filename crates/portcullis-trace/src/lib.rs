@@ -2,7 +2,8 @@
 //!
 //! [`Trace::read`] reads the text of a capture of Linux's `iommu:` and `dma:` events in one pass: from the kernel's
 //! own `trace` file, from `trace-cmd report` or from `perf script`, plain or as `.xz`, `.gz` or `.zst`. It recognizes
-//! the format from the content.
+//! the format from the content. Kernels from 4.19 on are read, also those of vendors that print fields of their own in
+//! front of the address, or hexadecimal sizes.
 //!
 //! An operation concerns a *mapping*: what one `dma_map_*` call made. A scatter list shows as several `iommu:map`
 //! events at consecutive addresses and is one mapping. Without `dma:` events it is recognized by its one
@@ -94,9 +95,25 @@ pub struct Statistics {
     pub unmaps: u64,
     /// Mappings that are never unmapped.
     pub unmatched_maps: u64,
-    /// Unmaps without a matching map: the map precedes the capture or was lost, or the unmap covers only a part of it.
-    /// They are not operations.
+    /// Unmaps without a matching map: the map precedes the capture or was lost. They are not operations.
     pub unmatched_unmaps: u64,
+    /// Unmaps of a part of a mapping whose rest stays mapped. They are not operations. Parts that add up end their
+    /// mapping with the last of them, and do not count here.
+    pub partial_unmaps: u64,
+    /// Mappings that are never unmapped, as in `unmatched_maps`.
+    pub unmapped_never: u64,
+    /// `dma:` events of maps that failed. They are not operations.
+    pub failed_maps: u64,
+    /// The line of the first of them; 0 if there is none.
+    #[serde(skip)]
+    pub failed_map_line: u64,
+    /// `dma:` events of unmaps of no bytes, or of maps that failed. They are not operations.
+    pub unmaps_of_nothing: u64,
+    /// The line of the first of them; 0 if there is none.
+    #[serde(skip)]
+    pub unmap_of_nothing_line: u64,
+    /// `iommu:io_page_fault` events: accesses that the IOMMU refused.
+    pub refused_accesses: u64,
     /// Events for which the tracer had no room, as it reports.
     pub lost_events: u64,
     /// Events that are older than the event before them on their CPU: their lines were moved.
@@ -191,6 +208,25 @@ pub struct UnmatchedUnmap {
     pub pages: u64,
 }
 
+/// Accesses that the IOMMU refused during the capture (`iommu:io_page_fault`): those of one device, in order, to pages
+/// that follow each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TracedFault {
+    /// The device, as the event names it.
+    pub device: String,
+    /// The first address.
+    pub first_iova: u64,
+    /// The highest address.
+    pub last_iova: u64,
+    /// The number of refused accesses.
+    pub count: u64,
+    /// The time of the first, in nanoseconds, on the tracer's clock.
+    pub time_ns: u64,
+    /// Index into [`Trace::mappings`]: the youngest mapping that held the first address. `None` if the capture shows
+    /// none.
+    pub mapping: Option<u32>,
+}
+
 /// How much of a mapping is payload, as far as its driver shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Payload {
@@ -231,6 +267,9 @@ pub struct Trace {
     /// The mappings whose payload is known, in order. Payloads of scatter lists are known only if there are `iommu:`
     /// events.
     pub payloads: Vec<Payload>,
+    /// The accesses that were refused, in order; of a device that goes on and on, the first ones.
+    /// [`Statistics::refused_accesses`] counts all.
+    pub faults: Vec<TracedFault>,
 }
 
 impl Trace {
@@ -288,7 +327,7 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
                 if tally.begins_again(&record) {
                     return Err(second_capture(&lines, "time goes back to the first event"));
                 }
-                tally.record(&record);
+                tally.record(&record, lines.number);
                 let at = |flaw: Flaw| flaw.at(&lines.file, lines.number, text, format::ANY);
                 readings.record(&record).map_err(at)?;
                 if dma_flaw.is_none() {
@@ -325,6 +364,8 @@ fn read_lines<R: Read>(name: String, mut lines: Lines<R>, mut progress: impl FnM
     };
     let mut trace = readings.finish(name, format, events);
     trace.statistics.out_of_order = tally.out_of_order;
+    (trace.statistics.failed_maps, trace.statistics.failed_map_line) = tally.failed_maps;
+    (trace.statistics.unmaps_of_nothing, trace.statistics.unmap_of_nothing_line) = tally.unmaps_of_nothing;
     trace.statistics.lost_events = tally.lost_events;
     trace.statistics.cpus = tally.cpus.len() as u64;
     trace.statistics.span_us = (tally.last_ns - tally.first_ns) / 1_000;
@@ -350,6 +391,9 @@ struct Tally {
     last_of_cpu_ns: Vec<u64>,
     out_of_order: u64,
     dma_events: bool,
+    /// Their number, and the line of the first.
+    failed_maps: (u64, u64),
+    unmaps_of_nothing: (u64, u64),
     /// The time of the first event in the file.
     begun_ns: u64,
     first_ns: u64,
@@ -367,8 +411,17 @@ impl Tally {
         self.records > 0 && place.time_ns <= self.begun_ns && last_ns.is_some_and(|&last_ns| last_ns > self.begun_ns)
     }
 
-    fn record(&mut self, record: &Record<'_>) {
+    fn record(&mut self, record: &Record<'_>, line: u64) {
         let place = record.place;
+        let odd = match record.event {
+            Event::FailedMap => Some(&mut self.failed_maps),
+            Event::UnmapOfNothing => Some(&mut self.unmaps_of_nothing),
+            _ => None,
+        };
+        if let Some((count, first)) = odd {
+            *first = if *count == 0 { line } else { *first };
+            *count += 1;
+        }
         self.dma_events |= matches!(record.event, Event::DmaMap { .. } | Event::DmaMapList { .. });
         let cpu = usize::from(place.cpu);
         if self.last_of_cpu_ns.len() <= cpu {
@@ -402,6 +455,10 @@ impl Tally {
         }
         if accesses::is_logged(text) {
             return not_a_trace(file, line, "the log of a device's accesses");
+        }
+        // `perf trace` prints `iommu:map(iova: …`.
+        if text.windows(7).any(|word| word == b" iommu:") && text.contains(&b'(') {
+            return not_a_trace(file, line, "the output of perf trace, which leaves out the words of events");
         }
         self.keep(text);
         TraceError::NotATrace { file, line, expected, found: self.first_lines.join("\n") }

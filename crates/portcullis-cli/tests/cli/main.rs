@@ -5,6 +5,7 @@ mod attack;
 mod bad_input;
 #[cfg(target_os = "linux")]
 mod bench;
+mod cases;
 mod csv;
 mod determinism;
 mod figures;

@@ -53,14 +53,14 @@ fn a_prefetcher_has_no_part_in_it() {
 fn a_ring_that_is_too_small_is_the_error_of_its_row() {
     let path = bundled(DISK);
     let output = portcullis(&["compare", &path, "--designs", "none,riommu:ring=64", "--json"]);
-    assert_eq!(output.status.code(), Some(1));
+    // No such hardware exists, so it does not decide how the comparison ends.
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
     let (refused, other) = (row(&document, "riommu", "strict"), row(&document, "none", "none"));
     let error = refused["error"].as_str().expect("an error");
     let (said, would_do) = error.split_once("riommu:ring=").expect("what would do");
     assert!(said.contains("ring 1 is full") && said.contains("64 entries"), "{error}");
     assert!(refused["cycles_per_page"].is_null() && other["operations"].as_u64() > Some(0));
-    assert!(text(&output.stderr).contains("check failed"), "{}", text(&output.stderr));
     let would_do = would_do.strip_suffix(" would do").expect("a size");
     let document = compared(&[&path, "--designs", &format!("riommu:ring={would_do}")]);
     assert_eq!((rows(&document).len(), &row(&document, "riommu", "strict")["faults"]), (1, &0.into()));

@@ -16,6 +16,7 @@ mod interrupts;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
+mod stuck;
 mod turns;
 mod unmapping;
 mod waiting;
@@ -24,6 +25,7 @@ pub use cost::CostBook;
 pub use frequency::Frequency;
 pub use lock::LabLock;
 pub(crate) use one_thread::OneThread;
+pub use stuck::{Stuck, StuckCore};
 
 use crate::account::Account;
 use fiber::{Fiber, Suspender};
@@ -35,6 +37,7 @@ use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use stuck::Watchdog;
 use turns::Turns;
 use waiting::Waiters;
 
@@ -79,6 +82,8 @@ struct CoreState {
     /// How many locks it holds. Interrupts are masked while it holds any.
     masked: Cell<u32>,
     in_interrupt: Cell<bool>,
+    /// Whether its body has ended, or none has begun.
+    has_ended: Cell<bool>,
     /// When its timer fires, if it is armed.
     timer_ps: Cell<Option<u64>>,
     /// Device interrupts that were raised and not taken.
@@ -119,13 +124,7 @@ pub struct Engine {
     on_timer: RefCell<Option<Rc<dyn Fn()>>>,
     on_interrupt: RefCell<Option<InterruptHandler>>,
     on_taken_down: RefCell<Option<Rc<dyn Fn()>>>,
-}
-
-/// A deadlocked run: its cores wait for each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stuck {
-    /// How many cores wait.
-    pub cores: usize,
+    watchdog: Watchdog,
 }
 
 /// Leaves the engine with no core running, even if a run ends by a panic.
@@ -163,6 +162,7 @@ impl CoreState {
             waits_for: Cell::new(None),
             masked: Cell::new(0),
             in_interrupt: Cell::new(false),
+            has_ended: Cell::new(true),
             timer_ps: Cell::new(None),
             interrupts: RefCell::default(),
             busy_cycles: Cell::new(0),
@@ -200,6 +200,7 @@ impl Engine {
             on_timer: RefCell::default(),
             on_interrupt: RefCell::default(),
             on_taken_down: RefCell::default(),
+            watchdog: Watchdog::default(),
         }
     }
 
@@ -278,17 +279,17 @@ impl Engine {
     /// took, in picoseconds.
     ///
     /// # Panics
-    /// Panics if the remaining cores wait for each other: the workload is deadlocked.
+    /// Panics if the remaining cores wait for each other, or for something that never comes.
     pub fn run(self: &Rc<Self>, bodies: Vec<Body>) -> u64 {
-        self.run_beside(bodies, Vec::new())
-            .unwrap_or_else(|stuck| panic!("{} virtual cores wait for each other and none can go on", stuck.cores))
+        self.run_beside(bodies, Vec::new()).unwrap_or_else(|stuck| panic!("{stuck}"))
     }
 
     /// Runs one body per core beside actors, all from the same moment, until the bodies of all cores have ended. The
     /// actors then have no more turns. Returns how long the longest core took, in picoseconds.
     ///
     /// # Errors
-    /// [`Stuck`] if neither the remaining cores nor the actors can continue.
+    /// [`Stuck`] if neither the remaining cores nor the actors can continue, or if they take turns without getting
+    /// anything done.
     ///
     /// # Panics
     /// If there are more bodies than cores, or more actors than [made](Engine::with_actors).
@@ -303,8 +304,10 @@ impl Engine {
             *self.cores[core].suspender.borrow_mut() = Some(fiber.suspender());
             fibers.push(fiber);
             self.cores[core].now_ps.set(start_ps);
+            self.cores[core].has_ended.set(false);
             self.set_turn(start_ps, core);
         }
+        self.watchdog.calm();
         for (core, actor) in (self.cpus..).zip(actors) {
             self.waiters.borrow_mut().add(core, actor.event);
             *self.cores[core].actor.borrow_mut() = Some(actor);
@@ -315,7 +318,10 @@ impl Engine {
         let stop = Stop(self);
         let mut end_ps = start_ps;
         while running > 0 {
-            let Some((_, core)) = self.first_turn() else { return Err(Stuck { cores: running }) };
+            if self.watchdog.has_barked() {
+                return Err(self.stuck(true));
+            }
+            let Some((_, core)) = self.first_turn() else { return Err(self.stuck(false)) };
             self.begin_turn(core);
             let state = &self.cores[core];
             if state.is_actor {
@@ -325,6 +331,7 @@ impl Engine {
             let ended = fibers[core].resume();
             self.current.set(NO_CORE);
             if ended {
+                state.has_ended.set(true);
                 running -= 1;
                 end_ps = end_ps.max(state.now_ps.get());
                 self.wake_all(state.now_ps.get());
@@ -367,6 +374,7 @@ impl Engine {
         if state.is_actor {
             return;
         }
+        self.watch(core, state);
         self.let_earlier_go(core, state);
         self.take_interrupt(state);
         self.find_horizon(state);
@@ -386,6 +394,7 @@ impl Engine {
             self.begin_turn(first);
             self.act(first, other, Some((core, state)));
             self.resume(core);
+            self.watch(core, state);
         }
     }
 
@@ -429,7 +438,7 @@ impl Engine {
     /// Suspends the running core until its turn comes. Actors whose turns come first act at once, so that a core that
     /// waits only for actors keeps its fiber.
     fn suspend(&self, core: Core, state: &CoreState) {
-        while let Some((_, first)) = self.first_turn() {
+        while let Some((_, first)) = self.first_turn().filter(|_| !self.watchdog.has_barked()) {
             let other = &self.cores[first];
             if first != core && !other.is_actor {
                 break;
@@ -453,7 +462,8 @@ impl Engine {
             state.waits_for.set(None);
             let next_ps = (actor.act)();
             state.waits_for.set(Some(actor.event));
-            let Some(next_ps) = next_ps else { break };
+            self.watchdog.count();
+            let Some(next_ps) = next_ps.filter(|_| !self.watchdog.has_barked()) else { break };
             let next = (next_ps.max(state.now_ps.get()), core);
             let rest = resting.map(|(resting, state)| (state.now_ps.get(), resting));
             if self.first_turn().into_iter().chain(rest).any(|other| other < next) {
@@ -504,8 +514,8 @@ impl Engine {
                 return self.taken_down_at(phase, state);
             }
             Step::TreeSearch { nodes } => state.account.borrow_mut().search(nodes),
-            Step::Map | Step::ChunkMap => state.account.borrow_mut().map(),
-            Step::Unmap | Step::ChunkUnmap => state.account.borrow_mut().unmap(),
+            Step::Map | Step::ChunkMap => self.done_by(state).map(),
+            Step::Unmap | Step::ChunkUnmap => self.done_by(state).unmap(),
             Step::FlushQueuePush => state.account.borrow_mut().queue(),
             Step::ListPop => state.account.borrow_mut().free_lists().allocated(true),
             Step::TreeInsert => state.account.borrow_mut().free_lists().allocated(false),

@@ -42,6 +42,7 @@ impl Engine {
     pub fn busy(&self, cycles: u64) {
         let Some((core, state)) = self.running() else { return };
         state.busy_cycles.set(state.busy_cycles.get() + cycles);
+        self.watchdog.calm();
         let mut left_ps = self.frequency.picoseconds(cycles);
         while left_ps > 0 {
             let since_ps = state.now_ps.get();
@@ -58,6 +59,9 @@ impl Engine {
             self.outside_ps.set(self.outside_ps.get().max(at_ps));
             return;
         };
+        if state.now_ps.get() >= at_ps {
+            self.watch(core, state);
+        }
         while state.now_ps.get() < at_ps {
             self.rest_until(core, state, at_ps);
             self.sync();

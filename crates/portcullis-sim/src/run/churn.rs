@@ -154,7 +154,7 @@ impl<'w> Service<'w> {
                 driver.finish();
             }) as Box<dyn FnOnce()>
         });
-        self.world.engine.run(bodies.collect());
+        self.world.run(bodies.collect());
         replay::close_windows(self.world, self.batch);
     }
 }

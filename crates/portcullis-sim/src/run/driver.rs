@@ -461,6 +461,8 @@ impl<'w> Driver<'w> {
         self.commit();
         while let Some(at_ps) = self.world.engine.own_timer_ps() {
             self.world.idle_until(at_ps);
+            // The last operation may have passed that time, and then there was no sleep in which to take the interrupt.
+            self.world.engine.sync();
         }
     }
 }

@@ -31,7 +31,7 @@ pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 
 use crate::account::Account;
-use crate::engine::{Engine, StepCounts};
+use crate::engine::{Engine, StepCounts, Stuck};
 use crate::machine::Machine;
 use crate::platform::buffers_end;
 use crate::prefetch::{Hints, Prefetching};
@@ -275,6 +275,9 @@ pub enum RunError {
     /// A commit failed.
     #[error("a commit failed: {0}")]
     Commit(CommitError),
+    /// The run would never have ended.
+    #[error("the run would never end: {0}")]
+    Stuck(Stuck),
     /// No frame arrived at a client of a server for a second.
     #[error("no client made progress for a second of virtual time")]
     NoProgress,

@@ -119,7 +119,7 @@ pub(super) fn prepare(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc
             driver.map_untouched(slot, &segments, access, device);
         }
     };
-    world.engine.run(vec![Box::new(body)]);
+    world.run(vec![Box::new(body)]);
 }
 
 /// Slots of mappings made before the trace follow those of the trace's own mappings.
@@ -149,12 +149,12 @@ pub(super) fn run(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joi
             driver.finish();
         }) as Box<dyn FnOnce()>
     });
-    world.engine.run(bodies.collect());
+    world.run(bodies.collect());
     match joined.cloned() {
         Some(joined) => {
             let (inner, last) = (world.clone(), trace.operations.len() as u32);
             let body = move || script.accesses_before(&inner, &Driver::new(&inner, 0, 1), &joined, last);
-            world.engine.run(vec![Box::new(body)]);
+            world.run(vec![Box::new(body)]);
         }
         None => access_leftovers(world, trace),
     }
@@ -175,7 +175,7 @@ fn access_leftovers(world: &Rc<World>, trace: &Arc<Trace>) {
         let driver = Driver::new(&inner, 0, 1);
         left.into_iter().for_each(|slot| driver.device_accesses(slot));
     };
-    world.engine.run(vec![Box::new(body)]);
+    world.run(vec![Box::new(body)]);
 }
 
 /// Lets the remaining flushes happen.
@@ -191,7 +191,7 @@ pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
         }
         Driver::new(&inner, 0, batch).finish();
     };
-    world.engine.run(vec![Box::new(body)]);
+    world.run(vec![Box::new(body)]);
     world.tell(&RunEvent::Ended);
 }
 

@@ -218,7 +218,7 @@ impl<'w> Service<'w> {
                 }
             }
         };
-        self.world.engine.run(vec![Box::new(fill)]);
+        self.world.run(vec![Box::new(fill)]);
         self.bursts(machine, self.rings.warm_up_bursts());
     }
 
@@ -252,7 +252,7 @@ impl<'w> Service<'w> {
                 driver.finish();
             }) as Box<dyn FnOnce()>
         });
-        self.world.engine.run(bodies.collect());
+        self.world.run(bodies.collect());
         replay::close_windows(self.world, self.batch);
     }
 

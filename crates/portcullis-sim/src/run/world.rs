@@ -6,7 +6,7 @@ use super::mapped::MappedPages;
 use super::observers::{Observer, RunEvent};
 use super::shown::ShownPayloads;
 use super::{Job, RunError, Work, replay};
-use crate::engine::{Engine, Event};
+use crate::engine::{Body, Engine, Event};
 use crate::machine::Machine;
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
@@ -145,6 +145,8 @@ pub(super) struct World {
     pub(super) warm: Cell<bool>,
     /// When the latest map or hand-back was. Later events only wait for timers.
     pub(super) worked_ps: Cell<u64>,
+    /// Whether a run could not end.
+    is_stuck: Cell<bool>,
     /// What the driver announces to the hardware.
     pub(super) hints: Hints,
     /// What is known about the fill of buffers: by rule, and from the capture.
@@ -221,6 +223,7 @@ impl World {
             unmaps: (0..cores).map(|_| RefCell::default()).collect(),
             warm: Cell::new(true),
             worked_ps: Cell::new(0),
+            is_stuck: Cell::new(false),
             hints: job.prefetching().hints,
             transaction_bytes: machine.transaction_bytes,
             payload: PayloadSource {
@@ -322,6 +325,7 @@ impl World {
 
     /// Records that an operation has ended now.
     pub(super) fn worked(&self) {
+        self.engine.progress();
         self.worked_ps.set(self.worked_ps.get().max(self.engine.now_ps()));
     }
 
@@ -359,6 +363,17 @@ impl World {
     pub(super) fn fail(&self, error: RunError) {
         self.failure.borrow_mut().get_or_insert(error);
         self.engine.notify_all();
+    }
+
+    /// Runs one body per core. After a run that could not end there are no others.
+    pub(super) fn run(&self, bodies: Vec<Body>) {
+        if self.is_stuck.get() {
+            return;
+        }
+        if let Err(stuck) = self.engine.run_beside(bodies, Vec::new()) {
+            self.is_stuck.set(true);
+            self.fail(RunError::Stuck(stuck));
+        }
     }
 
     pub(super) fn failed(&self) -> bool {

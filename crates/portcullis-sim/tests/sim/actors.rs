@@ -165,7 +165,32 @@ fn a_run_that_cannot_go_on_says_so() {
         vec![body(move || one.wait_until(Event(1), || false)), body(|| ())],
         vec![actor(2, Vec::new(), |_| ())],
     );
-    assert_eq!(ended, Err(Stuck { cores: 1 }));
+    let Stuck { is_endless, cores } = ended.expect_err("nothing notifies the event");
+    assert_eq!((is_endless, cores.len(), cores[0].core, cores[0].waits_for), (false, 1, 0, Some(1)));
+}
+
+/// Planted waits that never end: for a time that is past, and for what never comes, beside a core that goes on.
+#[test]
+fn a_run_that_gets_nothing_done_ends_with_the_states_of_its_cores() {
+    for until_past in [true, false] {
+        let (engine, _) = bench(2, 1);
+        let (one, other) = (engine.clone(), engine.clone());
+        let endless = body(move || {
+            one.arm_timer(5_000_000);
+            one.uninterrupted(|| {
+                loop {
+                    one.sleep_until(if until_past { 0 } else { one.now_ps() + 1 });
+                }
+            });
+        });
+        let ended = engine.run_beside(vec![body(move || other.busy(100)), endless], Vec::new());
+        let stuck = ended.expect_err("one core never ends");
+        assert!(stuck.is_endless, "{stuck}");
+        let core = stuck.cores.last().expect("the second core");
+        assert_eq!((core.core, core.timer_ps, core.is_masked), (1, Some(5_000_000), true));
+        let said = stuck.to_string();
+        assert!(said.contains("core 1 at ") && said.contains("timer due at 5.000 µs, interrupts masked"), "{said}");
+    }
 }
 
 #[test]

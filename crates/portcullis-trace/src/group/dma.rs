@@ -143,7 +143,12 @@ impl Buffers {
                 Ok(())
             }
             // A list is known here by its physical addresses, which its sync does not give.
-            Event::SyncList { .. } | Event::Map { .. } | Event::Unmap { .. } | Event::Other => Ok(()),
+            Event::SyncList { .. } | Event::Map { .. } | Event::Unmap { .. } => Ok(()),
+            Event::Fault { device, iova } => {
+                self.grouper.faults.add(device, iova, place.time_ns);
+                Ok(())
+            }
+            Event::FailedMap | Event::UnmapOfNothing | Event::Other => Ok(()),
         }
     }
 
@@ -159,7 +164,12 @@ impl Buffers {
         self.grouper.counts.unmaps += 1;
         let mapped = |first: u32| (u64::from(self.grouper.pieces[first as usize].pages), self.grouper.bytes_of(first));
         let is_meant = |first: u32| size.is_none_or(|size| mapped(first).0 == pages && mapped(first).1 >= size);
-        let Some(first) = self.live.get(&key).copied().filter(|&first| is_meant(first)) else {
+        let found = self.live.get(&key).copied();
+        let Some(first) = found.filter(|&first| is_meant(first)) else {
+            if found.is_some_and(|first| mapped(first).1 > size.unwrap_or(0)) {
+                self.grouper.counts.partial_unmaps += 1;
+                return Ok(());
+            }
             let at_operation = self.grouper.operations.len() as u32;
             self.grouper.unmatched.push(UnmatchedUnmap { at_operation, iova_pfn, pages });
             return Ok(());

@@ -14,7 +14,8 @@ impl Grouper {
             self.end_any(unmap);
         }
         self.unmatched.sort_by_key(|unmap| unmap.at_operation);
-        drop(std::mem::take(&mut self.live));
+        let partial_unmaps = self.partial_unmaps();
+        drop((std::mem::take(&mut self.live), std::mem::take(&mut self.parts)));
         let unknown = u16::try_from(self.devices.len()).unwrap_or(u16::MAX);
         if self.pieces.iter().any(|piece| !piece.absorbed && piece.claim.is_none()) {
             self.devices.push(UNKNOWN_DEVICE);
@@ -75,11 +76,22 @@ impl Grouper {
 
         let unmatched_maps = mappings.iter().filter(|mapping| mapping.unmap_operation.is_none()).count() as u64;
         let unmatched_unmaps = unmatched.len() as u64;
+        let (faults, index) = (self.faults, self.device_index);
+        let statistics = Statistics {
+            refused_accesses: faults.count,
+            unmatched_maps,
+            unmatched_unmaps,
+            partial_unmaps: self.counts.partial_unmaps + partial_unmaps,
+            unmapped_never: unmatched_maps,
+            ..self.counts
+        };
+        let faults =
+            faults.explained(&mappings, &operations, &self.devices, |name| index.get(name.as_bytes()).copied());
         Trace {
             name,
             format,
             events,
-            statistics: Statistics { unmatched_maps, unmatched_unmaps, ..self.counts },
+            statistics,
             devices: self.devices,
             mappings,
             segments,
@@ -88,6 +100,7 @@ impl Grouper {
             invalidations: self.invalidations,
             unmatched,
             payloads,
+            faults,
         }
     }
 }

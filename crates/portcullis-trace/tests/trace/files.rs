@@ -33,6 +33,7 @@ fn count(text: &str) -> Statistics {
         }
     }
     counts.unmatched_maps = live.len() as u64;
+    counts.unmapped_never = counts.unmatched_maps;
     counts.cpus = cpus.len() as u64;
     counts.span_us = times.iter().max().unwrap() - times.iter().min().unwrap();
     counts

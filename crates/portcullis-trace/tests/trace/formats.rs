@@ -214,7 +214,7 @@ fn a_bad_line_of_each_is_named_with_what_was_expected() {
         ),
         (PERF, "fio 1 [000]  5000: iommu:map: IOMMU: iova=0x1000", "a time in seconds"),
         (PERF, "fio 1 [000]  5.0: iommu:map: IOMMU: iova=ghost - 0x2000", "hexadecimal"),
-        (PERF, "fio 1 [000]  5.0: iommu:map:", "`IOMMU: iova="),
+        (PERF, "fio 1 [000]  5.0: iommu:map:", "`IOMMU:` and"),
         (PERF, "fio 1 [000]  5.0: PERF_RECORD_LOST lost some", "PERF_RECORD_LOST lost n"),
         (PERF, "fio [000]  5.0: iommu:map: IOMMU: iova=0x1000", "`task pid [cpu] seconds: system:event: …`"),
         (PERF, "and so the story went on", "`task pid [cpu] seconds: system:event: …`"),

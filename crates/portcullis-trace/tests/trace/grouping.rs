@@ -170,12 +170,12 @@ fn unmaps_of_unknown_parts_or_nothing_are_counted_and_skipped() {
     let mut text = Text::default();
     text.unmap(TASK, 0x77000, 0x1000);
     text.map(TASK, 0x10000, 0x81000, 0x2000).dma_map(TASK, DEVICE, "TO_DEVICE", 0x10000, 8192);
-    text.unmap(TASK, 0x10000, 0x1000).unmap(TASK, 0x11000, 0x1000).unmap(TASK, 0x10000, 0x3000);
+    text.unmap(TASK, 0x10000, 0x1000).unmap(TASK, 0x10000, 0x3000);
     text.unmap(TASK, 0x10000, 0x2000).unmap(TASK, 0x10000, 0x2000);
     let trace = text.read();
-    assert_eq!((trace.statistics.unmaps, trace.statistics.unmatched_unmaps), (6, 5));
+    assert_eq!((trace.statistics.unmaps, trace.statistics.unmatched_unmaps), (5, 3));
     let at: Vec<_> = trace.unmatched.iter().map(|it| (it.at_operation, it.iova_pfn, it.pages)).collect();
-    assert_eq!(at, [(0, 0x77, 1), (1, 0x10, 1), (1, 0x11, 1), (1, 0x10, 3), (2, 0x10, 2)]);
+    assert_eq!(at, [(0, 0x77, 1), (1, 0x10, 3), (2, 0x10, 2)]);
     assert_eq!(trace.statistics.unmatched_maps, 0);
 }
 

@@ -1,6 +1,7 @@
 //! Reading traces: bundled traces are compared with an independent count, synthetic ones cover what those lack, and
 //! broken ones test the errors.
 
+mod cases;
 mod compression;
 mod files;
 mod formats;

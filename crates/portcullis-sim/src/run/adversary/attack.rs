@@ -142,5 +142,5 @@ fn outstay(world: &Rc<World>, adversary: &Rc<RefCell<Adversary>>) {
         inner.engine.sync();
         adversary.borrow_mut().rake(inner.engine.now_ps());
     };
-    world.engine.run(vec![Box::new(body)]);
+    world.run(vec![Box::new(body)]);
 }

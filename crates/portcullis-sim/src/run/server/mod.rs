@@ -182,8 +182,8 @@ pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Sta
     };
     let cores = (0..work.cores as usize).map(body).collect();
     let actors = vec![actor(Wanted::Link, hardware::act), actor(Wanted::Clients, clients::act)];
-    if engine.run_beside(cores, actors).is_err() {
-        world.fail(RunError::NoProgress);
+    if let Err(stuck) = engine.run_beside(cores, actors) {
+        world.fail(if stuck.is_endless { RunError::Stuck(stuck) } else { RunError::NoProgress });
     }
     engine.on_interrupt(None);
     let Ok(host) = Rc::try_unwrap(host) else { panic!("the bodies, which share the host, have ended") };

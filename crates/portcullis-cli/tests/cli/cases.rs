@@ -1,0 +1,58 @@
+//! Captures with the shapes of public reports: what is odd about them is said, and they are compared all the same.
+
+use super::{compared, printed};
+use std::path::Path;
+
+/// The path of a capture among the tests of portcullis-trace.
+fn case(file: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../portcullis-trace/tests/cases").join(file).display().to_string()
+}
+
+/// One line, and one space between words.
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn what_is_odd_about_a_capture_is_said() {
+    for (file, said) in [
+        ("f06-map-error-page.trace.xz", "1 map failed (line 413)"),
+        ("f07-unmap-of-nothing-size0.trace.xz", "1 unmap has nothing to unmap (line 413)"),
+        ("f08-unmap-smaller-than-map.trace", "1 unmap covers a part of a mapping"),
+        ("f15-leak-one-in-eight.trace.xz", "500 maps are never unmapped"),
+        (
+            "f03-ath12k-fault-after-free.trace.xz",
+            "the IOMMU refused 40 accesses of 0000:c2:00.0 from 0xfe980000 on: a mapping of 128 pages that was \
+             unmapped 6.18 ms before",
+        ),
+    ] {
+        let text = joined(&printed(&["compare", &case(file), "--designs", "none,magazine"]));
+        assert!(text.contains(said), "{file}: {text}");
+    }
+}
+
+#[test]
+fn nothing_odd_is_said_of_a_capture_without_it() {
+    let text = joined(&printed(&["compare", &case("f01-control-6.12.trace.xz"), "--designs", "none,magazine"]));
+    for said in ["failed", "nothing to unmap", "part of a mapping", "never unmapped", "refused"] {
+        assert!(!text.contains(said), "{said}: {text}");
+    }
+}
+
+#[test]
+fn json_has_what_is_odd() {
+    let document = compared(&[&case("f03-ath12k-fault-after-free.trace.xz"), "--designs", "none"]);
+    let input = &document["input"][0];
+    for (key, value) in [
+        ("failed_maps", 0),
+        ("partial_unmaps", 0),
+        ("unmaps_of_nothing", 0),
+        ("unmapped_never", 256),
+        ("refused_accesses", 40),
+    ] {
+        assert_eq!(input[key], value, "{key}");
+    }
+    let fault = &input["faults"][0];
+    assert_eq!((&fault["device"], &fault["accesses"]), (&"0000:c2:00.0".into(), &40.into()));
+    assert_eq!((&fault["mapped_pages"], &fault["unmapped_us_before"]), (&128.into(), &6178.0.into()));
+}
