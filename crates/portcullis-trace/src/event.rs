@@ -32,7 +32,7 @@ pub(super) enum Event<'a> {
     SyncList { device: &'a [u8], pieces: Pieces<'a> },
     /// A `dma:` event of a map that failed: its I/O address is all ones, the kernel's `DMA_MAPPING_ERROR`.
     FailedMap,
-    /// A `dma:` event of an unmap of no bytes, or of a map that failed. Drivers make both by mistake.
+    /// An unmap of no bytes, or of a map that failed. Drivers make both by mistake.
     UnmapOfNothing,
     /// `intel_iommu:qi_submit` of an IOTLB invalidation: the two quadwords of the descriptor.
     Invalidate { qw0: u64, qw1: u64 },
@@ -87,11 +87,12 @@ const SIZE: Flaw = Flaw::Expected("`size=` and a number of bytes, decimal or wit
 /// `trace-cmd report -R` prints the fields of a record without the words of the event.
 const BARE: Flaw = Flaw::Expected("the event in words, as trace-cmd report prints it without its option -R");
 
-/// Parses `IOMMU: iova=0x… - 0x…` and the `size=` behind it. Returns the run, and the text after its addresses.
+/// Parses `IOMMU: iova=0x… - 0x…` and the `size=` behind it. Returns where the run begins, where it ends if that is
+/// printed, its size, and the text after its addresses.
 ///
 /// Linux before 5.17 does not print the end of the run. Some vendors' kernels print fields of their own in front of
 /// the address, such as the name of the device.
-fn run(text: &[u8]) -> Result<(u64, u64, &[u8]), Flaw> {
+fn run(text: &[u8]) -> Result<(u64, Option<u64>, u64, &[u8]), Flaw> {
     const EXPECTED: Flaw = Flaw::Expected("`IOMMU:` and `iova=0x…` or `iova=0x… - 0x…` with hexadecimal addresses");
     if !text.starts_with(b"IOMMU:") {
         return Err(if text.starts_with(b"iova=") { BARE } else { EXPECTED });
@@ -102,7 +103,10 @@ fn run(text: &[u8]) -> Result<(u64, u64, &[u8]), Flaw> {
         Some(()) => Some(scan.hexadecimal().filter(|_| scan.at_gap()).ok_or(EXPECTED)?),
         None => None,
     };
-    let size = whole(field(scan.0, b"size="), bytes, SIZE)?;
+    Ok((start, end, whole(field(scan.0, b"size="), bytes, SIZE)?, scan.0))
+}
+
+fn check_pages(start: u64, end: Option<u64>, size: u64) -> Result<(), Flaw> {
     if size == 0 {
         return Err(Flaw::Expected("a size above zero"));
     }
@@ -115,11 +119,12 @@ fn run(text: &[u8]) -> Result<(u64, u64, &[u8]), Flaw> {
     if !(start | size).is_multiple_of(PAGE_SIZE) {
         return Err(Flaw::Expected("whole pages of 4096 bytes"));
     }
-    Ok((start, size, scan.0))
+    Ok(())
 }
 
 fn map<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
-    let (iova, size, rest) = run(text)?;
+    let (iova, end, size, rest) = run(text)?;
+    check_pages(iova, end, size)?;
     let phys = whole(field(rest, b"paddr="), Scan::hexadecimal, Flaw::Expected("`paddr=` and a hexadecimal address"))?;
     if phys.checked_add(size).is_none_or(|end| end > PHYSICAL_END) || !phys.is_multiple_of(PAGE_SIZE) {
         return Err(Flaw::Expected("a page-aligned physical address below 2^52"));
@@ -127,10 +132,16 @@ fn map<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
     Ok(Event::Map { iova, size, phys })
 }
 
+/// What counts is what was unmapped: all of a large leaf if an IOMMU cannot split it, or less than was asked for.
 fn unmap<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
-    let (iova, size, rest) = run(text)?;
+    let (iova, end, asked, rest) = run(text)?;
     let expected = Flaw::Expected("`unmapped_size=` and a number of bytes, decimal or with `0x`");
-    whole(field(rest, b"unmapped_size="), bytes, expected)?;
+    let size = whole(field(rest, b"unmapped_size="), bytes, expected)?;
+    if asked == 0 || size == 0 {
+        return Ok(Event::UnmapOfNothing);
+    }
+    check_pages(iova, end, asked)?;
+    check_pages(iova, None, size)?;
     Ok(Event::Unmap { iova, size })
 }
 

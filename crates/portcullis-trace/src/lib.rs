@@ -107,7 +107,7 @@ pub struct Statistics {
     /// The line of the first of them; 0 if there is none.
     #[serde(skip)]
     pub failed_map_line: u64,
-    /// `dma:` events of unmaps of no bytes, or of maps that failed. They are not operations.
+    /// Events of unmaps of no bytes, or of maps that failed. They are not operations.
     pub unmaps_of_nothing: u64,
     /// The line of the first of them; 0 if there is none.
     #[serde(skip)]

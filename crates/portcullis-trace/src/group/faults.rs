@@ -6,6 +6,9 @@ use portcullis::PAGE_SHIFT;
 /// How many faulted runs are kept. A device in a loop faults millions of times.
 const KEPT_MAX: usize = 64;
 
+/// How much is kept of the name of a device.
+const NAME_MAX: usize = 64;
+
 /// Faults in the order of the capture. Faults of one device in pages that follow each other are one run.
 #[derive(Default)]
 pub(super) struct Faults {
@@ -16,7 +19,8 @@ pub(super) struct Faults {
 impl Faults {
     pub(super) fn add(&mut self, device: &[u8], iova: u64, time_ns: u64) {
         self.count += 1;
-        let device = String::from_utf8_lossy(device);
+        // The name comes from the file, and is printed.
+        let device = device[..device.len().min(NAME_MAX)].escape_ascii().to_string();
         let follows = |last: &&mut TracedFault| {
             let pages = last.first_iova >> PAGE_SHIFT..=(last.last_iova >> PAGE_SHIFT) + 1;
             last.device == device && pages.contains(&(iova >> PAGE_SHIFT))
@@ -25,12 +29,11 @@ impl Faults {
             last.last_iova = last.last_iova.max(iova);
             last.count += 1;
         } else if self.runs.len() < KEPT_MAX {
-            let device = device.into_owned();
             self.runs.push(TracedFault { device, first_iova: iova, last_iova: iova, count: 1, time_ns, mapping: None });
         }
     }
 
-    /// Finds the mapping behind each run: the youngest at its first address, of this device or of an unknown one.
+    /// Finds the mapping behind each run: the youngest at its first address, of this device or else of an unknown one.
     /// `index` finds the number of a device from its name.
     pub(super) fn explained(
         mut self,
@@ -43,11 +46,13 @@ impl Faults {
             let (page, device) = (fault.first_iova >> PAGE_SHIFT, index(&fault.device));
             let holds = |mapping: &TraceMapping| {
                 let is_before = operations[mapping.map_operation as usize].time_ns <= fault.time_ns;
-                let is_its = Some(mapping.device) == device || devices[usize::from(mapping.device)] == UNKNOWN_DEVICE;
                 let run = mapping.iova_pfn..mapping.iova_pfn + u64::from(mapping.pages);
-                is_before && is_its && run.contains(&page)
+                is_before && run.contains(&page)
             };
-            fault.mapping = mappings.iter().rposition(holds).map(|at| at as u32);
+            let of = |is_its: &dyn Fn(u16) -> bool| mappings.iter().rposition(|it| is_its(it.device) && holds(it));
+            let its_own = of(&|number| Some(number) == device);
+            let mapping = its_own.or_else(|| of(&|number| devices[usize::from(number)] == UNKNOWN_DEVICE));
+            fault.mapping = mapping.map(|at| at as u32);
         }
         self.runs
     }

@@ -53,17 +53,24 @@ pub(super) struct Part {
 }
 
 impl Grouper {
-    /// Records an unmap of a part of a live mapping, which is that of `owner` if it is known. `None` if no mapping
-    /// holds these pages.
+    /// Records an unmap of a part of a live mapping, which is that of `owner` if it is known. Otherwise it is one that
+    /// the same task has mapped, or another that no device has claimed: the unmaps of VFIO are of such. If only one
+    /// device has claimed any, it may be that device's. `None` if no such mapping holds these pages.
     pub(super) fn part(&mut self, unmap: &Waiting, owner: Option<Owner>) -> Option<Part> {
         let pages = unmap.iova_pfn..unmap.iova_pfn + unmap.pages;
         let before = self.live.range(..=(unmap.iova_pfn, Owner::Device(u16::MAX))).rev().take(LOOKED_AT_MAX);
-        let mut holders = before.filter_map(|(&(start, holder), &first)| {
+        let holders = before.filter_map(|(&(start, holder), &first)| {
             let run = start..start + u64::from(self.pieces[first as usize].pages);
-            let holds = run.end >= pages.end && owner.is_none_or(|owner| owner == holder);
-            holds.then_some((holder, first, run))
+            let rank = match (owner, holder) {
+                (Some(owner), holder) if owner == holder => 0,
+                (None, holder) if holder == Owner::Context(unmap.context) => 0,
+                (None, Owner::Context(_)) => 1,
+                (None, Owner::Device(_)) if self.devices.len() == 1 => 2,
+                _ => return None,
+            };
+            (run.end >= pages.end).then_some((rank, holder, first, run))
         });
-        let (owner, first, run) = holders.next()?;
+        let (_, owner, first, run) = holders.min_by_key(|(rank, ..)| *rank)?;
         let unmapped = self.parts.0.entry(first).or_default();
         unmapped.add(pages);
         let rest = (run.end - run.start) - unmapped.pages;

@@ -194,3 +194,56 @@ fn parts_that_overlap_count_once() {
     let beyond = Text::default().map(TASK, 0x1000, 0x9000, 0x1000).unmap(TASK, 0x1000, 0x2000).read().statistics;
     assert_eq!((beyond.partial_unmaps, beyond.unmatched_unmaps), (0, 1));
 }
+
+/// A part belongs to the task that mapped, and never to one of several devices.
+#[test]
+fn parts_of_others_are_left_alone() {
+    const NEXT: super::Who = ("qemu-9", 2, ".....");
+    let mut text = Text::default();
+    for who in [TASK, NEXT] {
+        text.map(who, 0, 0x9000, 0x2000);
+    }
+    for iova in [0, 0x1000] {
+        text.unmap(TASK, iova, 0x1000);
+    }
+    let trace = text.read();
+    let ended: Vec<bool> = trace.mappings.iter().map(|mapping| mapping.unmap_operation.is_some()).collect();
+    assert_eq!(ended, [true, false], "the second belongs to another task");
+    let mut text = Text::default();
+    for (device, iova) in [("0000:00:04.0", 0x10000), ("0000:00:05.0", 0x20000)] {
+        text.map(TASK, iova, 0x9000, 0x2000).dma_map(TASK, device, "TO_DEVICE", iova, 0x2000);
+    }
+    let statistics = text.unmap(TASK, 0x20000, 0x1000).read().statistics;
+    assert_eq!((statistics.partial_unmaps, statistics.unmatched_unmaps), (0, 1));
+}
+
+/// An IOMMU that cannot split a large leaf unmaps all of it, and VFIO goes on behind it.
+#[test]
+fn what_counts_is_what_was_unmapped() {
+    let mut text = Text::default();
+    text.map(TASK, 0x20_0000, 0x20_0000, 0x40_0000);
+    for iova in [0x20_0000, 0x40_0000u64] {
+        let event = format!("unmap: IOMMU: iova={iova:#x} - {:#x} size=4096 unmapped_size=2097152", iova + 0x1000);
+        text.event(TASK, &event);
+    }
+    text.event(TASK, "unmap: IOMMU: iova=0x600000 - 0x600000 size=0 unmapped_size=0");
+    text.event(TASK, "unmap: IOMMU: iova=0x600000 - 0x601000 size=4096 unmapped_size=0");
+    let found = text.read().statistics;
+    assert_eq!((found.partial_unmaps, found.unmapped_never, found.unmatched_unmaps), (0, 0, 0));
+    assert_eq!((found.unmaps_of_nothing, found.unmap_of_nothing_line), (2, 4));
+}
+
+/// A younger mapping of another address space explains nothing. A name is printed without control characters.
+#[test]
+fn a_fault_is_explained_by_its_own_device_first() {
+    let mut text = Text::default();
+    text.map(TASK, 0x10000, 0x9000, 0x1000).dma_map(TASK, "0000:00:04.0", "TO_DEVICE", 0x10000, 0x1000);
+    text.unmap(TASK, 0x10000, 0x1000).dma_unmap(TASK, "0000:00:04.0", 0x10000, 0x1000);
+    text.map(super::OTHER_CPU, 0, 0, 0x100_0000);
+    for device in ["0000:00:04.0", "\x1b[2J"] {
+        text.event(TASK, &format!("io_page_fault: IOMMU:nvme {device} iova=0x0000000000010040 flags=0x0000"));
+    }
+    let trace = text.read();
+    let found: Vec<_> = trace.faults.iter().map(|fault| (fault.device.as_str(), fault.mapping)).collect();
+    assert_eq!(found, [("0000:00:04.0", Some(0)), ("\\x1b[2J", Some(1))]);
+}
