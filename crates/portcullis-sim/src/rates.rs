@@ -1,7 +1,7 @@
 //! Estimates of the rates that a run's work would reach on its machine at full speed.
 //!
-//! Each resource needs some time for the work: the CPUs, the bus, and the link or the disks. The longest time is the
-//! limit. The CPUs of the run share the work as in the capture, so the busiest CPU is full first. A machine with fewer
+//! Each resource needs some time for the work: the CPUs, the bus, the link or the disks, and what all CPUs share: the
+//! unit's invalidation queue, and the locks. The longest time is the limit. The CPUs of the run share the work as in the capture, so the busiest CPU is full first. A machine with fewer
 //! cores spreads all work evenly over its cores.
 
 use crate::machine::Machine;
@@ -16,6 +16,10 @@ pub enum Limit {
     Cpu,
     /// The bounded number of bytes in flight on the bus.
     Pcie,
+    /// The unit's invalidation queue, which executes one descriptor after the other.
+    Queue,
+    /// A lock of the protection layer, which one CPU holds at a time.
+    Lock,
     /// The machine's link.
     #[default]
     Link,
@@ -29,6 +33,8 @@ impl Limit {
         match self {
             Self::Cpu => "cpu",
             Self::Pcie => "pcie",
+            Self::Queue => "queue",
+            Self::Lock => "lock",
             Self::Link => "link",
             Self::Disk => "disk",
         }
@@ -55,6 +61,10 @@ pub(crate) struct Usage {
     /// The number of transactions if buffers are as empty as they may be.
     pub(crate) transactions_min: u64,
     pub(crate) latency_ps_sum: u128,
+    /// For how long the invalidation queue executed descriptors.
+    pub(crate) queue_ps: u64,
+    /// For how long cores held the lock that was held longest.
+    pub(crate) lock_ps: u64,
 }
 
 /// The time in seconds that each resource needs for all work of a run.
@@ -69,6 +79,8 @@ pub(crate) struct Needs {
     /// they are as empty as they may be.
     bus: f64,
     bus_min: f64,
+    queue: f64,
+    lock: f64,
     /// The time that the link or the disks need, for the same two cases.
     device: f64,
     device_min: f64,
@@ -122,6 +134,8 @@ impl Needs {
             cpu_unprotected: seconds(&unprotected),
             bus: bus(usage.transactions),
             bus_min: bus(usage.transactions_min.min(usage.transactions)),
+            queue: usage.queue_ps as f64 / 1e12,
+            lock: usage.lock_ps as f64 / 1e12,
             device: device(usage.payload.max),
             device_min: device(usage.payload.min),
             bits: usage.payload.max as f64 * 8.0,
@@ -168,7 +182,9 @@ impl Needs {
     }
 
     fn reached(&self, bits: f64, bus: f64, device: f64) -> Reached {
-        let (worked, limit) = if bus > self.cpu { (bus, Limit::Pcie) } else { (self.cpu, Limit::Cpu) };
+        let shared = [(bus, Limit::Pcie), (self.queue, Limit::Queue), (self.lock, Limit::Lock)];
+        let longer = |one: (f64, Limit), other: (f64, Limit)| if other.0 > one.0 { other } else { one };
+        let (worked, limit) = shared.into_iter().fold((self.cpu, Limit::Cpu), longer);
         let of_device = if self.traffic == Traffic::Disk { Limit::Disk } else { Limit::Link };
         let (seconds, limit) = if device >= worked * NEARLY { (device, of_device) } else { (worked, limit) };
         let rate = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };

@@ -2,11 +2,11 @@
 
 use portcullis::Access;
 use portcullis_trace::{Events, Trace};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
 /// The kind of device for which the buffers are. It decides what limits the rate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Traffic {
     /// A network card: its link is the limit, and packets may be shorter than their buffers.
@@ -14,6 +14,17 @@ pub enum Traffic {
     Network,
     /// A disk: requests and bytes per second are limits, and it fills its buffers.
     Disk,
+}
+
+impl Traffic {
+    /// Parses `network` or `disk`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "network" => Some(Self::Network),
+            "disk" => Some(Self::Disk),
+            _ => None,
+        }
+    }
 }
 
 /// Disks read and write multiples of this.

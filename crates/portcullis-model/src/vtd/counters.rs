@@ -68,4 +68,6 @@ pub struct Counters {
     pub waits: u64,
     /// Descriptors executed, of every type.
     pub descriptors: u64,
+    /// The time for which descriptors were executed, in picoseconds. One queue executes one after the other.
+    pub queue_busy_ps: u64,
 }

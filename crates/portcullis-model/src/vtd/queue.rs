@@ -98,6 +98,7 @@ impl State {
                     InvalidationDescriptor::Wait { .. } => self.parameters.wait_ps,
                     _ => self.parameters.invalidation_ps,
                 };
+                self.counters.queue_busy_ps += takes_ps;
                 self.queue.step = Step::Executing { descriptor, ends_ps: now_ps + takes_ps };
             }
             None => self.queue.error = true,
@@ -160,7 +161,10 @@ impl State {
                 };
                 let in_flight_ps = if drain_writes && self.parameters.drains { self.writes.last_ps() } else { None };
                 match in_flight_ps {
-                    Some(ends_ps) => self.queue.step = Step::Draining { scope, ends_ps },
+                    Some(ends_ps) => {
+                        self.counters.queue_busy_ps += ends_ps.saturating_sub(now_ps);
+                        self.queue.step = Step::Draining { scope, ends_ps };
+                    }
                     None => self.complete_descriptor(Some(scope), now_ps),
                 }
             }

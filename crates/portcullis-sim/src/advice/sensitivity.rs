@@ -11,7 +11,7 @@ use crate::compare::{ComparePlan, CompareRow, Item};
 use crate::machine::Machine;
 use crate::number::{count, number, percent};
 use crate::parallel;
-use crate::rates::Needs;
+use crate::rates::{Limit, Needs};
 use crate::run::{Measured, Pace, measure, measure_steps};
 use portcullis::Protection;
 use portcullis::designs::{Choice, DesignId};
@@ -263,7 +263,10 @@ impl<'p> Trial<'p> {
         if let Some((partner, at)) = &with {
             set(&mut machine, partner, *at)?;
         }
-        let is_by_step = machine.costs != self.item.machine.costs && !COSTS_OF_WAITING.contains(&key);
+        // How long a lock is held is not linear in the costs of steps.
+        let is_by_step = machine.costs != self.item.machine.costs
+            && !COSTS_OF_WAITING.contains(&key)
+            && !self.is_limited_by_a_lock();
         let counted = || self.shares(&machine, &self.repriced(&machine));
         let shares = if OF_THE_ESTIMATE.contains(&key) {
             self.shares(&machine, &self.measured)
@@ -278,6 +281,12 @@ impl<'p> Trial<'p> {
         let then = self.change(&shares).filter(|_| TOGETHER[1] != key || with.is_none());
         let tried = then.map(|then| Tried { key: key.to_owned(), value, at, with, then });
         Some((shares, tried))
+    }
+
+    fn is_limited_by_a_lock(&self) -> bool {
+        let (machine, traffic) = (&self.item.machine, self.item.work.traffic(&self.item.machine));
+        let limit = |measured: &Measured| Needs::of(machine, traffic, &measured.usage).most().limit;
+        self.measured.iter().any(|measured| limit(measured) == Limit::Lock)
     }
 
     /// The measured runs, recomputed with the costs of `machine`.

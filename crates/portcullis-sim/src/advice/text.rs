@@ -338,6 +338,8 @@ fn limit(outcome: &RunOutcome) -> String {
         Limit::Link => "the link is the limit",
         Limit::Disk => "the disks are the limit",
         Limit::Cpu => "the CPUs are the limit",
+        Limit::Queue => "the unit's invalidation queue is the limit, which all CPUs share",
+        Limit::Lock => "a lock is the limit, which one CPU holds at a time",
         Limit::Pcie => "translations are the limit: bytes in flight wait for page walks",
     };
     match outcome.limit_min.filter(|least| *least != outcome.limit) {

@@ -14,9 +14,17 @@ pub(super) struct Turnstile {
     /// The core that last used the lock's cache line and the data behind it.
     last: Option<Core>,
     queue: VecDeque<Core>,
+    /// When the holder took it, on its clock.
+    taken_ps: u64,
+    /// For how long cores have held it.
+    held_ps: u64,
 }
 
 impl Turnstile {
+    pub(super) fn held_ps(&self) -> u64 {
+        self.held_ps
+    }
+
     /// Empties the lock, because the run is over.
     pub(super) fn abandon(&mut self) {
         self.holder = None;
@@ -36,7 +44,7 @@ impl<T> LabLock<T> {
     pub(crate) fn new(engine: Rc<Engine>, class: LockClass, value: T) -> Self {
         let mut locks = engine.locks.borrow_mut();
         let id = locks.len();
-        locks.push(Turnstile { class, holder: None, last: None, queue: VecDeque::new() });
+        locks.push(Turnstile { class, holder: None, last: None, queue: VecDeque::new(), taken_ps: 0, held_ps: 0 });
         drop(locks);
         Self { engine: OneThread::new(engine), id, value: OneThread::new(RefCell::new(value)) }
     }
@@ -70,6 +78,7 @@ impl Engine {
         let lock = &mut locks[id];
         if lock.holder.is_none() {
             lock.holder = Some(core);
+            lock.taken_ps = state.now_ps.get();
             let moved = lock.last.replace(core).is_some_and(|last| last != core);
             drop(locks);
             if moved {
@@ -95,6 +104,9 @@ impl Engine {
         self.sync();
         let mut locks = self.locks.borrow_mut();
         let lock = &mut locks[id];
+        lock.held_ps += state.now_ps.get() - lock.taken_ps;
+        // A hand-off belongs to the time of the next holder.
+        lock.taken_ps = state.now_ps.get();
         lock.holder = lock.queue.pop_front();
         if let Some(next) = lock.holder {
             lock.last = Some(next);

@@ -265,6 +265,11 @@ impl Engine {
         self.cores[..self.cpus].iter().map(|core| core.account.borrow().cycles()).collect()
     }
 
+    /// For how long each lock was held, in picoseconds.
+    pub(crate) fn locks_held_ps(&self) -> Vec<u64> {
+        self.locks.borrow().iter().map(Turnstile::held_ps).collect()
+    }
+
     /// The cycles of [work that is not protection](Engine::busy) on each core.
     pub fn busy_cycles_by_core(&self) -> Vec<u64> {
         self.cores[..self.cpus].iter().map(|core| core.busy_cycles.get()).collect()
@@ -584,6 +589,7 @@ impl Engine {
             self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
             return;
         };
+        self.watch(core, state);
         let start_ps = state.now_ps.get();
         let until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
         self.rest_until(core, state, until_ps);

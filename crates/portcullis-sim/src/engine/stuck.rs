@@ -5,11 +5,11 @@ use crate::account::Account;
 use std::cell::{Cell, RefMut};
 use std::fmt;
 
-/// How often cores and actors may yield before anything gets done. The longest wait is that for hardware which never
-/// answers: a driver looks every 50 ns or so for a second.
+/// How often cores and actors may sleep or yield before anything gets done. The longest wait is that for hardware which
+/// never answers: on each core, a driver looks every 50 ns or so for a tenth of a second.
 const YIELDS_MAX: u64 = 1 << 26;
 
-/// Counts the yields since something was done: a map, an unmap, an operation or other work.
+/// Counts them since something was done: a map, an unmap, an access of a device, an operation or other work.
 #[derive(Default)]
 pub(super) struct Watchdog(Cell<u64>);
 
@@ -103,7 +103,7 @@ impl Engine {
         state.account.borrow_mut()
     }
 
-    /// Counts a yield of the running core. The run ends here if nothing has been done for too long.
+    /// Counts a sleep or a yield of the running core. The run ends here if nothing has been done for too long.
     pub(super) fn watch(&self, core: Core, state: &CoreState) {
         self.watchdog.count();
         if self.watchdog.has_barked() {

@@ -59,9 +59,7 @@ impl Engine {
             self.outside_ps.set(self.outside_ps.get().max(at_ps));
             return;
         };
-        if state.now_ps.get() >= at_ps {
-            self.watch(core, state);
-        }
+        self.watch(core, state);
         while state.now_ps.get() < at_ps {
             self.rest_until(core, state, at_ps);
             self.sync();

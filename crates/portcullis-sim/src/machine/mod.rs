@@ -51,6 +51,9 @@ pub struct Machine {
     /// The values that are neither published nor measured, by name. Each has the range in which it is believed to lie.
     /// The advice is tried at both ends.
     pub assumed: BTreeMap<String, [f64; 2]>,
+    /// What all work on it is taken to be, whatever it looks like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_traffic: Option<Traffic>,
     /// The rest of the server, if it is known. Only such a machine can be simulated as a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Server>,
@@ -71,6 +74,7 @@ impl Machine {
     /// kind.
     pub(crate) fn traffic(&self, looks_like_a_disks: bool) -> Traffic {
         match (self.link_gbps, self.disk_iops) {
+            _ if self.only_traffic.is_some() => self.only_traffic.unwrap_or_default(),
             (None, _) => Traffic::Disk,
             (_, None) => Traffic::Network,
             _ if looks_like_a_disks => Traffic::Disk,

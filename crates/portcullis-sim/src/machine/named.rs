@@ -146,6 +146,7 @@ pub(super) fn r210_cx3() -> Machine {
             ("invalidation_ps", 250_000.0, 450_000.0),
             ("wait_ps", 90_000.0, 290_000.0),
         ]),
+        only_traffic: None,
         server: Some(server::r210_cx3()),
     }
 }
@@ -160,6 +161,7 @@ pub(super) fn r210_bcm57810() -> Machine {
         source: "as `r210-cx3`, the same computer; the rate and the cycles with no protection of rIOMMU".to_owned(),
         link_gbps: Some(9.40), // [R] calibration, Netperf stream: the line rate
         unprotected_cycles_per_byte: CYCLES_PER_PACKET / SEGMENT_BYTES,
+        only_traffic: None,
         server: Some(server::r210_bcm57810()),
         ..r210_cx3()
     }
@@ -299,6 +301,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("invalidation_ps", 40_000.0, 1_400_000.0),
             ("wait_ps", 20_000.0, 700_000.0),
         ]),
+        only_traffic: None,
         server: None,
     }
 }

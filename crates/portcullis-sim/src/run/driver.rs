@@ -445,6 +445,7 @@ impl<'w> Driver<'w> {
     pub(super) fn transact(&self, device: usize, iova: Iova, len: u64, rights: portcullis::table::Rights) -> u64 {
         let world = self.world;
         let room_ps = world.devices.borrow()[device].room_ps();
+        world.engine.progress();
         world.engine.sleep_until(room_ps);
         let done = world.devices.borrow_mut()[device].access(&world.vtd, world.engine.now_ps(), iova, len, rights);
         let mut tally = world.tally.borrow_mut();

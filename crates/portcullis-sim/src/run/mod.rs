@@ -47,6 +47,7 @@ use portcullis::{
 use portcullis_model::{Counters, IotlbLog, Vtd};
 use portcullis_trace::{Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
+use std::iter;
 use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
@@ -411,9 +412,10 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
     let residual_bytes_ps = residual.borrow().since_warm_up(worked_ps);
     let cycles_by_core = world.engine.cycles_by_core();
     let cycles_since = cycles_by_core.iter().zip(&start.cycles_by_core).map(|(now, then)| now - then);
+    let counters = since(&world.vtd.counters(), &start.counters);
     let measured = Measured {
         account: world.engine.account().since(&start.account),
-        counters: since(&world.vtd.counters(), &start.counters),
+        counters,
         queue: queue_use_since(world.unit.queue_use(), start.queue),
         pages: tally.pages,
         usage: Usage {
@@ -424,6 +426,8 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
             transactions: tally.transactions,
             transactions_min: tally.transactions_min,
             latency_ps_sum: tally.latency_ps_sum,
+            queue_ps: counters.queue_busy_ps,
+            lock_ps: start.longest_held_ps(&world.engine.locks_held_ps()),
         },
         batches: tally.batches,
         steps_by_core: world.engine.steps_by_core(),
@@ -485,10 +489,17 @@ struct Start {
     cycles_by_core: Vec<u64>,
     counters: Counters,
     queue: QueueUse,
+    locks_held_ps: Vec<u64>,
     now_ps: u64,
 }
 
 impl Start {
+    /// For how long the lock was held that was held longest since then. Later locks were not there.
+    fn longest_held_ps(&self, now_ps: &[u64]) -> u64 {
+        let then_ps = self.locks_held_ps.iter().copied().chain(iter::repeat(0));
+        now_ps.iter().zip(then_ps).map(|(now_ps, then_ps)| now_ps - then_ps).max().unwrap_or(0)
+    }
+
     fn of(world: &World) -> Self {
         world.warm.set(false);
         world.engine.forget_longest();
@@ -500,6 +511,7 @@ impl Start {
             cycles_by_core: world.engine.cycles_by_core(),
             counters: world.vtd.counters(),
             queue: world.unit.queue_use(),
+            locks_held_ps: world.engine.locks_held_ps(),
             now_ps: world.engine.now_ps(),
         }
     }
@@ -542,5 +554,6 @@ fn since(now: &Counters, then: &Counters) -> Counters {
         invalidations_context: now.invalidations_context - then.invalidations_context,
         waits: now.waits - then.waits,
         descriptors: now.descriptors - then.descriptors,
+        queue_busy_ps: now.queue_busy_ps - then.queue_busy_ps,
     }
 }

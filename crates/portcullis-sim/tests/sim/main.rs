@@ -22,6 +22,7 @@ mod rates;
 mod riommu;
 mod server;
 mod shared_commits;
+mod shared_resources;
 mod span;
 mod unit_costs;
 mod windows;
@@ -72,9 +73,18 @@ const LAZY_TRACE: &str = "q-e1000e-tx.lazy.2cpu";
 static TRACES: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Trace>>>>> = Mutex::new(BTreeMap::new());
 
 fn bundled(name: &str) -> Arc<Trace> {
+    at("traces", name)
+}
+
+/// A capture with the shape of a public report.
+fn bundled_case(name: &str) -> Arc<Trace> {
+    at("crates/portcullis-trace/tests/cases", name)
+}
+
+fn at(folder: &str, name: &str) -> Arc<Trace> {
     let trace = TRACES.lock().expect("no panic").entry(name.to_owned()).or_default().clone();
     let read = || {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../traces/{name}.trace.xz"));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../{folder}/{name}.trace.xz"));
         Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
     };
     trace.get_or_init(read).clone()

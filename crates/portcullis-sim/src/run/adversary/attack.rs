@@ -106,6 +106,7 @@ fn run(job: &Job<'_>, broken: Broken) -> Attacked {
     if error.is_none() && job.protection != Protection::None {
         outstay(&world, &adversary);
     }
+    let error = error.or_else(|| world.failure.borrow_mut().take());
     // Closing the domains needs invalidations.
     world.vtd.refuse_invalidations(false);
     let grace_us = bound_us.map(|_| job.grace_ps() as f64 / PS_PER_US);
