@@ -7,7 +7,7 @@ use portcullis::{Protection, SubPage};
 use portcullis_bench::Workload;
 use portcullis_sim::compare::ClockMode;
 use portcullis_sim::prefetch::Prefetching;
-use portcullis_sim::{PayloadRule, SERVER_WORKLOADS};
+use portcullis_sim::{PayloadRule, SERVER_WORKLOADS, Traffic};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -248,6 +248,10 @@ pub(crate) struct PlanArguments {
     /// what the capture shows, or else a range from one byte to the whole buffer
     #[arg(long, value_name = "BYTES|FRACTION", value_parser = payload)]
     pub(crate) payload: Option<PayloadRule>,
+    /// What the traces are: network or disk. Without this option, a trace is a disk's if all its buffers are whole
+    /// sectors, which a capture without dma: events does not show
+    #[arg(long, value_name = "KIND", value_parser = traffic)]
+    pub(crate) traffic: Option<Traffic>,
     /// Virtual time: model, trace, or scale=K
     #[arg(long, default_value = "model", value_parser = clock)]
     pub(crate) clock: ClockMode,
@@ -351,6 +355,10 @@ fn payload(text: &str) -> Result<PayloadRule, String> {
     PayloadRule::parse(text).ok_or_else(|| {
         "expected bytes from 1 on, or a share above 0 and up to 1 with a decimal point, such as 0.5".to_owned()
     })
+}
+
+fn traffic(text: &str) -> Result<Traffic, String> {
+    Traffic::parse(text).ok_or_else(|| "expected network or disk".to_owned())
 }
 
 fn prefetching(text: &str) -> Result<Prefetching, String> {

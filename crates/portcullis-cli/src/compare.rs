@@ -122,10 +122,11 @@ fn print(
 fn why_a_disk(item: &Item) -> Option<&'static str> {
     match (item.work.traffic(&item.machine), item.machine.link_gbps) {
         (Traffic::Network, _) => None,
+        _ if item.machine.only_traffic.is_some() => None,
         (Traffic::Disk, None) => Some("This is taken for a disk's traffic, because the machine has no link."),
         (Traffic::Disk, Some(_)) => Some(
-            "This is taken for a disk's traffic, because all buffers are whole sectors. For a network card's: `--set disk_iops=null \
-             --set disk_bytes_per_second=null`.",
+            "This is taken for a disk's traffic, because all buffers are whole sectors. For a network card's: \
+             `--traffic network`.",
         ),
     }
 }
@@ -149,8 +150,8 @@ fn footnote(items: &[Item], comparison: &Comparison) -> String {
     let recorded = comparison.results.iter().filter_map(CompareRow::outcome).any(|outcome| outcome.recorded.is_some());
     let recorded = if recorded { " `CPU %` is what protection takes of one core at the recorded load." } else { "" };
     format!(
-        "{rates} are estimates at full speed: the smallest of what the CPUs that do the work ({}), the bus, and the {device} \
-         can carry. `of none` is the share of the rate without protection.{recorded}",
+        "{rates} are estimates at full speed: the smallest of what the CPUs that do the work ({}), the bus, the {device}, the \
+         unit's invalidation queue and each lock can carry. `of none` is the share of the rate without protection.{recorded}",
         of_cores.join(" or ")
     )
 }

@@ -11,7 +11,7 @@ use portcullis::designs::{Choice, DesignId};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
 use portcullis_sim::number::exact;
 use portcullis_sim::prefetch::{Hints, NO_SUCH_HARDWARE, Prefetching};
-use portcullis_sim::{Machine, Work};
+use portcullis_sim::{Machine, Traffic, Work};
 use portcullis_trace::{AccessLog, Events, Trace};
 use serde::Serialize;
 use serde_json::Value;
@@ -252,6 +252,18 @@ fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> 
             })
             .collect::<Result<_, Failure>>()?;
     }
+    for Variant { machine, .. } in &mut variants {
+        machine.only_traffic = arguments.traffic.or(machine.only_traffic);
+        let missing = match machine.only_traffic {
+            Some(Traffic::Disk) if machine.disk_iops.is_none() => "disks",
+            Some(Traffic::Network) if machine.link_gbps.is_none() => "a link",
+            _ => continue,
+        };
+        return Err(Failure::Input(format!(
+            "--traffic: expected a machine with {missing}, and {} has none",
+            machine.id
+        )));
+    }
     variants.iter().try_for_each(Variant::check)?;
     Ok((before, variants))
 }
@@ -359,7 +371,8 @@ fn oddities(input: &Input) -> Vec<String> {
     if s.partial_unmaps > 0 {
         odd.push(format!("{} a part of a mapping", of(s.partial_unmaps, "unmap covers", "unmaps cover")));
     }
-    odd.extend(input.faults.iter().map(|fault| {
+    const FAULTS_SHOWN: usize = 3;
+    odd.extend(input.faults.iter().take(FAULTS_SHOWN).map(|fault| {
         let accesses = of(fault.accesses, "access", "accesses");
         let what = format!("the IOMMU refused {accesses} of {} from {:#x} on", fault.device, fault.first_iova);
         match (fault.mapped_pages, fault.unmapped_us_before) {
@@ -371,6 +384,10 @@ fn oddities(input: &Input) -> Vec<String> {
             }
         }
     }));
+    let shown: u64 = input.faults.iter().take(FAULTS_SHOWN).map(|fault| fault.accesses).sum();
+    if s.refused_accesses > shown {
+        odd.push(format!("it refused {} in all", of(s.refused_accesses, "access", "accesses")));
+    }
     odd
 }
 
@@ -396,7 +413,7 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     match input.events {
         Events::Both => Ok(()),
         Events::Iommu => warn(
-            "warning: without dma: events whole pages count as data, read and written; rates are too high where buffers are smaller",
+            "warning: without dma: events whole pages count as data, read and written; where buffers are smaller, rates are too high and strict protection costs more; only --traffic tells a disk from a network card",
         ),
         Events::Dma => warn("read from dma: events alone; coherent buffers are missing"),
     }

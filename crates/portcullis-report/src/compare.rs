@@ -131,7 +131,7 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
             h2 { (item.name) }
             @if let Some(input) = item.input { (facts(input)) }
             @if all.iter().any(|run| run.traffic == Some(Traffic::Disk)) {
-                p.quiet { "This is taken for a disk’s traffic: all buffers are whole sectors, or the machine has no link." }
+                p.quiet { "This is taken for a disk’s traffic: all buffers are whole sectors, the machine has no link, or `--traffic` says so." }
             }
             (hypothetical(item.subject))
             (answer(item, &all))

@@ -174,7 +174,7 @@ pub(super) fn columns() -> Markup {
         ),
         (
             "Gb/s or kIO/s, limit, of none",
-            "an estimate at full speed, what limits it (CPUs, bus, link or disks), and its share of the rate without protection; \
+            "an estimate at full speed, what limits it (CPUs, bus, link, disks, the invalidation queue or a lock), and its share of the rate without protection; \
              ranges if the fill of the received buffers is not known",
         ),
     ];

@@ -105,7 +105,8 @@ pub struct RunOutcome {
     pub pcie_gbps: Option<f64>,
     /// The rate that this work reaches without protection.
     pub unprotected_gbps: f64,
-    /// The least of the rates that the CPUs, the bus, the link or the disks, the queue and the locks could carry. An estimate.
+    /// The least of the rates that the CPUs, the bus, the link or the disks, the queue and the locks could carry. An
+    /// estimate.
     pub estimate_gbps: f64,
     /// The same estimate with `payload_bytes_min`; `null` if the two payloads are equal.
     pub estimate_gbps_min: Option<f64>,

@@ -1,8 +1,8 @@
 //! Estimates of the rates that a run's work would reach on its machine at full speed.
 //!
 //! Each resource needs some time for the work: the CPUs, the bus, the link or the disks, and what all CPUs share: the
-//! unit's invalidation queue, and the locks. The longest time is the limit. The CPUs of the run share the work as in the capture, so the busiest CPU is full first. A machine with fewer
-//! cores spreads all work evenly over its cores.
+//! unit's invalidation queue, and the locks. The longest time is the limit. The CPUs of the run share the work as in
+//! the capture, so the busiest CPU is full first. A machine with fewer cores spreads all work evenly over its cores.
 
 use crate::machine::Machine;
 use crate::traffic::{Payload, Traffic};

@@ -1,6 +1,7 @@
 //! Captures with the shapes of public reports: what is odd about them is said, and they are compared all the same.
 
-use super::{compared, printed};
+use super::bad_input::refused;
+use super::{compared, printed, row};
 use std::path::Path;
 
 /// The path of a capture among the tests of portcullis-trace.
@@ -37,6 +38,31 @@ fn nothing_odd_is_said_of_a_capture_without_it() {
     for said in ["failed", "nothing to unmap", "part of a mapping", "never unmapped", "refused"] {
         assert!(!text.contains(said), "{said}: {text}");
     }
+}
+
+/// The timer of a flush was past when the last operation ended, and the run went on for ever.
+#[test]
+fn a_timer_that_is_past_at_the_end_is_taken() {
+    let path = case("w04-2nvme-8cpu-16k.trace.xz");
+    let document = compared(&[&path, "--protection", "deferred", "--designs", "none,macos", "--batch", "1"]);
+    assert!(row(&document, "macos", "deferred")["cycles_per_page"].as_f64() > Some(0.0));
+}
+
+/// A capture without `dma:` events does not show that it is a disk's.
+#[test]
+fn the_kind_of_traffic_can_be_said() {
+    let path = case("f05-i915-46bit-4MiB.trace");
+    let traffic = |more: &[&str]| {
+        let document = compared(&[&[path.as_str(), "--designs", "none"], more].concat());
+        document["results"][0]["traffic"].as_str().expect("a kind").to_owned()
+    };
+    assert_eq!(
+        (traffic(&["--traffic", "disk"]).as_str(), traffic(&["--traffic", "network"]).as_str()),
+        ("disk", "network")
+    );
+    let none =
+        ["compare", &path, "--traffic", "disk", "--set", "disk_iops=null", "--set", "disk_bytes_per_second=null"];
+    refused(&none, &["--traffic: expected a machine with disks"]);
 }
 
 #[test]

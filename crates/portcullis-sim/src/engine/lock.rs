@@ -21,10 +21,6 @@ pub(super) struct Turnstile {
 }
 
 impl Turnstile {
-    pub(super) fn held_ps(&self) -> u64 {
-        self.held_ps
-    }
-
     /// Empties the lock, because the run is over.
     pub(super) fn abandon(&mut self) {
         self.holder = None;
@@ -67,6 +63,11 @@ impl Engine {
     pub fn can_take(&self, class: LockClass) -> bool {
         let is_actor = self.current().is_some_and(|core| self.cores[core].is_actor);
         !is_actor || self.locks.borrow().iter().all(|lock| lock.class != class || lock.holder.is_none())
+    }
+
+    /// For how long each lock was held, in picoseconds.
+    pub(crate) fn locks_held_ps(&self) -> Vec<u64> {
+        self.locks.borrow().iter().map(|lock| lock.held_ps).collect()
     }
 
     fn acquire(&self, id: usize) {

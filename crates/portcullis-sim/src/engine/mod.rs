@@ -265,11 +265,6 @@ impl Engine {
         self.cores[..self.cpus].iter().map(|core| core.account.borrow().cycles()).collect()
     }
 
-    /// For how long each lock was held, in picoseconds.
-    pub(crate) fn locks_held_ps(&self) -> Vec<u64> {
-        self.locks.borrow().iter().map(Turnstile::held_ps).collect()
-    }
-
     /// The cycles of [work that is not protection](Engine::busy) on each core.
     pub fn busy_cycles_by_core(&self) -> Vec<u64> {
         self.cores[..self.cpus].iter().map(|core| core.busy_cycles.get()).collect()
