@@ -87,12 +87,19 @@ const SIZE: Flaw = Flaw::Expected("`size=` and a number of bytes, decimal or wit
 /// `trace-cmd report -R` prints the fields of a record without the words of the event.
 const BARE: Flaw = Flaw::Expected("the event in words, as trace-cmd report prints it without its option -R");
 
-/// Parses `IOMMU: iova=0x… - 0x…` and the `size=` behind it. Returns where the run begins, where it ends if that is
-/// printed, its size, and the text after its addresses.
+/// The run of an event: where it begins, where it ends if that is printed, its size, and the text after its addresses.
+struct Run<'a> {
+    start: u64,
+    end: Option<u64>,
+    size: u64,
+    rest: &'a [u8],
+}
+
+/// Parses `IOMMU: iova=0x… - 0x…` and the `size=` behind it.
 ///
 /// Linux before 5.17 does not print the end of the run. Some vendors' kernels print fields of their own in front of
 /// the address, such as the name of the device.
-fn run(text: &[u8]) -> Result<(u64, Option<u64>, u64, &[u8]), Flaw> {
+fn run(text: &[u8]) -> Result<Run<'_>, Flaw> {
     const EXPECTED: Flaw = Flaw::Expected("`IOMMU:` and `iova=0x…` or `iova=0x… - 0x…` with hexadecimal addresses");
     if !text.starts_with(b"IOMMU:") {
         return Err(if text.starts_with(b"iova=") { BARE } else { EXPECTED });
@@ -103,7 +110,7 @@ fn run(text: &[u8]) -> Result<(u64, Option<u64>, u64, &[u8]), Flaw> {
         Some(()) => Some(scan.hexadecimal().filter(|_| scan.at_gap()).ok_or(EXPECTED)?),
         None => None,
     };
-    Ok((start, end, whole(field(scan.0, b"size="), bytes, SIZE)?, scan.0))
+    Ok(Run { start, end, size: whole(field(scan.0, b"size="), bytes, SIZE)?, rest: scan.0 })
 }
 
 fn check_pages(start: u64, end: Option<u64>, size: u64) -> Result<(), Flaw> {
@@ -123,7 +130,7 @@ fn check_pages(start: u64, end: Option<u64>, size: u64) -> Result<(), Flaw> {
 }
 
 fn map<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
-    let (iova, end, size, rest) = run(text)?;
+    let Run { start: iova, end, size, rest } = run(text)?;
     check_pages(iova, end, size)?;
     let phys = whole(field(rest, b"paddr="), Scan::hexadecimal, Flaw::Expected("`paddr=` and a hexadecimal address"))?;
     if phys.checked_add(size).is_none_or(|end| end > PHYSICAL_END) || !phys.is_multiple_of(PAGE_SIZE) {
@@ -134,7 +141,7 @@ fn map<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
 
 /// What counts is what was unmapped: all of a large leaf if an IOMMU cannot split it, or less than was asked for.
 fn unmap<'a>(text: &[u8]) -> Result<Event<'a>, Flaw> {
-    let (iova, end, asked, rest) = run(text)?;
+    let Run { start: iova, end, size: asked, rest } = run(text)?;
     let expected = Flaw::Expected("`unmapped_size=` and a number of bytes, decimal or with `0x`");
     let size = whole(field(rest, b"unmapped_size="), bytes, expected)?;
     if asked == 0 || size == 0 {

@@ -4,7 +4,7 @@ use super::capture::{Buffer, Capture, WRITES, Who, buffer};
 use super::{bundled_case, job, machine, measured, replay, rings};
 use portcullis::Protection::{self, Strict};
 use portcullis::designs::DesignId;
-use portcullis_sim::{Job, Limit, Machine, Pace, RunOutcome, Work};
+use portcullis_sim::{Job, Limit, Machine, Pace, RunOutcome, Traffic, Work};
 use std::collections::VecDeque;
 
 /// Runs at full speed.
@@ -50,11 +50,14 @@ fn queue_carries(machine: &Machine) -> f64 {
 /// A trace, rings of as many CPUs, and what the queue can carry. Each unmap has a wait of its own under `magazine`.
 #[test]
 fn no_more_unmaps_a_second_than_the_queue_carries() {
-    let machine = without_limit();
+    let mut machine = machine("cascadelake-cx5");
+    machine.only_traffic = Some(Traffic::Network);
     let most = queue_carries(&machine);
     for cpus in [1, 8, 32] {
         let trace = measured(&job(&machine, in_turn(cpus), DesignId::Magazine, Strict));
-        let rings = at_full_speed(&machine, rings(&format!("count={cpus},tx=0,operations=8000")), DesignId::Magazine);
+        let work = format!("count={cpus},tx=0,operations={}", 2000 * cpus);
+        let work = Job { pace: Pace::Gaps(1.0), ..job(&machine, rings(&work), DesignId::Magazine, Strict) };
+        let rings = measured(&work);
         let [of_trace, of_rings] = [&trace, &rings].map(|outcome| outcome.estimate_operations_per_second);
         assert!(of_trace <= most * 1.001 && of_rings <= most * 1.001, "{cpus}: {of_trace} {of_rings} {most}");
         // Rings also lose what CPUs wait for each other, most where the queue has just become full: a quarter.
