@@ -140,11 +140,11 @@ fn plant(workspace: &Workspace, only: Option<&str>) -> Result<(), Failure> {
     files::copy(&workspace.root, &tree)?;
     let mut chosen = known(&workspace.root)?;
     chosen.retain(|mutant| only.is_none_or(|only| mutant.name.contains(only)));
-    let mut sound = BTreeSet::new();
+    let mut passed = BTreeSet::new();
     let mut missed = 0;
     for mutant in &chosen {
         // A test that fails without the flaw catches nothing.
-        if sound.insert(&mutant.caught_by) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
+        if passed.insert(&mutant.caught_by) && run(mutant, &tree, &target_dir)? != Verdict::Passed {
             return Err(unsound(&mutant.caught_by.join(" ")));
         }
         let begun = Instant::now();

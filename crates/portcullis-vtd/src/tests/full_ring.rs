@@ -231,7 +231,7 @@ fn an_error_that_comes_again_and_again_does_not_keep_a_commit() {
     let (host, fake, unit) = full_unit(Behaviour::Silent);
     let fail = || fake.with(|state| state.faults |= status::COMPLETION_ERROR);
     fail();
-    // A second has this many turns, twice.
+    // Each turn takes a microsecond, and the time limit is a second.
     const TURNS_MAX: usize = 2_000_000;
     let turns = AtomicUsize::new(0);
     host.on_pause(move || {
