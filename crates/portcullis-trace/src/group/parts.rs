@@ -1,13 +1,11 @@
 //! Unmaps of a part of a mapping. VFIO removes what it has mapped in pieces, which end the mapping when they add up; a
 //! driver that unmaps fewer pages than it has mapped leaves the rest mapped.
 
+use super::payload::LOOKED_AT_MAX;
 use super::{Grouper, Owner, Waiting};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// In how many mappings that begin before an unmap it is looked for.
-const LOOKED_AT_MAX: usize = 64;
 
 /// What was unmapped of each mapping that is still live, by its first piece.
 #[derive(Default)]
