@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use portcullis_sim::Machine;
+use serde_json::error::Category;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -30,8 +31,11 @@ fn read(path: &Path) -> Result<Machine, Failure> {
     let mut json = serde_json::Deserializer::from_reader(BufReader::new(file));
     let machine: Machine = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (key, reason) = (error.path().to_string(), error.inner());
-        // A syntax error and an error at the top level have no key. Their reason names what is missing.
-        refused(if [".", "?"].contains(&key.as_str()) { reason.to_string() } else { format!("`{key}`: {reason}") })
+        match reason.classify() {
+            Category::Data if [".", "?"].contains(&key.as_str()) => refused(reason.to_string()),
+            Category::Data => refused(format!("`{key}`: {reason}")),
+            _ => refused(format!("expected a machine in JSON, as `portcullis machine` prints it: {reason}")),
+        }
     })?;
     json.end().map_err(|error| refused(error.to_string()))?;
     machine.check().map_err(|error| refused(error.to_string()))?;

@@ -2,11 +2,13 @@
 
 use super::host::{self, Link};
 use super::latency::{self, Latency};
+use super::load::Ticks;
 use crate::Failure;
 use crate::bench::PROFILE;
 use crate::plan::progress_bar;
 use portcullis_bench::{self as bench, CyclesFrom, Prices};
 use portcullis_sim::Machine;
+use portcullis_sim::number::percent;
 use std::io::Write;
 use std::path::Path;
 
@@ -39,7 +41,9 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
     bar.set_length(bench::ROUNDS as u64);
     bar.set_message("pricing steps");
     let cpufreq = Path::new("/sys/devices/system/cpu/cpu0/cpufreq");
+    let begun = Ticks::now(Path::new("/proc"));
     let prices = bench::prices(host::clock_hz(cpufreq), || bar.inc(1));
+    let ended = Ticks::now(Path::new("/proc"));
     bar.finish_and_clear();
     let found = Found {
         processor: host::processor(Path::new("/proc/cpuinfo")),
@@ -50,7 +54,14 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
         latency: std::fs::read_to_string("/sys/kernel/debug/iommu/intel/dmar_perf_latency")
             .ok()
             .and_then(|text| latency::parse(&text)),
+        of_others: begun.zip(ended).map_or(0.0, |(begun, ended)| ended.of_others_since(begun)),
     };
+    if found.is_busy() {
+        eprintln!(
+            "portcullis: warning: other programs took {} of this host's processors while steps were timed. The prices may be up to {BUSY}              times too high, and are listed as assumed; repeat this on a quiet host",
+            percent(found.of_others)
+        );
+    }
     let machine = describe(&found, &prices.map_err(Failure::input)?)?;
     machine.check().map_err(Failure::input)?;
     writeln!(out, "{}", serde_json::to_string_pretty(&machine).map_err(Failure::input)?)?;
@@ -64,6 +75,12 @@ const MOVED: f64 = 5.0;
 /// next time.
 const A_SMALL_DIFFERENCE: &str = "chunk_unmap";
 
+/// The share of all processors' time above which other programs spoil the prices. A host that does nothing takes less.
+const QUIET_MAX: f64 = 0.1;
+
+/// How many times too high a price may be on a busy host: as much has been seen.
+const BUSY: f64 = 5.0;
+
 /// What Linux reports.
 struct Found {
     processor: Option<String>,
@@ -72,6 +89,14 @@ struct Found {
     link: Link,
     disks: Vec<String>,
     latency: Option<Latency>,
+    /// The share of all processors' time that other programs took while steps were timed.
+    of_others: f64,
+}
+
+impl Found {
+    fn is_busy(&self) -> bool {
+        self.of_others > QUIET_MAX
+    }
 }
 
 fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
@@ -109,9 +134,16 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
         // The range widens, because the value was given for another machine.
         assume(&mut machine, &key, [low.min(value / 2.0), high.max(value * 2.0)]);
     }
+    if found.is_busy() {
+        for key in prices.cycles.keys() {
+            let cycles = machine.get(key).unwrap_or_default();
+            assume(&mut machine, key, [cycles / BUSY, cycles]);
+        }
+    }
     if prices.cycles.contains_key(A_SMALL_DIFFERENCE) {
         let cycles = machine.get(A_SMALL_DIFFERENCE).unwrap_or_default();
-        assume(&mut machine, A_SMALL_DIFFERENCE, [cycles / 2.0, cycles * 2.0]);
+        let [low, high] = machine.assumed.get(A_SMALL_DIFFERENCE).copied().unwrap_or([cycles; 2]);
+        assume(&mut machine, A_SMALL_DIFFERENCE, [low.min(cycles / 2.0), high.max(cycles * 2.0)]);
     }
     // The value was measured, but may differ the next time: a hypervisor moves processors closer together and further
     // apart.
@@ -168,7 +200,8 @@ fn source(found: &Found, prices: &Prices) -> String {
         Some(CyclesFrom::Calibrated) => "ticks scaled by a chain of additions",
         None => "time at the clock that cpufreq names",
     };
-    let quiet = if prices.has_priority { "" } else { ", without real-time priority" };
+    let priority = if prices.has_priority { "" } else { ", without real-time priority" };
+    let busy = if found.is_busy() { ", on a busy host" } else { "" };
     let link = match &found.link {
         Link::Known { name, .. } => format!("link as {name} says"),
         Link::Unknown { name } => format!("link assumed, because {name} does not report its speed"),
@@ -183,7 +216,7 @@ fn source(found: &Found, prices: &Prices) -> String {
         None => "waits of the IOMMU assumed",
     };
     format!(
-        "prices of steps measured here by portcullis {} (profile {PROFILE}), cycles {cycles}{quiet}; {link}; {disks}; {waits}; what was \
+        "prices of steps measured here by portcullis {} (profile {PROFILE}), cycles {cycles}{priority}{busy}; {link}; {disks}; {waits}; what was \
          not measured, and what the IOMMU can do, is {BASE}'s",
         env!("CARGO_PKG_VERSION")
     )
@@ -201,7 +234,22 @@ mod tests {
 
     fn found(link: Link, disks: &[&str]) -> Found {
         let disks = disks.iter().map(|disk| (*disk).to_owned()).collect();
-        Found { processor: None, is_virtual: false, cores: 6, link, disks, latency: None }
+        Found { processor: None, is_virtual: false, cores: 6, link, disks, latency: None, of_others: 0.0 }
+    }
+
+    #[test]
+    fn prices_of_a_busy_host_are_assumed() {
+        let mut prices = prices();
+        prices.cycles.insert("chunk_unmap", 16.2);
+        let of = |of_others| {
+            let found = Found { of_others, ..found(Link::None, &["sda"]) };
+            let machine = describe(&found, &prices).ok().expect("a machine");
+            assert_eq!((machine.costs.lock, machine.check()), (11, Ok(())));
+            assert_eq!(machine.source.contains("busy"), of_others > QUIET_MAX);
+            ["lock", "chunk_unmap", "core_hz"].map(|key| machine.assumed.get(key).copied())
+        };
+        assert_eq!(of(0.05), [None, Some([8.0, 32.0]), None]);
+        assert_eq!(of(0.5), [Some([2.0, 11.0]), Some([3.0, 32.0]), None]);
     }
 
     #[test]

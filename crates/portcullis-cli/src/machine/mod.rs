@@ -3,5 +3,6 @@
 mod describe;
 mod host;
 mod latency;
+mod load;
 
 pub(crate) use describe::machine;
