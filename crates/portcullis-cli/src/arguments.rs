@@ -7,7 +7,7 @@ use portcullis::{Protection, SubPage};
 use portcullis_bench::Workload;
 use portcullis_sim::compare::ClockMode;
 use portcullis_sim::prefetch::Prefetching;
-use portcullis_sim::{PayloadRule, SERVER_WORKLOADS, Traffic};
+use portcullis_sim::{Machine, PayloadRule, SERVER_WORKLOADS, Traffic};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     ///
     /// All of these result from events and not from formulas. The program first makes the same run with no protection.
     /// docs/laboratory.md describes what is simulated, and lists the inputs.
-    #[command(after_long_help = server_workloads())]
+    #[command(after_long_help = of_servers())]
     Simulate(SimulateArguments),
     /// Reproduces published tables and figures, with the published number beside the reproduced one; adds some of our
     /// own
@@ -153,7 +153,8 @@ pub(crate) struct FiguresArguments {
 
 #[derive(Args)]
 pub(crate) struct SimulateArguments {
-    /// The machine, by id, or a file with one entry of `list machines --json`
+    /// The machine, by id, or a file with one entry of `list machines --json`. Its network card must be known; that of
+    /// a host that `portcullis machine` describes is not
     #[arg(long)]
     pub(crate) machine: String,
     /// The workload, by id; `list workloads` shows those of `simulate`
@@ -206,9 +207,13 @@ pub(crate) enum Costs {
 }
 
 /// The list of workloads below the help of `simulate`.
-fn server_workloads() -> String {
+/// The machines and the workloads of `simulate`.
+fn of_servers() -> String {
+    let machines = Machine::all().into_iter().filter(|machine| machine.server.is_some());
+    let machines: Vec<String> = machines.map(|machine| machine.id).collect();
     let lines = SERVER_WORKLOADS.iter().map(|(id, _, what)| format!("\n  {id:<15} {what}"));
-    lines.fold("Workloads:".to_owned(), |all, line| all + &line)
+    let workloads = lines.fold("Workloads:".to_owned(), |all, line| all + &line);
+    format!("Machines whose card is known: {}\n\n{workloads}", machines.join(", "))
 }
 
 /// Which designs run, on which work and which machine.
@@ -249,7 +254,7 @@ pub(crate) struct PlanArguments {
     #[arg(long, value_name = "BYTES|FRACTION", value_parser = payload)]
     pub(crate) payload: Option<PayloadRule>,
     /// What the traces are: network or disk. Without this option, a trace is a disk's if all its buffers are whole
-    /// sectors, which a capture without dma: events does not show
+    /// sectors or, in a capture without dma: events, if interrupts unmap its buffers and do not map any
     #[arg(long, value_name = "KIND", value_parser = traffic)]
     pub(crate) traffic: Option<Traffic>,
     /// Virtual time: model, trace, or scale=K

@@ -21,7 +21,8 @@ warns.
 Limits:
   - The mode of the host does not matter, strict or deferred: every design is priced for what the drivers map. AMD and
     Arm hosts have the events of iommu: and dma:, too; leave intel_iommu out there.
-  - dma:* events exist since Linux 6.12; without them a mapping has no device, no direction and no exact length.
+  - dma:* events exist since Linux 6.12. Leave out -e dma on older kernels, where step 1 would fail. Without these events
+    a mapping has no device, no direction and no exact length, and the estimates are ranges.
   - intel_iommu:* are not used for the comparison, but --accesses needs them to line a device log up with the trace.
   - Devices that portcullis.ko protects make no iommu: events. Record the module's own events, -e portcullis, instead of
     the others. They carry what dma:* events carry, on older kernels too, and the length of each piece of a scatter list.

@@ -42,6 +42,12 @@ impl<'a> Target<'a> {
     /// Refuses a path that is one of `inputs`, that holds anything but a page, or that cannot be written. Changes
     /// nothing.
     pub(crate) fn new<'i>(path: &'a Path, inputs: impl IntoIterator<Item = &'i PathBuf>) -> Result<Self, Failure> {
+        if path == Path::new("-") {
+            return Err(refused(
+                path,
+                "expected a file, because the results go to standard output; a file of this name is `./-`",
+            ));
+        }
         if inputs.into_iter().any(|input| is_same(input, path)) {
             return Err(refused(path, "this file is one of the inputs; the page needs a file of its own"));
         }

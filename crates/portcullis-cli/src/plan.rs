@@ -6,13 +6,13 @@ use crate::html::Origin;
 use crate::table::{count, side_by_side, wrap};
 use crate::{Failure, bundled, machine_file};
 use indicatif::{ProgressBar, ProgressStyle};
-use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
+use portcullis::{Access, SubPage};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
 use portcullis_sim::number::exact;
 use portcullis_sim::prefetch::{Hints, NO_SUCH_HARDWARE, Prefetching};
-use portcullis_sim::{Machine, Traffic, Work};
-use portcullis_trace::{AccessLog, Events, Trace};
+use portcullis_sim::{Machine, PayloadRule, Traffic, Work};
+use portcullis_trace::{AccessLog, Events, Trace, TraceMapping};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
@@ -317,6 +317,7 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
     if arguments.accesses.is_some() && arguments.traces.len() != 1 {
         return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
     }
+    check_payload(arguments.payload, &traces)?;
     let mut works = Vec::new();
     let mut inputs = Vec::new();
     for (file, trace) in traces {
@@ -331,6 +332,21 @@ fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Inpu
         works.push((file, Work::Trace(Arc::new(trace), joined.map(Arc::new))));
     }
     Ok((works, inputs))
+}
+
+/// Refuses a payload that no buffer of the traces can hold.
+fn check_payload(payload: Option<PayloadRule>, traces: &[(String, Trace)]) -> Result<(), Failure> {
+    let Some(PayloadRule::Bytes(bytes)) = payload else { return Ok(()) };
+    let written = |mapping: &&TraceMapping| mapping.access != Access::DeviceReads;
+    let len = |trace: &Trace, mapping: &TraceMapping| trace.segments_of(mapping).iter().map(|one| one.len).sum::<u64>();
+    let lens = traces.iter().flat_map(|(_, trace)| trace.mappings.iter().filter(written).map(|one| len(trace, one)));
+    match lens.max() {
+        Some(longest) if bytes > longest => Err(Failure::Input(format!(
+            "--payload {bytes}: expected at most {}, the length of the longest buffer that a device may write",
+            count(longest)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the path stands for standard input. A file named `-` can be given as `./-`.
@@ -413,7 +429,7 @@ fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     match input.events {
         Events::Both => Ok(()),
         Events::Iommu => warn(
-            "warning: without dma: events whole pages count as data, read and written; where buffers are smaller, rates are too high and strict protection costs more; only --traffic tells a disk from a network card",
+            "warning: without dma: events only pages are known, and neither devices nor lengths of buffers; shares are ranges",
         ),
         Events::Dma => warn("read from dma: events alone; coherent buffers are missing"),
     }

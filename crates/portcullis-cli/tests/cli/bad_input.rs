@@ -173,10 +173,11 @@ fn accesses_that_do_not_belong() {
 #[test]
 fn usage() {
     let disk = bundled(DISK);
-    let table: [(&[&str], &[&str]); 30] = [
+    let table: [(&[&str], &[&str]); 31] = [
         (&["compare", &disk, "--designs", "magic"], &["no design `magic`", "stock"]),
         (&["compare", &disk, "--designs", "stock,"], &["no design ``"]),
         (&["compare", &disk, "--machine", "abacus"], &["no machine `abacus`", "cascadelake-cx5"]),
+        (&["compare", "--payload", "9999999999"], &["--payload 9999999999", "expected at most 1,522"]),
         (&["compare", "--workload", "knots"], &["no workload `knots`", "rings"]),
         (&["compare", "--workload", "rings:colour=1"], &["rings:colour=1", "no parameter `colour`", "count"]),
         (&["compare", "--workload", "rings:count=0"], &["`count=0`", "expected a whole number from 1 to 1024"]),

@@ -81,6 +81,11 @@ fn only_the_contents_are_replaced() {
 }
 
 #[test]
+fn standard_output_is_no_target() {
+    refused(&[&SMALL[..], &["--html", "-"]].concat(), &["--html -", "expected a file", "`./-`"]);
+}
+
+#[test]
 fn a_target_that_cannot_be_written_is_refused() {
     let folder = Folder::new("unwritable");
     let file = folder.put("no-folder", "");

@@ -250,5 +250,7 @@ fn three_commands_record_a_trace() {
 fn help_and_version_are_results() {
     assert!(printed(&["--help"]).contains("compare"));
     assert!(printed(&["compare", "--help"]).contains("--accesses"));
+    let simulate = printed(&["simulate", "--help"]);
+    assert!(simulate.contains("Machines whose card is known: r210-cx3, r210-bcm57810\n"), "{simulate}");
     assert!(printed(&["--version"]).starts_with("portcullis "));
 }
