@@ -123,6 +123,8 @@ fn why_a_disk(item: &Item) -> Option<&'static str> {
     match (item.work.traffic(&item.machine), item.machine.link_gbps) {
         (Traffic::Network, _) => None,
         _ if item.machine.only_traffic.is_some() => None,
+        // The advice says why.
+        (Traffic::Disk, Some(_)) if item.work.is_of_pages_alone() => None,
         (Traffic::Disk, None) => Some("This is taken for a disk's traffic, because the machine has no link."),
         (Traffic::Disk, Some(_)) => Some(
             "This is taken for a disk's traffic, because all buffers are whole sectors. For a network card's: \
@@ -237,7 +239,8 @@ fn cells(row: &CompareRow, recorded: bool) -> Vec<String> {
         cells.push(outcome.recorded.map_or("-".to_owned(), |recorded| or_dash(recorded.cpu_percent)));
     }
     cells.extend([rate(outcome), outcome.limit.name().to_owned()]);
-    cells.push(percent_range(outcome.estimate_vs_none_min, outcome.estimate_vs_none));
+    let [low, high] = outcome.estimate_vs_none_range;
+    cells.push(percent_range(Some(low), high));
     cells
 }
 

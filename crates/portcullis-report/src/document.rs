@@ -160,6 +160,8 @@ pub(super) struct Worst {
 pub(super) struct Share {
     pub(super) estimate_vs_none: Option<f64>,
     pub(super) estimate_vs_none_min: Option<f64>,
+    /// Over all that is not known.
+    pub(super) estimate_vs_none_range: Option<[f64; 2]>,
 }
 
 /// The work and the hardware of a run.

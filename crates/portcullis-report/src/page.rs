@@ -207,7 +207,7 @@ pub(super) fn facts(input: &Input) -> Markup {
                 " " strong { (counted(input.out_of_order)) " events are older than the one before them on their CPU." }
             }
             @match input.events.as_str() {
-                "iommu" => " Without dma: events, whole pages count as data, read and written; if buffers are smaller, rates are too high and strict protection costs more; only --traffic tells a disk from a network card.",
+                "iommu" => " Without dma: events only pages are known, and neither devices nor lengths of buffers; shares are ranges.",
                 "dma" => " Read from dma: events alone; coherent buffers are missing.",
                 _ => "",
             }

@@ -62,7 +62,11 @@ pub(super) fn rate(run: &Run) -> Option<(Markup, &'static str)> {
 
 /// A share of the unprotected rate. Shows both ends if it is a range.
 pub(super) fn share(share: Share) -> Option<Markup> {
-    Some(range(share.estimate_vs_none_min, share.estimate_vs_none?, low_percent, percent))
+    let [low, high] = match share.estimate_vs_none_range {
+        Some(ends) => ends.map(Some),
+        None => [share.estimate_vs_none_min, share.estimate_vs_none],
+    };
+    Some(range(low, high?, low_percent, percent))
 }
 
 /// A range, or one number if both ends print the same.

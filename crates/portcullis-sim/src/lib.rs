@@ -23,6 +23,7 @@ pub mod prefetch;
 pub mod priced;
 mod rates;
 mod run;
+mod share;
 pub mod simulate;
 pub mod totals;
 mod traffic;

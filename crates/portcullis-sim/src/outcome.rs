@@ -1,8 +1,9 @@
 //! The results of a run, in the quantities by which designs are compared.
 
 use crate::machine::Machine;
-use crate::rates::{Limit, Needs};
+use crate::rates::{CoreWork, Limit, Needs};
 use crate::run::{Job, Measured, RunError, measure};
+use crate::share;
 use crate::traffic::Traffic;
 use portcullis::platform::{LockClass, Phase};
 use serde::Serialize;
@@ -122,6 +123,9 @@ pub struct RunOutcome {
     pub estimate_vs_none: f64,
     /// The same share with `payload_bytes_min`; `null` if the two payloads are equal.
     pub estimate_vs_none_min: Option<f64>,
+    /// The least and the greatest share, over all that is not known: the payload and, in a capture without `dma:`
+    /// events, the lengths of buffers and the kind of device. The advice uses the least.
+    pub estimate_vs_none_range: [f64; 2],
     /// The same work at the speed at which it was recorded. `null` if the run already has that clock, or if nothing
     /// was recorded.
     pub recorded: Option<Recorded>,
@@ -218,7 +222,12 @@ impl RunOutcome {
         let traffic = job.traffic();
         let needs = Needs::of(machine, traffic, &measured.usage);
         let (most, least) = (needs.most(), needs.least());
-        let is_range = measured.usage.payload.known().is_none();
+        let is_of_one_length = |work: &CoreWork| work.bytes.known().is_some();
+        let is_range =
+            measured.usage.payload.known().is_none() || !measured.usage.work_by_core.iter().all(is_of_one_length);
+        let shares = needs.shares(job.work.is_of_pages_alone());
+        let of_a_disk = || Needs::of(machine, Traffic::Disk, &measured.usage).most().share;
+        let shares = share::range(shares.into_iter().chain(job.is_of_unknown_traffic().then(of_a_disk)));
         let busy = needs.busy_seconds() * machine.core_hz;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
         let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
@@ -305,6 +314,7 @@ impl RunOutcome {
             limit_min: is_range.then_some(least.limit),
             estimate_vs_none: most.share,
             estimate_vs_none_min: is_range.then_some(least.share),
+            estimate_vs_none_range: shares,
             recorded: None,
         }
     }

@@ -5,6 +5,7 @@
 //! the capture, so the busiest CPU is full first. A machine with fewer cores spreads all work evenly over its cores.
 
 use crate::machine::Machine;
+use crate::share;
 use crate::traffic::{Payload, Traffic};
 use serde::Serialize;
 
@@ -45,7 +46,8 @@ impl Limit {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CoreWork {
     pub(crate) operations: u64,
-    pub(crate) bytes: u64,
+    /// The bytes of its buffers.
+    pub(crate) bytes: Payload,
 }
 
 /// The use that a run made of each resource.
@@ -70,11 +72,14 @@ pub(crate) struct Usage {
 /// The time in seconds that each resource needs for all work of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Needs {
+    /// The time of the CPUs: if buffers are as long as they may be, and if they are as short.
     cpu: f64,
+    cpu_min: f64,
     /// The sum over all cores.
     busy: f64,
-    /// The time of the CPUs without protection.
+    /// The time of the CPUs without protection, for the same two cases.
     cpu_unprotected: f64,
+    cpu_unprotected_min: f64,
     /// The time that the bus needs, because bytes in flight wait for translations: if all buffers are full, and if
     /// they are as empty as they may be.
     bus: f64,
@@ -106,13 +111,18 @@ const NEARLY: f64 = 1.0 - 1e-9;
 
 impl Needs {
     pub(crate) fn of(machine: &Machine, traffic: Traffic, usage: &Usage) -> Self {
-        let unprotected = usage.work_by_core.iter().map(|work| match traffic {
-            Traffic::Network => machine.unprotected_cycles_per_byte * work.bytes as f64,
-            Traffic::Disk => machine.unprotected_cycles_per_request * work.operations as f64,
-        });
-        let unprotected: Vec<f64> = unprotected.collect();
-        let busy: Vec<f64> =
-            unprotected.iter().zip(&usage.cycles_by_core).map(|(one, two)| one + *two as f64).collect();
+        let unprotected = |bytes: fn(Payload) -> u64| {
+            let cycles = usage.work_by_core.iter().map(|work| match traffic {
+                Traffic::Network => machine.unprotected_cycles_per_byte * bytes(work.bytes) as f64,
+                Traffic::Disk => machine.unprotected_cycles_per_request * work.operations as f64,
+            });
+            cycles.collect::<Vec<f64>>()
+        };
+        let (unprotected, unprotected_min) = (unprotected(|bytes| bytes.max), unprotected(|bytes| bytes.min));
+        let busy = |unprotected: &[f64]| {
+            unprotected.iter().zip(&usage.cycles_by_core).map(|(one, two)| one + *two as f64).collect::<Vec<f64>>()
+        };
+        let (busy, busy_min) = (busy(&unprotected), busy(&unprotected_min));
         let seconds = |cycles: &[f64]| {
             let busiest = cycles.iter().copied().fold(0.0, f64::max);
             busiest.max(cycles.iter().sum::<f64>() / f64::from(machine.cores)) / machine.core_hz
@@ -130,8 +140,10 @@ impl Needs {
         let bus = |transactions: u64| transactions as f64 * mean / in_flight;
         Self {
             cpu: seconds(&busy),
+            cpu_min: seconds(&busy_min),
             busy: busy.iter().sum::<f64>() / machine.core_hz,
             cpu_unprotected: seconds(&unprotected),
+            cpu_unprotected_min: seconds(&unprotected_min),
             bus: bus(usage.transactions),
             bus_min: bus(usage.transactions_min.min(usage.transactions)),
             queue: usage.queue_ps as f64 / 1e12,
@@ -173,22 +185,28 @@ impl Needs {
 
     /// What the work reaches with full buffers.
     pub(crate) fn most(&self) -> Reached {
-        self.reached(self.bits, self.bus, self.device)
+        self.reached(self.bits, self.cpu, self.cpu_unprotected, self.bus, self.device)
     }
 
-    /// What the work reaches with buffers as empty as they may be.
+    /// What the work reaches with buffers as short and as empty as they may be.
     pub(crate) fn least(&self) -> Reached {
-        self.reached(self.bits_min, self.bus_min, self.device_min)
+        self.reached(self.bits_min, self.cpu_min, self.cpu_unprotected_min, self.bus_min, self.device_min)
     }
 
-    fn reached(&self, bits: f64, bus: f64, device: f64) -> Reached {
+    /// The least and the greatest share of the unprotected rate, over the lengths and the fill of buffers.
+    pub(crate) fn shares(&self, is_of_pages_alone: bool) -> [f64; 2] {
+        let shares = share::range([self.least().share, self.most().share]);
+        if is_of_pages_alone { share::over_lengths(shares) } else { shares }
+    }
+
+    fn reached(&self, bits: f64, cpu: f64, cpu_unprotected: f64, bus: f64, device: f64) -> Reached {
         let shared = [(bus, Limit::Pcie), (self.queue, Limit::Queue), (self.lock, Limit::Lock)];
         let longer = |one: (f64, Limit), other: (f64, Limit)| if other.0 > one.0 { other } else { one };
-        let (worked, limit) = shared.into_iter().fold((self.cpu, Limit::Cpu), longer);
+        let (worked, limit) = shared.into_iter().fold((cpu, Limit::Cpu), longer);
         let of_device = if self.traffic == Traffic::Disk { Limit::Disk } else { Limit::Link };
         let (seconds, limit) = if device >= worked * NEARLY { (device, of_device) } else { (worked, limit) };
         let rate = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
-        let unprotected = self.cpu_unprotected.max(device);
+        let unprotected = cpu_unprotected.max(device);
         Reached {
             seconds,
             gbps: rate(bits) / 1e9,

@@ -35,6 +35,7 @@ const OF_BYTES: &[&str] = &[
     "estimate_cpu_percent",
     "limit",
     "estimate_vs_none",
+    "estimate_vs_none_range",
 ];
 
 /// A design does not offer a protection.

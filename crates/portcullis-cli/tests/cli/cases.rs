@@ -1,7 +1,8 @@
 //! Captures with the shapes of public reports: what is odd about them is said, and they are compared all the same.
 
 use super::bad_input::refused;
-use super::{compared, printed, row};
+use super::{compared, printed, row, written};
+use serde_json::Value;
 use std::path::Path;
 
 /// The path of a capture among the tests of portcullis-trace.
@@ -48,7 +49,40 @@ fn a_timer_that_is_past_at_the_end_is_taken() {
     assert!(row(&document, "macos", "deferred")["cycles_per_page"].as_f64() > Some(0.0));
 }
 
-/// A capture without `dma:` events does not show that it is a disk's.
+/// A capture without `dma:` events shows pages, but neither lengths nor devices.
+#[test]
+fn what_pages_do_not_show_is_a_range_and_what_would_narrow_it_is_said() {
+    // Two packets in each page, mapped and unmapped in soft interrupts.
+    let event = |at: u32, what: &str, buffer: u32, rest: &str| {
+        let (iova, end) = (0x10_0000 + buffer * 0x1000, 0x10_1000 + buffer * 0x1000);
+        format!("  <idle>-0  [000] ..s1.  1.{at:06}: {what}: IOMMU: iova={iova:#x} - {end:#x} {rest}\n")
+    };
+    let map =
+        |buffer: u32| event(buffer, "map", buffer, &format!("paddr={:#x} size=4096", 0x40_0000 + buffer / 2 * 0x1000));
+    let unmap = |buffer: u32| event(100 + buffer, "unmap", buffer, "size=4096 unmapped_size=4096");
+    let path = written("pages.trace", (0..40).map(map).chain((0..40).map(unmap)).collect::<String>());
+    let compared = |more: &[&str]| compared(&[&[path.as_str(), "--designs", "none,magazine"], more].concat());
+    let range = |document: &Value| {
+        let range = &row(document, "magazine", "strict")["estimate_vs_none_range"];
+        [0, 1].map(|end| range[end].as_f64().expect("an end"))
+    };
+    let network = compared(&[]);
+    let [low, high] = range(&network);
+    assert!(low > 0.0 && low < high - 0.1 && high - low <= 0.35 + 1e-9, "{low} to {high}");
+    let advice = network["advice"][0].as_str().expect("advice");
+    for said in ["no `dma:` events", "taken for a network card's", "`--traffic disk`", "What narrows them: `--payload`"]
+    {
+        assert!(advice.contains(said), "{said}: {advice}");
+    }
+    let said = range(&compared(&["--payload", "1500"]));
+    assert!(said[0] >= low && said[1] <= high && said[1] - said[0] < 0.1, "{said:?} in {low} to {high}");
+    let disk = compared(&["--traffic", "disk"]);
+    assert_eq!(row(&disk, "magazine", "strict")["traffic"], "disk");
+    let [low, high] = range(&disk);
+    assert_eq!(low, high, "a disk's buffers are whole pages");
+    assert!(!disk["advice"][0].as_str().expect("advice").contains("What narrows them"));
+}
+
 #[test]
 fn the_kind_of_traffic_can_be_said() {
     let path = case("f05-i915-46bit-4MiB.trace");

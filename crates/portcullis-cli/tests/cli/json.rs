@@ -147,6 +147,9 @@ fn check_numbers(row: &Value, machine: &Value) {
     if let (Some(gbps), Some(share)) = (row["estimate_gbps_min"].as_f64(), row["estimate_vs_none_min"].as_f64()) {
         assert!(gbps <= of("estimate_gbps") && (0.0..=of("estimate_vs_none") + 1e-9).contains(&share), "{row}");
     }
+    let end = |end: usize| row["estimate_vs_none_range"][end].as_f64().expect("an end");
+    let least = row["estimate_vs_none_min"].as_f64().unwrap_or(of("estimate_vs_none"));
+    assert_eq!((end(0), end(1)), (least.min(of("estimate_vs_none")), least.max(of("estimate_vs_none"))), "{row}");
     assert_eq!(of("faults"), 0.0, "{row}");
     assert!(of("wait_cycles_per_page") <= of("cycles_per_page"), "{row}");
     let walked =

@@ -1,6 +1,7 @@
 //! Advises what to choose and why, from the numbers of one comparison. The rules are in `ranking`, and in
 //! `docs/advice.md` for users.
 
+mod pages;
 mod ranking;
 mod sensitivity;
 #[cfg(test)]
@@ -9,7 +10,7 @@ mod text;
 
 pub use sensitivity::{Sensitivity, Tried};
 
-use crate::compare::{ComparePlan, CompareRow, Comparison};
+use crate::compare::{ComparePlan, CompareRow, Comparison, Item};
 use portcullis::Protection;
 use portcullis::design::Options;
 use ranking::{Candidate, LINUX, Ranking};
@@ -76,7 +77,8 @@ pub fn advise(plan: &ComparePlan, comparison: &Comparison, mut progress: impl Fn
     let advise_item = |index: usize| {
         let rows = of_item(index);
         let sensitivity = Sensitivity::of(plan, index, comparison.paces[index], &rows, &mut progress);
-        let text = text::of(&rows, &plan.items[index].machine, sensitivity.as_ref());
+        let Item { work, machine, .. } = &plan.items[index];
+        let text = text::of(&rows, work, machine, sensitivity.as_ref());
         Advice { text, best: Best::of(&rows), sensitivity }
     };
     (0..plan.items.len()).map(advise_item).collect()

@@ -244,12 +244,10 @@ impl<'p> Trial<'p> {
     }
 
     fn shares(&self, machine: &Machine, measured: &[Measured]) -> Shares {
-        let traffic = self.item.work.traffic(machine);
-        let share = |measured: &Measured| {
-            let needs = Needs::of(machine, traffic, &measured.usage);
-            needs.least().share.min(needs.most().share)
-        };
-        measured.iter().map(share).collect()
+        let work = &self.item.work;
+        let (traffic, is_of_pages_alone) = (work.traffic(machine), work.is_of_pages_alone());
+        let least = |measured: &Measured| Needs::of(machine, traffic, &measured.usage).shares(is_of_pages_alone)[0];
+        measured.iter().map(least).collect()
     }
 
     /// The shares with `key` at an end of its range, and how the advice then changes, if it does. `None` if this end

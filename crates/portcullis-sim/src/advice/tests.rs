@@ -5,11 +5,12 @@ use super::text;
 use crate::compare::{CompareRow, Measurement, Settings};
 use crate::machine::Machine;
 use crate::outcome::{Recorded, RunOutcome};
+use crate::run::Work;
 use portcullis::Protection;
 use portcullis::design::Options;
 
 fn row(design: &'static str, batch: usize, share: f64, cycles_per_page: f64) -> CompareRow {
-    let outcome = RunOutcome { estimate_vs_none: share, cycles_per_page, ..RunOutcome::default() };
+    let outcome = RunOutcome { estimate_vs_none_range: [share, share], cycles_per_page, ..RunOutcome::default() };
     CompareRow {
         item: 0,
         trace: "a trace".to_owned(),
@@ -55,7 +56,7 @@ fn what_is_better_by_more_than_a_tie_wins() {
 fn a_range_counts_by_its_lower_end() {
     let mut rows = [row("portcullis", 1, 0.98, 100.0), row("magazine", 1, 0.99, 200.0)];
     let Measurement::Done(outcome) = &mut rows[1].outcome else { unreachable!("it was done") };
-    outcome.estimate_vs_none_min = Some(0.7);
+    outcome.estimate_vs_none_range[0] = 0.7;
     assert_eq!(best(&rows, None), ("portcullis", 1));
 }
 
@@ -69,7 +70,8 @@ fn neither_hardware_that_does_not_exist_wins_nor_what_failed_a_check() {
 
 /// The advice for `rows`.
 fn said(rows: &[CompareRow]) -> String {
-    text::of(rows, &Machine::by_id("cascadelake-cx5").expect("a machine"), None)
+    let work = Work::parse("rings").expect("a workload");
+    text::of(rows, &work, &Machine::by_id("cascadelake-cx5").expect("a machine"), None)
 }
 
 /// The row with its cost at the recorded speed.

@@ -1,6 +1,7 @@
 //! The advice as text.
 
 use super::linux;
+use super::pages;
 use super::ranking::{Candidate, Effort, LINUX, Ranking, TIE};
 use super::sensitivity::Sensitivity;
 use crate::compare::{CompareRow, EQUAL_BATCHES};
@@ -8,12 +9,13 @@ use crate::machine::Machine;
 use crate::number::{count, gbps, number, percent};
 use crate::outcome::RunOutcome;
 use crate::rates::Limit;
+use crate::run::Work;
 use crate::traffic::Traffic;
 use portcullis::Protection;
 use std::cmp::Ordering;
 
 /// The paragraph for the runs of one piece of work.
-pub(super) fn of(rows: &[CompareRow], machine: &Machine, sensitivity: Option<&Sensitivity>) -> String {
+pub(super) fn of(rows: &[CompareRow], work: &Work, machine: &Machine, sensitivity: Option<&Sensitivity>) -> String {
     let mut sentences = match rows.iter().find_map(|row| row.prefetcher.clone()) {
         Some(prefetcher) => without_such_hardware(rows, &prefetcher),
         None => match (linux(rows, Protection::Strict), linux(rows, Protection::Deferred)) {
@@ -27,7 +29,10 @@ pub(super) fn of(rows: &[CompareRow], machine: &Machine, sensitivity: Option<&Se
         sentences.extend(sensitivity.map(Sensitivity::sentence));
     }
     sentences.extend(rings(rows));
-    sentences.extend(payload(rows));
+    match work.is_of_pages_alone() {
+        true => sentences.push(pages::of(work, machine)),
+        false => sentences.extend(payload(rows)),
+    }
     sentences.extend(beyond_the_link(rows));
     sentences.join(" ")
 }
@@ -371,14 +376,14 @@ fn rate(outcome: &RunOutcome) -> String {
 
 /// The share of the unprotected rate, or a range of shares.
 fn share(outcome: &RunOutcome) -> String {
-    range(outcome.estimate_vs_none_min.unwrap_or(outcome.estimate_vs_none), outcome.estimate_vs_none)
+    let [low, high] = outcome.estimate_vs_none_range;
+    range(low, high)
 }
 
 /// The cost of a run as a share of the unprotected rate. It is never shown as "-0 %".
 fn loss(candidate: &Candidate<'_>) -> String {
-    let outcome = candidate.outcome;
-    let of = |share: f64| (1.0 - share).max(0.0);
-    range(of(outcome.estimate_vs_none), of(outcome.estimate_vs_none_min.unwrap_or(outcome.estimate_vs_none)))
+    let [high, low] = candidate.outcome.estimate_vs_none_range.map(|share| (1.0 - share).max(0.0));
+    range(low, high)
 }
 
 fn range(low: f64, high: f64) -> String {

@@ -70,15 +70,19 @@ impl Machine {
         Self::all().into_iter().find(|machine| machine.id == id)
     }
 
-    /// The traffic of work that may look like a disk's. If the machine has no disks, or no link, all traffic is of one
-    /// kind.
-    pub(crate) fn traffic(&self, looks_like_a_disks: bool) -> Traffic {
+    /// The traffic of work that `looks` like some kind, if it does. If the machine has no disks, or no link, all
+    /// traffic is of one kind.
+    pub(crate) fn traffic(&self, looks: Option<Traffic>) -> Traffic {
+        self.known_traffic().or(looks).unwrap_or_default()
+    }
+
+    /// The traffic of all work here, whatever it looks like.
+    pub(crate) fn known_traffic(&self) -> Option<Traffic> {
         match (self.link_gbps, self.disk_iops) {
-            _ if self.only_traffic.is_some() => self.only_traffic.unwrap_or_default(),
-            (None, _) => Traffic::Disk,
-            (_, None) => Traffic::Network,
-            _ if looks_like_a_disks => Traffic::Disk,
-            _ => Traffic::Network,
+            _ if self.only_traffic.is_some() => self.only_traffic,
+            (None, _) => Some(Traffic::Disk),
+            (_, None) => Some(Traffic::Network),
+            _ => None,
         }
     }
 

@@ -166,7 +166,7 @@ impl<'w> Driver<'w> {
                     tally.transactions_min += payload.min.div_ceil(world.transaction_bytes);
                     let work = &mut tally.work_by_core[self.core];
                     work.operations += 1;
-                    work.bytes += bytes;
+                    work.bytes += world.buffer(slot, bytes, payload);
                     tally.pages += segments.iter().map(Segment::pages).sum::<u64>();
                 }
                 tally.table_pages_max = tally.table_pages_max.max(world.table_pages());

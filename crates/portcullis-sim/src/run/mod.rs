@@ -45,7 +45,7 @@ use portcullis::{
     CommitError, MapError, NewDomainError, Protection, RawMapError, Segment, SourceId, SubPage, UnmapError,
 };
 use portcullis_model::{Counters, IotlbLog, Vtd};
-use portcullis_trace::{Joined, Trace};
+use portcullis_trace::{Events, Joined, Trace};
 use portcullis_vtd::{BringUpError, QueueUse};
 use std::iter;
 use std::rc::Rc;
@@ -85,7 +85,25 @@ impl Work {
 
     /// The kind of device for which it is, on `machine`.
     pub fn traffic(&self, machine: &Machine) -> Traffic {
-        machine.traffic(matches!(self, Self::Trace(trace, _) if traffic::is_of_sectors(trace)))
+        machine.traffic(self.looks())
+    }
+
+    /// Whether nothing shows which kind of device it is for.
+    pub fn is_of_unknown_traffic(&self, machine: &Machine) -> bool {
+        machine.known_traffic().or(self.looks()).is_none()
+    }
+
+    /// The kind of device for which it looks to be; `None` if nothing shows.
+    fn looks(&self) -> Option<Traffic> {
+        match self {
+            Self::Trace(trace, _) => traffic::of(trace),
+            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => Some(Traffic::Network),
+        }
+    }
+
+    /// Whether it is a capture that has pages, but neither the lengths of buffers nor the devices.
+    pub fn is_of_pages_alone(&self) -> bool {
+        matches!(self, Self::Trace(trace, _) if trace.events == Events::Iommu)
     }
 
     /// The most pages that it has mapped at once, including warm-up.
@@ -192,6 +210,11 @@ impl<'m> Job<'m> {
     /// The kind of device for which the work is.
     pub fn traffic(&self) -> Traffic {
         self.work.traffic(self.machine)
+    }
+
+    /// Whether nothing shows which kind of device the work is for.
+    pub(crate) fn is_of_unknown_traffic(&self) -> bool {
+        self.work.is_of_unknown_traffic(self.machine)
     }
 
     /// How it treats partly covered pages. `None` if addresses are physical, because nothing can be done then, or if

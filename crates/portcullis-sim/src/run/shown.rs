@@ -1,8 +1,8 @@
-//! What a capture shows about the fill of the buffers that a device wrote.
+//! What a capture shows about the lengths of buffers, and about the fill of those that a device wrote.
 
 use super::Work;
 use super::live::Slot;
-use crate::traffic::Payload;
+use crate::traffic::{Payload, Traffic, pages};
 use portcullis::{PAGE_SIZE, Segment};
 use portcullis_trace::{Joined, Target, Trace};
 use rustc_hash::FxHashMap;
@@ -16,14 +16,19 @@ struct Captured {
     /// If the device's accesses were logged: by mapping, the furthest byte that it was seen to access. The log does
     /// not give the length of that access.
     furthest: Option<FxHashMap<Slot, u64>>,
+    /// By mapping: the bytes of its buffer, if the capture shows only pages.
+    of_pages: Option<Vec<Payload>>,
 }
 
 impl ShownPayloads {
-    pub(super) fn of(work: &Work) -> Self {
+    pub(super) fn of(work: &Work, traffic: Traffic) -> Self {
         Self(match work {
             Work::Trace(trace, joined) => {
                 let furthest = joined.as_ref().map(|joined| furthest(trace, joined));
-                Some(Captured { trace: trace.clone(), furthest })
+                // A disk's buffers are whole pages.
+                let is_of_parts = work.is_of_pages_alone() && traffic == Traffic::Network;
+                let of_pages = is_of_parts.then(|| pages::buffers(trace));
+                Some(Captured { trace: trace.clone(), furthest, of_pages })
             }
             Work::Rings(_) | Work::Churn(_) | Work::Server(_) => None,
         })
@@ -32,14 +37,23 @@ impl ShownPayloads {
     /// What is known about the buffer of `len` bytes in mapping `slot`. Its `dma:` events are exact. A page that
     /// carries several packets while it is mapped has more payload than bytes.
     pub(super) fn of_mapping(&self, slot: Slot, len: u64) -> Option<Payload> {
-        let Captured { trace, furthest } = self.0.as_ref()?;
+        let Captured { trace, furthest, of_pages } = self.0.as_ref()?;
         if let Some(bytes) = trace.payload_of(slot) {
             return Some(Payload { min: bytes, max: bytes });
         }
-        Some(match furthest.as_ref()?.get(&slot) {
-            Some(at) => Payload { min: (at + 1).min(len), max: len },
-            None => Payload { min: 0, max: 0 },
-        })
+        match (furthest, of_pages) {
+            (Some(furthest), _) => Some(match furthest.get(&slot) {
+                Some(at) => Payload { min: (at + 1).min(len), max: len },
+                None => Payload { min: 0, max: 0 },
+            }),
+            (None, Some(buffers)) => buffers.get(slot as usize).copied(),
+            (None, None) => None,
+        }
+    }
+
+    /// The bytes of the buffer in mapping `slot`, if the capture shows only its pages.
+    pub(super) fn buffer_in_pages(&self, slot: Slot) -> Option<Payload> {
+        self.0.as_ref()?.of_pages.as_ref()?.get(slot as usize).copied()
     }
 }
 

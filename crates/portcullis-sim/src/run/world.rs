@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
 use crate::rates::CoreWork;
-use crate::traffic::{Payload, PayloadSource};
+use crate::traffic::{Payload, PayloadRule, PayloadSource};
 use portcullis::design::Info;
 use portcullis::{Access, DomainConfig, DynDomain, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
@@ -231,7 +231,7 @@ impl World {
                 rule: job.payload,
                 full: !matches!(job.work, Work::Trace(..)),
             },
-            shown: ShownPayloads::of(&job.work),
+            shown: ShownPayloads::of(&job.work, job.traffic()),
             observers: Vec::new(),
         })
     }
@@ -239,6 +239,16 @@ impl World {
     /// How many bytes of a buffer of `len` bytes its device moves.
     pub(super) fn payload(&self, slot: Slot, access: Access, len: u64) -> Payload {
         self.payload.of(access, len, self.shown.of_mapping(slot, len))
+    }
+
+    /// The length of a buffer in `len` bytes of mapped memory. Its device moves `payload` of it.
+    pub(super) fn buffer(&self, slot: Slot, len: u64, payload: Payload) -> Payload {
+        match self.shown.buffer_in_pages(slot) {
+            None => Payload::exactly(len),
+            // What the user says about the payload is all that is known about the buffer.
+            Some(_) if self.payload.rule != PayloadRule::Shown => payload,
+            Some(buffer) => buffer,
+        }
     }
 
     /// Adds an observer.

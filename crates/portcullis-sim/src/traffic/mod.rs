@@ -1,5 +1,7 @@
 //! What a piece of work carries: the kind of its device, and how many bytes of each buffer.
 
+pub(crate) mod pages;
+
 use portcullis::Access;
 use portcullis_trace::{Events, Trace};
 use serde::{Deserialize, Serialize, Serializer};
@@ -30,12 +32,16 @@ impl Traffic {
 /// Disks read and write multiples of this.
 const SECTOR_BYTES: u64 = 512;
 
-/// Whether a trace is a disk's: all its buffers are whole sectors, which packet headers never are. A capture without
-/// `dma:` events shows only whole pages, so it does not count as a disk's.
-pub(crate) fn is_of_sectors(trace: &Trace) -> bool {
+/// The kind of device that a trace is of; `None` if it does not show.
+///
+/// A disk's buffers are all whole sectors, which packet headers never are.
+pub(crate) fn of(trace: &Trace) -> Option<Traffic> {
+    if trace.events == Events::Iommu {
+        return pages::kind(trace);
+    }
     let whole = |bytes: u64| bytes.is_multiple_of(SECTOR_BYTES);
-    trace.events != Events::Iommu
-        && trace.segments.iter().all(|segment| whole(segment.len) && whole(segment.phys.as_u64()))
+    let is_of_sectors = trace.segments.iter().all(|segment| whole(segment.len) && whole(segment.phys.as_u64()));
+    Some(if is_of_sectors { Traffic::Disk } else { Traffic::Network })
 }
 
 /// How many bytes of a buffer a network card writes, as the user says.

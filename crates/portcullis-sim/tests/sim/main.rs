@@ -16,6 +16,7 @@ mod interference;
 mod linux;
 mod measures;
 mod oracle;
+mod pages;
 mod placement;
 mod prefetching;
 mod rates;

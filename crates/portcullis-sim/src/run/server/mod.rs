@@ -225,7 +225,7 @@ impl Host {
         // The estimate is of the payload, without headers and without the unused bytes of buffers.
         tally.payload = Payload::exactly(served.payload_bytes);
         let cores = tally.work_by_core.len() as u64;
-        tally.work_by_core.iter_mut().for_each(|work| work.bytes = served.payload_bytes / cores);
+        tally.work_by_core.iter_mut().for_each(|work| work.bytes = Payload::exactly(served.payload_bytes / cores));
         drop(tally);
         (start, served)
     }

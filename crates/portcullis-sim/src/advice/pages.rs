@@ -1,0 +1,31 @@
+//! What the advice says about a capture without `dma:` events, whose pages are all that is known.
+
+use crate::machine::Machine;
+use crate::run::Work;
+use crate::traffic::Traffic;
+
+/// What is not known, how the answer covers it, and what would narrow the answer.
+pub(super) fn of(work: &Work, machine: &Machine) -> String {
+    let capture = "The capture has no `dma:` events, which Linux has since 6.12, so it names neither devices nor the lengths of buffers.";
+    let is_said = machine.known_traffic().is_some();
+    let kind = match (work.traffic(machine), work.is_of_unknown_traffic(machine)) {
+        _ if is_said => "",
+        (_, true) => {
+            " Nothing shows which kind of device it is of: the ranges cover both, and `--traffic disk` or `--traffic network` decides it."
+        }
+        (Traffic::Disk, false) => {
+            " It is taken for a disk's, because interrupts unmap its buffers and do not map any; for a network card's: `--traffic network`."
+        }
+        (Traffic::Network, false) => {
+            " It is taken for a network card's, because interrupts map buffers, or several buffers lie in one page; for a disk's: `--traffic disk`."
+        }
+    };
+    let lengths = match work.traffic(machine) {
+        Traffic::Disk => "",
+        Traffic::Network => {
+            " The ranges reach from buffers that fill a third of the room that their pages leave them to full ones. What narrows them: \
+             `--payload` with the usual length of a packet, or a capture with `dma:` events."
+        }
+    };
+    format!("{capture}{kind}{lengths}")
+}

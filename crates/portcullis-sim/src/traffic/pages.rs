@@ -1,0 +1,198 @@
+//! What pages alone show. A capture without `dma:` events has neither the devices nor the lengths of buffers.
+
+use super::{Payload, Traffic};
+use portcullis::{PAGE_SIZE, Segment};
+use portcullis_trace::{Level, Operation, OperationKind, Trace};
+use rustc_hash::FxHashMap;
+
+/// A smaller share of the maps than this shows nothing: it may be another device, or an exception.
+const SHOWS: f64 = 0.02;
+
+/// Buffers fill at least one part in this many of the bytes that they have at most. Linux takes the buffers of packets
+/// from fragments and caches whose sizes are a power of two, which a buffer fills by more than half; as much again is
+/// allowed for the room that drivers leave around a packet. This is assumed.
+const FILLED_MIN: u64 = 3;
+
+/// The kind of device that has the pages; `None` if nothing shows it.
+///
+/// A network driver maps new buffers in the interrupt that unmaps full ones. Requests to disks are mapped by the tasks
+/// that make them, and unmapped by the interrupts that end them. Packets are smaller than pages, so that several lie
+/// in one.
+pub(super) fn kind(trace: &Trace) -> Option<Traffic> {
+    let share = |kind: OperationKind, is_it: fn(u32, Level) -> bool| {
+        let of_kind = || trace.operations.iter().filter(|operation| operation.kind == kind);
+        let context = |operation: &&Operation| {
+            let context = trace.contexts[operation.context as usize];
+            is_it(context.pid, context.level)
+        };
+        of_kind().filter(context).count() as f64 / of_kind().count().max(1) as f64
+    };
+    // The idle task does no DMA of its own, so an interrupt did it, also where the capture has no levels.
+    let in_interrupt: fn(u32, Level) -> bool = |pid, level| pid == 0 || level != Level::Task;
+    let in_hard_interrupt = |_, level| matches!(level, Level::HardInterrupt | Level::HardInSoftInterrupt);
+    if share(OperationKind::Map, in_interrupt) >= SHOWS {
+        return Some(Traffic::Network);
+    }
+    // Requests of a few sectors lie in one page too. But network drivers rarely unmap in a hard interrupt.
+    if share(OperationKind::Unmap, in_hard_interrupt) >= 0.5 {
+        return Some(Traffic::Disk);
+    }
+    let shared = Sharing::of(trace).maps as f64 / trace.mappings.len().max(1) as f64;
+    if shared >= SHOWS {
+        return Some(Traffic::Network);
+    }
+    (share(OperationKind::Unmap, in_interrupt) >= SHOWS).then_some(Traffic::Disk)
+}
+
+/// By mapping: the bytes of its pages that belong to its buffer, at least and at most.
+///
+/// All pages between the first and the last are full. The mappings that have a page at the same time share its bytes.
+pub(crate) fn buffers(trace: &Trace) -> Vec<Payload> {
+    Sharing::of(trace).buffers
+}
+
+/// How many live mappings have a page.
+#[derive(Clone, Copy, Default)]
+struct Holders {
+    now: u32,
+    /// The most since the page had none.
+    most: u32,
+}
+
+#[derive(Default)]
+struct Sharing {
+    holders: FxHashMap<u64, Holders>,
+    buffers: Vec<Payload>,
+    /// The number of maps of a page that another live mapping has.
+    maps: u64,
+}
+
+impl Sharing {
+    fn of(trace: &Trace) -> Self {
+        let mut sharing = Self { buffers: vec![Payload::default(); trace.mappings.len()], ..Self::default() };
+        for operation in &trace.operations {
+            let mapping = &trace.mappings[operation.mapping as usize];
+            let segments = trace.segments_of(mapping);
+            match operation.kind {
+                OperationKind::Map => sharing.map(segments),
+                OperationKind::Unmap => {
+                    sharing.buffers[operation.mapping as usize] = sharing.buffer(segments);
+                    sharing.unmap(segments);
+                }
+            }
+        }
+        for (index, mapping) in trace.mappings.iter().enumerate() {
+            if mapping.unmap_operation.is_none() {
+                sharing.buffers[index] = sharing.buffer(trace.segments_of(mapping));
+            }
+        }
+        sharing
+    }
+
+    fn map(&mut self, segments: &[Segment]) {
+        let mut is_shared = false;
+        for pfn in ends(segments) {
+            let holders = self.holders.entry(pfn).or_default();
+            is_shared |= holders.now > 0;
+            holders.now += 1;
+            holders.most = holders.most.max(holders.now);
+        }
+        self.maps += u64::from(is_shared);
+    }
+
+    fn unmap(&mut self, segments: &[Segment]) {
+        for pfn in ends(segments) {
+            let Some(holders) = self.holders.get_mut(&pfn) else { continue };
+            holders.now -= 1;
+            if holders.now == 0 {
+                self.holders.remove(&pfn);
+            }
+        }
+    }
+
+    fn buffer(&self, segments: &[Segment]) -> Payload {
+        let pages: u64 = segments.iter().map(Segment::pages).sum();
+        let part = |pfn| PAGE_SIZE / u64::from(self.holders.get(&pfn).map_or(1, |holders| holders.most.max(1)));
+        let ends: u64 = ends(segments).map(part).sum();
+        let between = pages.saturating_sub(2) * PAGE_SIZE;
+        let max = between + ends;
+        Payload { min: (max / FILLED_MIN).max(between + 1).min(max), max }
+    }
+}
+
+/// The first and the last page of a buffer. Only these may belong to others too.
+fn ends(segments: &[Segment]) -> impl Iterator<Item = u64> {
+    let first = segments.first().map(|segment| segment.phys.pfn());
+    let last = segments.last().map(|segment| segment.phys.pfn() + segment.pages() - 1);
+    first.into_iter().chain(last.filter(|last| first != Some(*last)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASK: &str = "fio-7 [000] ..... ";
+    const IDLE: &str = "<idle>-0 [000] ";
+    const SOFT: &str = "<idle>-0 [000] ..s1. ";
+    const HARD: &str = "fio-7 [000] d.h1. ";
+    const WITHOUT_LEVEL: &str = "fio-7 [000] ";
+
+    /// A capture of four buffers, each mapped by `maps` and unmapped by `unmaps`. Two of them are live at a time, each
+    /// `apart` pages from the other, in memory and in the space of the device.
+    fn capture(maps: &str, unmaps: &str, apart: u64) -> Trace {
+        let mut text = String::new();
+        let mut at = 0;
+        let mut event = |who: &str, what: &str, buffer: u64| {
+            at += 1;
+            let (iova, paddr) = (0x10_0000 + buffer * 0x1000, 0x4000_0000 + buffer * apart * 0x1000);
+            let end = iova + 0x1000;
+            let rest = match what {
+                "map" => format!("paddr={paddr:#x} size=4096"),
+                _ => "size=4096 unmapped_size=4096".to_owned(),
+            };
+            text += &format!("{who}1.{at:06}: {what}: IOMMU: iova={iova:#x} - {end:#x} {rest}\n");
+        };
+        for pair in 0..2 {
+            (2 * pair..2 * pair + 2).for_each(|buffer| event(maps, "map", buffer));
+            (2 * pair..2 * pair + 2).for_each(|buffer| event(unmaps, "unmap", buffer));
+        }
+        Trace::read_from("a capture", text.as_bytes(), |_| ()).expect("a trace")
+    }
+
+    #[test]
+    fn who_maps_and_who_unmaps_shows_the_kind_of_device() {
+        for (maps, unmaps, apart, wanted) in [
+            (SOFT, SOFT, 1, Some(Traffic::Network)),
+            (TASK, HARD, 1, Some(Traffic::Disk)),
+            (TASK, SOFT, 1, Some(Traffic::Disk)),
+            // Requests of a few sectors.
+            (TASK, HARD, 0, Some(Traffic::Disk)),
+            // Packets that a task sends.
+            (TASK, SOFT, 0, Some(Traffic::Network)),
+            (TASK, TASK, 0, Some(Traffic::Network)),
+            // A disk that is polled, or a card whose buffers are whole pages.
+            (TASK, TASK, 1, None),
+            (WITHOUT_LEVEL, WITHOUT_LEVEL, 1, None),
+            (WITHOUT_LEVEL, IDLE, 1, Some(Traffic::Disk)),
+            (IDLE, WITHOUT_LEVEL, 1, Some(Traffic::Network)),
+        ] {
+            let kind = super::super::of(&capture(maps, unmaps, apart));
+            assert_eq!(kind, wanted, "{maps:?} {unmaps:?}, pages {apart} apart");
+        }
+    }
+
+    #[test]
+    fn mappings_that_have_a_page_at_the_same_time_share_its_bytes() {
+        let alone = Payload { min: 1365, max: 4096 };
+        assert_eq!(buffers(&capture(TASK, TASK, 1)), [alone; 4]);
+        let shared = Payload { min: 682, max: 2048 };
+        assert_eq!(buffers(&capture(TASK, TASK, 0)), [shared; 4]);
+    }
+
+    #[test]
+    fn pages_between_the_ends_are_full() {
+        let text = format!("{TASK}1.0: map: IOMMU: iova=0x1000 - 0x4000 paddr=0x8000 size=12288\n");
+        let trace = Trace::read_from("a capture", text.as_bytes(), |_| ()).expect("a trace");
+        assert_eq!(buffers(&trace), [Payload { min: 4097, max: 12288 }]);
+    }
+}
