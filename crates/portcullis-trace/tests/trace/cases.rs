@@ -36,8 +36,9 @@ fn every_capture_has_its_counts() {
     let part = Counts { maps: 51, pages: 59, unmaps: 51, unmatched: 0, partial: 1, never: 1 };
     let vmd = Counts { maps: 600, pages: 600, unmaps: 552, unmatched: 0, partial: 0, never: 48 };
     let leak = Counts { maps: 4000, pages: 4000, unmaps: 3500, unmatched: 0, partial: 0, never: 500 };
+    let rings = Counts { maps: 20_096, pages: 20_096, unmaps: 16_000, unmatched: 0, partial: 0, never: 4096 };
     let swiotlb = Counts { maps: 400, pages: 400, unmaps: 376, unmatched: 0, partial: 0, never: 24 };
-    let cases: [(&str, Counts, Odd); 18] = [
+    let cases: [(&str, Counts, Odd); 21] = [
         ("f01-kernel-5.15.trace.xz", paired(400), NONE),
         ("f01-control-6.12.trace.xz", paired(400), NONE),
         ("f03-ath12k-fault-after-free.trace.xz", ath12k, ((0, 0), (0, 0), 40)),
@@ -56,6 +57,9 @@ fn every_capture_has_its_counts() {
         ("f13-crlf.trace.xz", paired(200), NONE),
         ("f13-marker.trace.xz", paired(200), NONE),
         ("f15-leak-one-in-eight.trace.xz", leak, NONE),
+        ("w02-small-buffers-only.trace.xz", rings, NONE),
+        ("w04b-round-robin-1cpu.trace.xz", paired(632), NONE),
+        ("w04b-round-robin-8cpu.trace.xz", paired(5056), NONE),
     ];
     let mut wrong = Vec::new();
     for (file, counts, odd) in cases {
