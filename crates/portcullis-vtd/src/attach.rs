@@ -316,4 +316,9 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     fn is_done(&self, ticket: Ticket) -> Result<bool, QueueError> {
         self.queue.is_done(&self.hardware, ticket)
     }
+
+    /// Until the queue moves on, it refuses further submissions.
+    fn gave_up(&self, _ticket: Ticket) {
+        self.queue.give_up(&self.hardware);
+    }
 }

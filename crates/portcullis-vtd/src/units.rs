@@ -246,4 +246,11 @@ unsafe impl<U: Iommu, P: Platform, F: Fn(SourceId) -> Option<usize> + Send + Syn
         }
         Ok(all)
     }
+
+    fn gave_up(&self, ticket: Self::Ticket) {
+        for (unit, ticket) in self.units.iter().zip(ticket.0) {
+            // A unit that is done with its part refuses nothing.
+            ticket.into_iter().for_each(|ticket| unit.gave_up(ticket));
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
 use crate::sub_page::{BouncePages, BouncePool, SubPage};
-use crate::submission::Submission;
+use crate::submission::{Patience, Submission};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, PanicTag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, TableReserve, TableRule, Walker};
 use crate::unwind::on_unwind;
@@ -53,6 +53,7 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
     /// Set by the first failed invalidation or the first panic. From then on nothing is mapped. Relaxed: other CPUs
     /// need to see it only at some later time, and the buffers concerned are quarantined in any case.
     poisoned: AtomicBool,
+    patience: Patience,
     /// Set by the first panic in code that takes locks. From then on no lock is taken. Relaxed: a lock that a panic
     /// has left is not taken again in any case, see [`Lock`](crate::platform::Lock). The flag gives the caller an
     /// error instead of another panic.
@@ -105,6 +106,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
             table,
             end_pfn: 1 << (u32::from(levels) * LEVEL_BITS),
             poisoned: AtomicBool::new(false),
+            patience: Patience::whole(),
             panicked: PanicFlag::new(false),
             plain_below: AtomicU64::new(plain_below),
             bounce: None,
@@ -471,10 +473,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[cold]
     #[inline(never)]
     fn await_shared(&self, ticket: Result<I::Ticket, QueueError>) -> Option<Result<Proof, QueueError>> {
-        let shared = self.submission(ticket).and_then(|submission| submission.spin(&self.platform, &self.iommu));
+        let spin = |submission: Submission<_>| submission.spin(&self.platform, &self.iommu, &self.patience);
+        let shared = self.submission(ticket).and_then(spin);
         match shared {
             // The commit has no time left for another submission.
-            Err(QueueError::Timeout(_)) => Some(shared.inspect_err(|_| self.poison())),
+            Err(QueueError::Timeout(_) | QueueError::Unresponsive) => Some(shared.inspect_err(|_| self.poison())),
             Err(_) => None,
             Ok(_) => Some(shared),
         }
@@ -502,12 +505,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         submission.look(&self.platform, &self.iommu).inspect_err(|_| self.poison())
     }
 
-    /// Waits until a submission has taken effect, for at most [`Platform::wait_us_max`] from its submission.
+    /// Waits until a submission has taken effect, for at most [`Platform::wait_us_max`] from its submission. A domain
+    /// that has waited in vain waits for as long again, in all.
     ///
     /// # Errors
-    /// Those of [`is_done`](Self::is_done).
+    /// Those of [`is_done`](Self::is_done), and [`QueueError::Unresponsive`].
     pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<Proof, QueueError> {
-        submission.spin(&self.platform, &self.iommu).inspect_err(|_| self.poison())
+        submission.spin(&self.platform, &self.iommu, &self.patience).inspect_err(|_| self.poison())
     }
 
     fn poison(&self) {

@@ -117,6 +117,10 @@ pub(crate) struct Ring {
     departed: [Option<Submission>; 2],
     /// The queue stopped in a state that cannot be resumed.
     broken: bool,
+    /// The oldest submission in flight when a caller had waited in vain. Nothing is submitted until it has landed.
+    overdue: Option<Submission>,
+    /// Either of the two. One word to ask for in each submission.
+    refuses: bool,
     /// The number of commits.
     commits: u64,
     /// For each slot in which a submission begins: the slot behind its wait. It is set when the wait is written.
@@ -208,6 +212,8 @@ impl<P: Platform> Queue<P> {
             boarding: None,
             departed: [None; 2],
             broken: false,
+            overdue: None,
+            refuses: false,
             commits: 0,
             ends: ends.0,
         };
@@ -283,7 +289,7 @@ impl<P: Platform> Queue<P> {
         let (mut is_full, mut patience) = (false, Patience::new(hardware.wait_us_max));
         loop {
             // The lock is held from `reclaim` to the attempt, so no other CPU takes the reclaimed room in between.
-            let tried = self.once(|ring| {
+            let tried = self.once(hardware, |ring| {
                 if is_full {
                     self.reclaim(ring, &hardware.platform);
                 }
@@ -293,15 +299,30 @@ impl<P: Platform> Queue<P> {
                 Some(ticket) => return Ok(ticket),
                 None if !is_full => is_full = true,
                 None if self.await_room(hardware, &mut patience) => {}
-                None => return Err(QueueError::Timeout(hardware.wait_us_max)),
+                None => {
+                    self.give_up(hardware);
+                    return Err(QueueError::Timeout(hardware.wait_us_max));
+                }
             }
         }
     }
 
     /// Tries once. `None` where there is no room.
     #[inline(always)]
-    fn once<T>(&self, attempt: impl FnOnce(&mut Ring) -> Option<T>) -> Result<Option<T>, QueueError> {
-        self.ring.with(|ring| if ring.broken { Err(QueueError::Descriptor) } else { Ok(attempt(ring)) })?
+    fn once<M: Mmio, T>(
+        &self,
+        hardware: &Hardware<M, P>,
+        attempt: impl FnOnce(&mut Ring) -> Option<T>,
+    ) -> Result<Option<T>, QueueError> {
+        self.ring.with(
+            #[inline(always)]
+            |ring| {
+                if ring.refuses {
+                    self.ask_overdue(ring, hardware)?;
+                }
+                Ok(attempt(ring))
+            },
+        )?
     }
 
     /// Pauses before the next attempt. Returns false if the time limit has passed.
@@ -450,6 +471,7 @@ impl<P: Platform> Queue<P> {
         let mut patience = Patience::new(hardware.wait_us_max);
         while !self.is_done(hardware, ticket)? {
             if !patience.pause(&hardware.platform, Wait::Invalidation) {
+                self.give_up(hardware);
                 return Err(QueueError::Timeout(hardware.wait_us_max));
             }
         }

@@ -39,6 +39,43 @@ impl Failure {
 }
 
 impl<P: Platform> Queue<P> {
+    /// A caller has waited in vain. Until the oldest submission that hardware has now lands, nothing more is submitted:
+    /// other callers would wait too, each for itself.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>) {
+        // After a panic the ring refuses everything in any case.
+        let _ = self.ring.with(|ring| {
+            let in_flight = |(submission, _): &_| !self.has_landed(&hardware.platform, *submission);
+            let oldest = ring.submissions().find(in_flight);
+            ring.overdue = oldest.map(|(submission, _)| submission);
+            ring.refuses = ring.broken || ring.overdue.is_some();
+        });
+    }
+
+    /// Whether the overdue submission has landed by now.
+    ///
+    /// # Errors
+    /// [`QueueError::Unresponsive`] if it has not, and [`QueueError::Descriptor`] from a queue that is broken.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ask_overdue<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
+        // Nobody else may be left who would resume it.
+        self.resume(ring, hardware);
+        if ring.broken {
+            return Err(QueueError::Descriptor);
+        }
+        // Some implementations read the queue again only after a doorbell.
+        ring_doorbell(ring, hardware);
+        match ring.overdue {
+            Some(overdue) if !self.has_landed(&hardware.platform, overdue) => Err(QueueError::Unresponsive),
+            _ => {
+                (ring.overdue, ring.refuses) = (None, false);
+                Ok(())
+            }
+        }
+    }
+
     /// Fails the submissions that an error has hit, and lets the queue continue with the others.
     // Inline, so that a waiting caller needs no further stack frame.
     #[inline(always)]
@@ -65,6 +102,7 @@ impl<P: Platform> Queue<P> {
         // not fetch, or the unit is gone and reads as all ones.
         let lost = owner.is_none_or(|(owner, _)| self.has_landed(&hardware.platform, owner));
         ring.broken = !sane || (refused && lost);
+        ring.refuses |= ring.broken;
         let dropped = if ring.broken {
             Some((ring.tail, QueueError::Descriptor))
         } else if errors & status::TIMEOUT_ERROR != 0 {
@@ -137,6 +175,7 @@ impl<P: Platform> Queue<P> {
             // The hardware's head and tail both begin at zero.
             (ring.head, ring.tail, ring.oldest) = (0, 0, ring.sequence + 1);
             (ring.departed, ring.broken) = ([None; 2], false);
+            (ring.overdue, ring.refuses) = (None, false);
         })
     }
 }

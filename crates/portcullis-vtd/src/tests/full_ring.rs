@@ -108,8 +108,8 @@ fn descriptors(pages: impl Iterator<Item = u64>) -> Vec<InvalidationDescriptor> 
     pages.map(|pfn| page_descriptor(7, pfn)).collect()
 }
 
-/// Submits `commits` to a ring that begins at slot `turned` and from which nothing is fetched. Stops after three
-/// commits that find no room.
+/// Submits `commits` to a ring that begins at slot `turned` and from which nothing is fetched. A commit that waits for
+/// room in vain makes the queue refuse all later ones. Stops after three commits that are not taken.
 fn fill(turned: usize, commits: &[Commit]) {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
@@ -121,21 +121,25 @@ fn fill(turned: usize, commits: &[Commit]) {
     fake.behave(Behaviour::Silent);
 
     let mut slots = Slots::EMPTY;
-    let (mut tickets, mut pages, mut refused) = (Vec::new(), Vec::new(), 0);
+    let (mut tickets, mut pages, mut refused, mut is_overdue) = (Vec::new(), Vec::new(), 0, false);
     for (index, commit) in commits.iter().enumerate() {
         let fits = slots.take(*commit);
         let submitted = commit.submit(&unit, index);
         let place = format!("number {index} of {commits:?}, in a ring turned by {turned}");
-        if fits {
+        if is_overdue {
+            assert_eq!(submitted, Err(QueueError::Unresponsive), "{place}");
+        } else if fits {
             assert!(matches!(submitted, Ok(Some(_))), "{place}: {submitted:?}");
             tickets.extend(submitted.ok().flatten());
             pages.extend(commit.pages(index));
+            continue;
         } else {
             assert_eq!(submitted, commit.refused(), "{place}");
-            refused += 1;
-            if refused == 3 {
-                break;
-            }
+            is_overdue = submitted.is_err();
+        }
+        refused += 1;
+        if refused == 3 {
+            break;
         }
     }
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(false)));

@@ -5,6 +5,7 @@ use crate::queue::{BURST_MAX, SLOTS};
 use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use crate::{Unit, UnitConfig};
 use portcullis::Iova;
+use portcullis::Platform;
 use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
 use portcullis::platform::Step;
 
@@ -176,12 +177,67 @@ fn a_full_ring_is_waited_for_and_never_overrun() {
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(false)));
 
     fake.behave(Behaviour::Slow(20));
-    let last = unit.submit(&[page(7, 999)]);
+    let last = loop {
+        match unit.submit(&[page(7, 999)]) {
+            // The oldest has not landed yet.
+            Err(QueueError::Unresponsive) => host.fake.advance_us(1),
+            last => break last,
+        }
+    };
     assert_eq!(finish(&unit, &host, last.expect("room again")), Ok(()));
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
     let executed = without_waits(fake.take_executed());
     assert_eq!(executed.len(), tickets.len() + 1);
     assert_eq!(executed.last(), Some(&page_descriptor(7, 999)));
+}
+
+/// However many callers of however many domains there are: the first of them waits, and the others do not.
+#[test]
+fn a_queue_that_does_not_answer_is_waited_for_once() {
+    for is_on_board in [false, true] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        let unit = bring_up(&fake, &host);
+        fake.behave(Behaviour::Silent);
+        // Two go alone, and a third boards the next ride.
+        let tickets = [(); 3].map(|()| unit.submit_shared(&[page(7, 0)]).expect("room"));
+        let (first, last) = (tickets[0], tickets[2]);
+        assert_eq!(unit.is_done(last), Ok(false));
+        unit.gave_up(if is_on_board { last } else { first });
+        let begun_us = host.now_us();
+        for pfn in 0..600 {
+            assert_eq!(unit.submit(&[page(7, pfn)]), Err(QueueError::Unresponsive));
+            assert_eq!(unit.submit_shared(&[page(8, pfn)]), Err(QueueError::Unresponsive));
+            assert_eq!(unit.try_invalidate(page(9, pfn)), Err(Err(QueueError::Unresponsive)));
+        }
+        assert_eq!(host.now_us(), begun_us, "nobody waits");
+        // What was taken before is done when the hardware moves on.
+        fake.behave(Behaviour::Slow(20));
+        assert_eq!(unit.submit(&[]), Err(QueueError::Unresponsive), "the first has not landed yet");
+        assert_eq!(finish(&unit, &host, first), Ok(()));
+        let next = unit.submit(&[page(7, 1)]).expect("the queue moves");
+        assert_eq!(finish(&unit, &host, next), Ok(()));
+        assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
+        // A caller that gives up what has landed meanwhile closes nothing.
+        unit.gave_up(first);
+        fake.behave(Behaviour::Prompt);
+        assert_eq!(unit.try_invalidate(page(7, 2)), Ok(()));
+    }
+}
+
+/// A queue that stopped on an error while nobody asked is resumed by the next caller.
+#[test]
+fn an_error_after_the_last_caller_gave_up_is_handled() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.with(|state| state.refuse = Some(page_descriptor(7, 0).encode()));
+    let refused = unit.submit(&[page(7, 0)]).expect("room");
+    unit.gave_up(refused);
+    fake.with(|state| state.refuse = None);
+    let next = unit.submit(&[page(7, 1)]).expect("the queue is resumed");
+    assert_eq!(finish(&unit, &host, next), Ok(()));
+    assert_eq!(unit.is_done(refused), Err(QueueError::Descriptor));
 }
 
 #[test]

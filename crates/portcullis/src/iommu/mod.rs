@@ -111,6 +111,9 @@ pub enum QueueError {
     /// The invalidation did not complete within the time limit.
     #[error("the invalidation did not complete within {0} µs")]
     Timeout(u64),
+    /// An earlier invalidation did not complete within the time limit, so this one was not waited for.
+    #[error("the IOMMU has not answered an earlier invalidation in time")]
+    Unresponsive,
     /// This IOMMU does not support the page-selective command.
     #[error("the IOMMU does not support this invalidation")]
     Unsupported,
@@ -299,6 +302,11 @@ pub unsafe trait Iommu: Send + Sync {
     /// # Errors
     /// A [`QueueError`] if it never will.
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError>;
+
+    /// A caller has waited for this submission for the whole time limit, and gives it up. Until the hardware moves on,
+    /// an implementation may refuse further submissions with [`QueueError::Unresponsive`], so that the domains of an
+    /// IOMMU that is gone do not wait one after the other. The default does nothing.
+    fn gave_up(&self, _ticket: Self::Ticket) {}
 }
 
 macro_rules! forward {
@@ -361,6 +369,10 @@ macro_rules! forward {
     #[inline]
     fn is_done(&self, ticket: Self::Ticket) -> Result<bool, QueueError> {
         (**self).is_done(ticket)
+    }
+
+    fn gave_up(&self, ticket: Self::Ticket) {
+        (**self).gave_up(ticket);
     }
         }
     )*};

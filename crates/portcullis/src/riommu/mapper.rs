@@ -14,7 +14,7 @@ use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::next_tag;
-use crate::submission::Submission;
+use crate::submission::{Patience, Submission};
 use crate::sync::{AtomicBool, Ordering};
 use crate::table::Walker;
 use crate::unwind::on_unwind;
@@ -34,6 +34,7 @@ pub struct RingMapper<P: Platform, I: Iommu> {
     /// From then on nothing is mapped. Relaxed: it has to be seen only eventually, and the buffers concerned are
     /// quarantined either way.
     is_poisoned: AtomicBool,
+    patience: Patience,
 }
 
 impl<P: Platform, I: Iommu> RingMapper<P, I> {
@@ -61,7 +62,16 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
                 return Err(error.into());
             }
         };
-        Ok(Self { platform, iommu, capabilities, id, tag: next_tag(), rings, is_poisoned: AtomicBool::new(false) })
+        Ok(Self {
+            platform,
+            iommu,
+            capabilities,
+            id,
+            tag: next_tag(),
+            rings,
+            is_poisoned: AtomicBool::new(false),
+            patience: Patience::whole(),
+        })
     }
 
     /// The walker of the IOMMU.
@@ -128,7 +138,8 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         commands: &impl Fn() -> C,
     ) -> Result<Proof, QueueError> {
         let ticket = self.iommu.submit_each(commands, false);
-        let proof = ticket.and_then(|ticket| Submission::now(&self.platform, ticket).spin(&self.platform, &self.iommu));
+        let submission = ticket.map(|ticket| Submission::now(&self.platform, ticket));
+        let proof = submission.and_then(|submission| submission.spin(&self.platform, &self.iommu, &self.patience));
         proof.inspect_err(|_| self.poison())
     }
 

@@ -108,3 +108,63 @@ fn a_wait_ends_when_the_host_says() {
         iommu.behave(Behaviour::Prompt);
     }
 }
+
+/// Returns many buffers to hardware that does not answer any more.
+struct Rings<'h> {
+    host: &'h FakeHost,
+    iommu: &'h FakeIommu<'h>,
+    protection: Protection,
+}
+
+/// The time limit of the host of [`Rings`], in microseconds.
+const LIMIT_US: u64 = 5_000;
+
+impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for Rings<'h> {
+    type Output = ();
+
+    fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) {
+        let Self { host, iommu, protection } = self;
+        let name = D::INFO.id;
+        let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
+        let domain = open::<D, _, _>(iommu, host, &config).expect("a domain");
+        let map = |number: u64| {
+            domain.raw_map(PhysAddr::from_pfn(0x1_0000 + number), PAGE_SIZE, Access::DeviceWrites).expect("room")
+        };
+        let mut mapped: Vec<_> = (0..664).map(map).collect();
+        let batched = mapped.split_off(600);
+        iommu.behave(Behaviour::Silent);
+        let begun_us = host.now_us();
+        let failed = mapped.into_iter().filter(|iova| domain.unmap_raw(*iova, PAGE_SIZE).is_err()).count();
+        let mut batch = domain.raw_batch();
+        let taken =
+            batched.into_iter().map(|iova| batch.unmap(IovaRange::covering(iova, PAGE_SIZE).expect("its range")));
+        assert_eq!(taken.filter(Result::is_err).count(), 0, "{name} {protection}");
+        let is_lost = batch.commit().is_err();
+        host.advance_us(TICK_US);
+        let is_late = domain.tick().is_err();
+        let waited_us = host.now_us() - begun_us - TICK_US;
+        // Some designs that defer without bound need no hardware here.
+        let needed = protection == Protection::Strict || failed > 0 || is_lost || is_late;
+        assert!(protection == Protection::Deferred || (failed == 600 && is_lost), "{name}: {failed} lost");
+        let allowed = if needed { LIMIT_US..2 * LIMIT_US + 1_000 } else { 0..1 };
+        assert!(allowed.contains(&waited_us), "{name} {protection}: {waited_us} µs of waiting for {failed} failures");
+        // If the hardware answers after all, buffers come back. What has been lost stays lost.
+        iommu.behave(Behaviour::Prompt);
+        host.advance_us(TICK_US);
+        domain.tick().expect("the hardware answers");
+    }
+}
+
+/// A driver that returns a whole ring waits once, and once more in all: not once for each buffer.
+#[test]
+fn a_ring_that_is_returned_to_dead_hardware_waits_twice_in_all() {
+    for &design in DesignId::ALL {
+        for &protection in design.info().protections.iter().filter(|protection| **protection != Protection::None) {
+            let host = FakeHost::default();
+            host.limit_waits(LIMIT_US);
+            let iommu = FakeIommu::new(&host);
+            design.visit(Rings { host: &host, iommu: &iommu, protection });
+        }
+    }
+}
