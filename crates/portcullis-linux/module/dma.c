@@ -72,10 +72,8 @@ static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_
 {
 	int error = pcr_unmap(device->space, at, size);
 
-	if (unlikely(error)) {
-		pc_was_not_unmapped(device, at, error);
+	if (unlikely(error) && pc_was_not_unmapped(device, at, error))
 		return;
-	}
 	this_cpu_inc(device->counts->unmaps);
 	pc_has_unmapped(device);
 }
@@ -144,10 +142,8 @@ static bool unmap_run(struct pc_device *device, u64 at)
 {
 	int error = pcr_unmap_list(device->space, at);
 
-	if (unlikely(error)) {
-		pc_was_not_unmapped(device, at, error);
+	if (unlikely(error) && pc_was_not_unmapped(device, at, error))
 		return false;
-	}
 	pc_has_unmapped(device);
 	return true;
 }

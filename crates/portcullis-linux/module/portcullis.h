@@ -231,8 +231,11 @@ static inline void pc_has_unmapped(struct pc_device *device)
 		pc_start_ticking(device);
 }
 
-/* An unmap has failed. The DMA API cannot report that, so the driver still gets its buffer back. */
-void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error);
+/*
+ * An unmap did not do what its driver asked for. Returns whether the device still has the buffer. The DMA API cannot
+ * report that, so the driver gets its buffer back in any case.
+ */
+bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error);
 
 /* ---- policy.c ---- */
 

@@ -71,12 +71,17 @@ static void stop_ticking(struct pc_device *device)
 
 /* ---- failures ---- */
 
-void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
+bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 {
 	this_cpu_inc(device->counts->failed);
+	if (error > 0) {
+		pr_warn_ratelimited("%s: its driver has unmapped %pad as something else than it had mapped; all of that was unmapped\n",
+				    pci_name(device->pdev), &at);
+		return false;
+	}
 	pr_err_ratelimited("%s: %pad was not unmapped: error %d\n", pci_name(device->pdev), &at, error);
 	if (error != -EIO)
-		return;
+		return true;
 	atomic64_inc(&device->lost);
 	/*
 	 * The hardware has not confirmed the unmap, so the device may still write there. It must not write anywhere
@@ -84,6 +89,7 @@ void pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	 */
 	pci_clear_master(device->pdev);
 	pr_err_ratelimited("%s has lost bus mastering: bind its driver again\n", pci_name(device->pdev));
+	return true;
 }
 
 /* ---- what cannot be protected ---- */

@@ -47,6 +47,11 @@ int test_edu_lands(u8 *memory, dma_addr_t at, bool *landed)
 	return error;
 }
 
+static const char *word(bool has_landed)
+{
+	return has_landed ? "landed" : "refused";
+}
+
 /* Attacks by the DMA address, whose translation is cached when it is unmapped, or by the address of the memory. */
 static int attack(u8 *memory, bool by_memory)
 {
@@ -62,7 +67,37 @@ static int attack(u8 *memory, bool by_memory)
 	error = error ?: test_edu_lands(memory, target, &after);
 	if (!error)
 		pr_info("attack: %s, while mapped %s, after the unmap %s\n", by_memory ? "memory" : "buffer",
-			before ? "landed" : "refused", after ? "landed" : "refused");
+			word(before), word(after));
+	return error;
+}
+
+/* Unmaps two pages as something else than they were mapped as, and attacks both by the addresses that they had. */
+static int attack_lengths(void)
+{
+	static const struct {
+		const char *name;
+		size_t from, bytes;
+	} wrong[] = { { "short", 0, PAGE_SIZE }, { "middle", PAGE_SIZE, PAGE_SIZE }, { "long", 0, 3 * PAGE_SIZE } };
+	u8 *memory = (u8 *)__get_free_pages(GFP_KERNEL | __GFP_ZERO, 1);
+	int k, error = memory ? 0 : -ENOMEM;
+
+	for (k = 0; !error && k < ARRAY_SIZE(wrong); k++) {
+		dma_addr_t at = dma_map_single(&test_edu_device->dev, memory, 2 * PAGE_SIZE, DMA_FROM_DEVICE);
+		bool before, first, second;
+
+		if (dma_mapping_error(&test_edu_device->dev, at)) {
+			error = -ENOMEM;
+			break;
+		}
+		error = test_edu_lands(memory, at, &before);
+		dma_unmap_single(&test_edu_device->dev, at + wrong[k].from, wrong[k].bytes, DMA_FROM_DEVICE);
+		error = error ?: test_edu_lands(memory, at, &first);
+		error = error ?: test_edu_lands(memory + PAGE_SIZE, at + PAGE_SIZE, &second);
+		if (!error)
+			pr_info("attack: %s unmap, while mapped %s, first page %s, second page %s\n", wrong[k].name,
+				word(before), word(first), word(second));
+	}
+	free_pages((unsigned long)memory, 1);
 	return error;
 }
 
@@ -75,10 +110,12 @@ static ssize_t attack_write(struct file *file, const char __user *from, size_t l
 
 	if (error)
 		return error;
-	if (sscanf(text, "%7s %u", by, &times) != 2 || (strcmp(by, "memory") && strcmp(by, "buffer")))
-		return -EINVAL;
 	if (!test_edu_device)
 		return -ENODEV;
+	if (!strcmp(text, "lengths\n"))
+		return attack_lengths() ?: len;
+	if (sscanf(text, "%7s %u", by, &times) != 2 || (strcmp(by, "memory") && strcmp(by, "buffer")))
+		return -EINVAL;
 	memory = (u8 *)get_zeroed_page(GFP_KERNEL);
 	if (!memory)
 		return -ENOMEM;

@@ -13,8 +13,8 @@ use core::ffi::c_void;
 use core::fmt;
 use portcullis::designs::{Magazine, Portcullis};
 use portcullis::{
-    Access, Domain, DomainConfig, Iova, IovaRange, Lifetime, MapOptions, NewDomainError, NoMemory, PAGE_SIZE, PhysAddr,
-    Platform, Protection, RawMapError, RawUnmapError, Segment, SourceId,
+    Access, Domain, DomainConfig, Iova, IovaRange, Lifetime, MapOptions, NewDomainError, NoMemory, PAGE_SHIFT,
+    PAGE_SIZE, PhysAddr, Platform, Protection, RawMapError, RawUnmapError, Segment, SourceId, UnmapError,
 };
 
 /// Defines the designs that a device can have. They are called through branches, because the kernel makes indirect
@@ -183,8 +183,7 @@ fn reserved_of(opening: &Opening) -> impl Iterator<Item = IovaRange> {
 }
 
 fn map_reserved(domain: &AnyDomain, region: IovaRange) -> Result<(), RawMapError> {
-    let segments =
-        [Segment { phys: PhysAddr::new(region.start().as_u64()), len: region.pages() << portcullis::PAGE_SHIFT }];
+    let segments = [Segment { phys: PhysAddr::new(region.start().as_u64()), len: region.pages() << PAGE_SHIFT }];
     let options = MapOptions::fixed(region.start());
     // SAFETY: firmware makes the device use this memory, and the kernel leaves it to the device.
     each!(domain, domain => unsafe { domain.map_list(segments, Access::DeviceReadsAndWrites, &options) }).map(drop)
@@ -379,14 +378,14 @@ pub unsafe extern "C" fn pcr_map_list(
 }
 
 /// Unmaps a buffer. When this returns 0, the device has lost the buffer, or loses it within the window under deferred
-/// protection.
+/// protection. [`UNMAPPED_WHOLE`] says the same, of more than was asked for.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
     // As in `pcr_map`.
     each!(&space.domain, domain => {
         match domain.unmap_raw(Iova::new(iova), len) {
             Ok(()) => 0,
-            Err(error) => not_unmapped(error),
+            Err(error) => unmap_whole(space, error, iova, len),
         }
     })
 }
@@ -396,8 +395,45 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
 pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
     match each!(&space.domain, domain => domain.unmap_raw_at(Iova::new(iova))) {
         Ok(_) => 0,
-        Err(error) => not_unmapped(error),
+        Err(error) => unmap_whole(space, error, iova, 1),
     }
+}
+
+/// A driver has unmapped a part of a mapping, or more than one. All of each was unmapped.
+const UNMAPPED_WHOLE: i32 = 1;
+/// How far before a page the mapping that has it is looked for, in pages.
+const BEGINS_WITHIN: u64 = 512;
+
+/// Unmaps the mappings of which an unmap names a part, from its first page on up to a page that has none. The DMA API
+/// cannot refuse an unmap: its driver uses the buffer again in any case, so the device must not.
+#[cold]
+#[inline(never)]
+fn unmap_whole(space: &Space, refused: RawUnmapError, iova: u64, len: u64) -> i32 {
+    let RawUnmapError::Refused(_) = refused else { return not_unmapped(refused) };
+    let Some(asked) = IovaRange::covering(Iova::new(iova), len) else { return not_unmapped(refused) };
+    let unmap =
+        |range: IovaRange| each!(&space.domain, domain => domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT));
+    let first = asked.first_pfn();
+    // A mapping is found only by its first page. What lies before it is not touched.
+    let begins = (first.saturating_sub(BEGINS_WITHIN)..=first).rev().find_map(|begin| {
+        match unmap(IovaRange::new(begin, first + 1 - begin)?) {
+            Err(RawUnmapError::Refused(UnmapError::NotMapped(_))) => None,
+            Err(RawUnmapError::Refused(UnmapError::Partial { mapped, .. })) if mapped.end_pfn() > first => {
+                Some(unmap(mapped).map(|()| mapped.end_pfn()))
+            }
+            result => Some(result.map(|()| first + 1)),
+        }
+    });
+    let mut unmapped = begins.unwrap_or(Err(refused));
+    while let Ok(end) = unmapped {
+        let Some(rest) = IovaRange::new(end, asked.end_pfn().saturating_sub(end)) else { return UNMAPPED_WHOLE };
+        unmapped = match unmap(rest) {
+            Ok(()) | Err(RawUnmapError::Refused(UnmapError::NotMapped(_))) => return UNMAPPED_WHOLE,
+            Err(RawUnmapError::Refused(UnmapError::Partial { mapped, .. })) => unmap(mapped).map(|()| mapped.end_pfn()),
+            Err(error) => Err(error),
+        };
+    }
+    unmapped.map_or_else(not_unmapped, |_| UNMAPPED_WHOLE)
 }
 
 /// Does what is due. Returns the microseconds until the next tick is due, or a negative number if none is due.

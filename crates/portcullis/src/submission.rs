@@ -25,7 +25,7 @@ impl Patience {
         self.left_us.load(Ordering::Relaxed).min(limit_us)
     }
 
-    /// A wait of this limit was in vain. `limit_us` is the longest.
+    /// A wait of `waited_us` has ended without an answer. `limit_us` is the longest.
     fn spend(&self, waited_us: u64, limit_us: u64) {
         let left_us = match self.left_us.load(Ordering::Relaxed) {
             Self::WHOLE => limit_us,

@@ -17,6 +17,15 @@ attacked buffer landed refused || fail "S2 strict: the device has written to a b
 until_true has_faults 1 || fail "S2 strict: the writes were refused, and no fault was recorded"
 # Attack by the physical address, as a driver that ignores the IOMMU would do.
 attacked memory refused refused || fail "S1 reach: the device has written to memory that was never mapped for it"
+# A driver that unmaps a part of a buffer, or more than it, uses the whole buffer again.
+hush
+ranges=$(count "$edu" live_ranges)
+echo lengths >$TESTS/attack || fail "the attacker does not work"
+for wrong in short middle long; do
+	dmesg | grep -q "attack: $wrong unmap, while mapped landed, first page refused, second page refused" || fail "S2 strict: the device keeps a buffer whose unmap was wrong ($wrong)"
+done
+said "$edu: its driver has unmapped .* as something else than it had mapped" || fail "nothing says that the driver is wrong"
+[ "$(count "$edu" live_ranges) $(count "$edu" failed)" = "$ranges 3" ] || fail "a wrong unmap is not counted"
 
 # refuses REASON LIST: whether this list is refused with this reason.
 refuses() {

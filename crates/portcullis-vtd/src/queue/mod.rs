@@ -117,7 +117,7 @@ pub(crate) struct Ring {
     departed: [Option<Submission>; 2],
     /// The queue stopped in a state that cannot be resumed.
     broken: bool,
-    /// The oldest submission in flight when a caller had waited in vain. Nothing is submitted until it has landed.
+    /// The oldest submission in flight when a caller gave up. Nothing is submitted until it has landed.
     overdue: Option<Submission>,
     /// Either of the two. One word to ask for in each submission.
     refuses: bool,

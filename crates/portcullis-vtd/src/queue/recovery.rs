@@ -39,8 +39,8 @@ impl Failure {
 }
 
 impl<P: Platform> Queue<P> {
-    /// A caller has waited in vain. Until the oldest submission that hardware has now lands, nothing more is submitted:
-    /// other callers would wait too, each for itself.
+    /// A caller has waited for its whole time limit. Until the oldest submission that hardware has now lands, nothing
+    /// more is submitted: other callers would wait too, each for itself.
     #[cold]
     #[inline(never)]
     pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>) {
@@ -60,7 +60,7 @@ impl<P: Platform> Queue<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn ask_overdue<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
-        // Nobody else may be left who would resume it.
+        // Those who would resume it may all have given up.
         self.resume(ring, hardware);
         if ring.broken {
             return Err(QueueError::Descriptor);

@@ -108,8 +108,8 @@ fn descriptors(pages: impl Iterator<Item = u64>) -> Vec<InvalidationDescriptor> 
     pages.map(|pfn| page_descriptor(7, pfn)).collect()
 }
 
-/// Submits `commits` to a ring that begins at slot `turned` and from which nothing is fetched. A commit that waits for
-/// room in vain makes the queue refuse all later ones. Stops after three commits that are not taken.
+/// Submits `commits` to a ring that begins at slot `turned` and from which nothing is fetched. A commit that finds no
+/// room within the time limit makes the queue refuse all later ones. Stops after three commits that are not taken.
 fn fill(turned: usize, commits: &[Commit]) {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);

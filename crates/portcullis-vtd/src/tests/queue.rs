@@ -210,7 +210,7 @@ fn a_queue_that_does_not_answer_is_waited_for_once() {
             assert_eq!(unit.submit_shared(&[page(8, pfn)]), Err(QueueError::Unresponsive));
             assert_eq!(unit.try_invalidate(page(9, pfn)), Err(Err(QueueError::Unresponsive)));
         }
-        assert_eq!(host.now_us(), begun_us, "nobody waits");
+        assert_eq!(host.now_us(), begun_us, "no caller waits");
         // What was taken before is done when the hardware moves on.
         fake.behave(Behaviour::Slow(20));
         assert_eq!(unit.submit(&[]), Err(QueueError::Unresponsive), "the first has not landed yet");
@@ -225,7 +225,7 @@ fn a_queue_that_does_not_answer_is_waited_for_once() {
     }
 }
 
-/// A queue that stopped on an error while nobody asked is resumed by the next caller.
+/// A queue that stopped on an error after its callers gave up is resumed by the next caller.
 #[test]
 fn an_error_after_the_last_caller_gave_up_is_handled() {
     let host = Host::new(true);
