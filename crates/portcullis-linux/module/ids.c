@@ -116,6 +116,16 @@ static struct closed *find_closed(struct pci_dev *pdev)
 	return NULL;
 }
 
+bool pc_is_closed(struct pci_dev *pdev)
+{
+	bool is_closed;
+
+	mutex_lock(&ids_lock);
+	is_closed = find_closed(pdev);
+	mutex_unlock(&ids_lock);
+	return is_closed;
+}
+
 static void take_off(struct pci_dev *pdev)
 {
 	struct closed *closed = find_closed(pdev);

@@ -6,6 +6,9 @@
  *   protect=0000:00:04.0,0000:00:05.0=magazine/deferred
  *
  * Protection begins when a driver is bound and ends when it has gone. A removed entry stays in effect until then.
+ *
+ * No DMA of a device without a driver is asked for. Such a device is shut out if it is named, if it is external, or,
+ * under `all`, once it has been plugged in or had a driver. `open=DEVICE` opens it.
  */
 #include <linux/ctype.h>
 #include <linux/module.h>
@@ -55,6 +58,55 @@ static bool find(struct pci_dev *pdev, struct pc_policy *policy, bool *is_named)
 	return found;
 }
 
+/* ---- devices without a driver ---- */
+
+/* Whether a device is shut out while it has no driver. Before its first driver, `all` does not count. */
+static bool is_shut_unbound(struct pci_dev *pdev, bool counts_all)
+{
+	struct pc_policy policy;
+	bool is_named = false, is_found = find(pdev, &policy, &is_named);
+
+	if (pdev->hdr_type != PCI_HEADER_TYPE_NORMAL)
+		return false;
+	return is_named || pdev->untrusted || (is_found && counts_all);
+}
+
+static void shut_out(struct pci_dev *pdev)
+{
+	if (pc_close(pdev))
+		pr_err("%s cannot be shut out: it reaches all memory\n", pci_name(pdev));
+}
+
+void pc_let(struct pci_dev *pdev)
+{
+	if (is_shut_unbound(pdev, true))
+		shut_out(pdev);
+	else
+		pc_open(pdev);
+}
+
+/* Shuts out or opens the devices without a driver, after entries have come, and those in `former` have gone. */
+static void settle_unbound(const struct entry *former, int former_count)
+{
+	struct pci_dev *pdev = NULL;
+	int i;
+
+	for_each_pci_dev(pdev) {
+		bool was_listed = false;
+
+		for (i = 0; i < former_count; i++)
+			was_listed |= is_for(&former[i], pdev);
+		device_lock(&pdev->dev);
+		if (!pdev->dev.driver && !pc_is_protected(pdev)) {
+			if (is_shut_unbound(pdev, false))
+				shut_out(pdev);
+			else if (was_listed && !is_shut_unbound(pdev, true))
+				pc_open(pdev);
+		}
+		device_unlock(&pdev->dev);
+	}
+}
+
 /* ---- reading ---- */
 
 static int read_policy(char *text, struct pc_policy *policy)
@@ -97,11 +149,10 @@ static int refuse_bound(struct pci_dev *pdev)
 	return error;
 }
 
-static int read_device(char *text, struct entry *entry)
+static int read_address(const char *text, struct entry *entry)
 {
 	unsigned int domain, bus, slot, function;
-	struct pci_dev *pdev;
-	int end = 0, error;
+	int end = 0;
 
 	if (sscanf(text, "%x:%x:%x.%u%n", &domain, &bus, &slot, &function, &end) != 4 || text[end] || bus > 255 ||
 	    slot > 31 || function > 7) {
@@ -111,10 +162,20 @@ static int read_device(char *text, struct entry *entry)
 	entry->domain = domain;
 	entry->bus = bus;
 	entry->devfn = PCI_DEVFN(slot, function);
-	pdev = pci_get_domain_bus_and_slot(domain, bus, entry->devfn);
+	return 0;
+}
+
+static int read_device(char *text, struct entry *entry)
+{
+	struct pci_dev *pdev;
+	int error = read_address(text, entry);
+
+	if (error)
+		return error;
+	pdev = pci_get_domain_bus_and_slot(entry->domain, entry->bus, entry->devfn);
 	if (!pdev) {
-		pr_err("protect: there is no device %s\n", text);
-		return -ENODEV;
+		pr_info("protect: there is no device %s yet; it is shut out until its driver is bound\n", text);
+		return 0;
 	}
 	if (pdev->hdr_type == PCI_HEADER_TYPE_NORMAL) {
 		error = refuse_bound(pdev);
@@ -161,20 +222,36 @@ static int read_entries(char *text, struct entry *to, int *count)
 	return 0;
 }
 
-/* A device that is already bound passes through. Warn in the log, because an administrator may expect protection. */
-static void warn_of_bound(void)
+/*
+ * A device that is already bound passes through, and an administrator may expect protection. Returns an error if it is
+ * named: its driver was bound after the list was read.
+ */
+static int check_bound(void)
 {
 	struct pci_dev *pdev = NULL;
 	struct pc_policy policy;
 	bool is_named;
+	int error = 0;
 
 	for_each_pci_dev(pdev) {
 		device_lock(&pdev->dev);
-		if (pdev->dev.driver && !pdev->dev.dma_ops && find(pdev, &policy, &is_named))
+		if (pdev->dev.driver && !pdev->dev.dma_ops && find(pdev, &policy, &is_named) && !pc_is_closed(pdev)) {
 			pr_warn("%s is bound to %s, and not protected until it is bound again\n", pci_name(pdev),
 				pdev->dev.driver->name);
+			error = is_named ? -EBUSY : error;
+		}
 		device_unlock(&pdev->dev);
 	}
+	return error;
+}
+
+/* Replaces the entries. */
+static void exchange(struct entry **other, int *other_count)
+{
+	mutex_lock(&entries_lock);
+	swap(entries, *other);
+	swap(entry_count, *other_count);
+	mutex_unlock(&entries_lock);
 }
 
 static int set_protect(const char *text, const struct kernel_param *parameter)
@@ -187,13 +264,15 @@ static int set_protect(const char *text, const struct kernel_param *parameter)
 		error = read_entries(copy, read, &count);
 	if (!error) {
 		/* All entries are replaced, or none. */
-		mutex_lock(&entries_lock);
-		swap(entries, read);
-		entry_count = count;
-		mutex_unlock(&entries_lock);
-		/* Before the units are up, pc_policy_start() warns. */
-		if (pc_unit_count)
-			warn_of_bound();
+		exchange(&read, &count);
+		/* Before the units are up, pc_policy_start() does the rest. */
+		if (pc_unit_count) {
+			error = check_bound();
+			if (error)
+				exchange(&read, &count);
+			else
+				settle_unbound(read, count);
+		}
 	}
 	kfree(copy);
 	kfree(read);
@@ -230,16 +309,40 @@ static const struct kernel_param_ops protect_ops = { .set = set_protect, .get = 
 module_param_cb(protect, &protect_ops, NULL, 0600);
 MODULE_PARM_DESC(protect, "DEVICE[=DESIGN[/strict|deferred]],...; DEVICE is all, or as in 0000:00:04.0");
 
-/* ---- drivers come and go ---- */
-
-/* A named device that cannot be protected is shut out, never passed through: its DMA then fails. */
-static void shut_out(struct pci_dev *pdev)
+/* Opens a device without a driver, until the next time that a driver comes or goes. */
+static int set_open(const char *text, const struct kernel_param *parameter)
 {
-	if (pc_close(pdev))
-		pr_err("%s cannot even be shut out: it reaches all memory\n", pci_name(pdev));
-	else
-		pr_err("%s stays shut out until its driver is unbound\n", pci_name(pdev));
+	struct entry entry;
+	struct pci_dev *pdev;
+	char name[16];
+	int error = 0;
+
+	if (strscpy(name, text, sizeof(name)) < 0)
+		return -EINVAL;
+	error = read_address(strim(name), &entry);
+	if (error)
+		return error;
+	pdev = pci_get_domain_bus_and_slot(entry.domain, entry.bus, entry.devfn);
+	if (!pdev)
+		return -ENODEV;
+	device_lock(&pdev->dev);
+	if (pdev->dev.driver || pc_is_protected(pdev)) {
+		pr_err("open: %s has a driver, or buffers that its driver has left\n", pci_name(pdev));
+		error = -EBUSY;
+	} else {
+		pr_warn("%s is opened without a driver: it reaches all memory\n", pci_name(pdev));
+		pc_open(pdev);
+	}
+	device_unlock(&pdev->dev);
+	pci_dev_put(pdev);
+	return error;
 }
+
+static const struct kernel_param_ops open_ops = { .set = set_open };
+module_param_cb(open, &open_ops, NULL, 0200);
+MODULE_PARM_DESC(open, "opens DEVICE, which has no driver and is shut out");
+
+/* ---- drivers come and go ---- */
 
 static void unprotect(void *pdev)
 {
@@ -264,14 +367,24 @@ static void bind(struct pci_dev *pdev)
 	 * Buffers that an earlier driver has left mapped keep the device protected, even if `protect` no longer names
 	 * it.
 	 */
-	if (!find(pdev, &policy, &is_named) && !pc_is_protected(pdev))
+	if (!find(pdev, &policy, &is_named) && !pc_is_protected(pdev)) {
+		if (pdev->untrusted)
+			pr_warn("%s is external, and passes through while its driver is bound: name it to protect it\n",
+				pci_name(pdev));
+		if (pc_is_closed(pdev))
+			pc_open(pdev);
 		return;
+	}
 	if (!protect(pdev, &policy))
 		return;
-	if (is_named)
+	/* A named device that cannot be protected is never let through: its DMA fails. */
+	if (is_named) {
 		shut_out(pdev);
-	else
-		pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
+		pr_err("%s stays shut out\n", pci_name(pdev));
+		return;
+	}
+	pc_open(pdev);
+	pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
 }
 
 static int on_event(struct notifier_block *block, unsigned long event, void *data)
@@ -280,16 +393,15 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 
 	switch (event) {
 	case BUS_NOTIFY_ADD_DEVICE:
-		pc_open(pdev);
+		pc_let(pdev);
 		break;
 	case BUS_NOTIFY_BIND_DRIVER:
 		bind(pdev);
 		break;
 	case BUS_NOTIFY_DRIVER_NOT_BOUND:
 	case BUS_NOTIFY_UNBOUND_DRIVER:
-		/* A device that was shut out passes through again. */
 		if (!pc_is_protected(pdev))
-			pc_open(pdev);
+			pc_let(pdev);
 		break;
 	case BUS_NOTIFY_REMOVED_DEVICE:
 		pc_leave(pdev);
@@ -301,11 +413,22 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 
 static struct notifier_block notifier = { .notifier_call = on_event };
 
-/* Present devices pass through. No device is added or removed during the call. */
+/*
+ * Present devices pass through. No device is added or removed during the call. A driver that is bound during it either
+ * finds the notifier, or is found bound.
+ */
 int pc_policy_start(void)
 {
-	warn_of_bound();
-	return bus_register_notifier(&pci_bus_type, &notifier);
+	int error = bus_register_notifier(&pci_bus_type, &notifier);
+
+	if (error)
+		return error;
+	error = check_bound();
+	if (error)
+		pc_policy_stop();
+	else
+		settle_unbound(NULL, 0);
+	return error;
 }
 
 /* No device is protected any more. Taking each device's lock once waits for an unprotect that is still returning. */

@@ -157,6 +157,7 @@ bool pc_shares_id(struct pci_dev *pdev);
  */
 void pc_open(struct pci_dev *pdev);
 int pc_close(struct pci_dev *pdev);
+bool pc_is_closed(struct pci_dev *pdev);
 void pc_forget(struct pci_dev *pdev);
 void pc_ids_stop(void);
 
@@ -241,6 +242,8 @@ bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error);
 
 int pc_policy_start(void);
 void pc_policy_stop(void);
+/* A device has no driver, or none any more: it is shut out or opened, as its policy says. */
+void pc_let(struct pci_dev *pdev);
 
 /* ---- dma.c, coherent.c ---- */
 

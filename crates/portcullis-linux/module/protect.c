@@ -205,9 +205,7 @@ static int open(struct pc_device *device)
 	if (error)
 		return error;
 	error = open_space(device, bits, &device->space);
-	if (error)
-		pc_open(device->pdev);
-	else
+	if (!error)
 		device->last = DMA_BIT_MASK(bits);
 	return error;
 }
@@ -216,7 +214,7 @@ static void close(struct pc_device *device)
 {
 	pcr_close(device->space);
 	if (device->is_there)
-		pc_open(device->pdev);
+		pc_let(device->pdev);
 }
 
 /* Makes the kernel shut the device down ahead of the unit before a reboot. */

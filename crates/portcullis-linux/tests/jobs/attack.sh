@@ -36,7 +36,8 @@ refuses() {
 before=$(cat $PARAMETER)
 refuses "there is no design" "$edu=nonesuch"
 refuses "neither strict nor deferred" "$edu=portcullis/lax"
-refuses "there is no device 0000:00:1e.7" "0000:00:1e.7"
+hush
+echo "0000:00:1e.7" >$PARAMETER && said "there is no device 0000:00:1e.7 yet" && echo "$before" >$PARAMETER || fail "a name that is not plugged in yet is refused"
 refuses "is no device; one is" "edu"
 unbind "$edu" && echo >$PARAMETER && bind "$edu" portcullis_edu || fail "the attacker is not let through again"
 refuses "is bound to portcullis_edu. Unbind it first" "$edu"

@@ -20,7 +20,7 @@ card=$(card)
 hush
 if protect "$card"; then fail "$card is protected, and the memory that firmware reserves for it is out of its reach"; fi
 said "$card is not protected: firmware reserves 1 regions of memory for it" || fail "$card is refused, and the reason is not what firmware reserves"
-said "$card stays shut out until its driver is unbound" || fail "$card is not protected, and not shut out"
+said "$card stays shut out" || fail "$card is not protected, and not shut out"
 is_cut_off "$card" 2 && has_faults 1 || fail "S1 reach: packets of $card get through, and it should be shut out"
 unbind "$card" && echo >$PARAMETER && bind "$card" e1000e && card_up || fail "$card does not work when it is let through again"
 
