@@ -34,10 +34,9 @@ pub(crate) fn require(program: &str, package: &str) -> Result<(), String> {
     }
     eprintln!("xtask: no {program}; installing {package}");
     install(package).map_err(|why| format!("there is no {program} in PATH, and {why}"))?;
-    if in_path(program) {
-        Ok(())
-    } else {
-        Err(format!("{package} is installed, but there is still no {program} in PATH"))
+    match in_path(program) {
+        true => Ok(()),
+        false => Err(format!("{package} is installed, but there is still no {program} in PATH")),
     }
 }
 
@@ -46,20 +45,23 @@ fn install(package: &str) -> Result<(), String> {
     if !in_path("apt-get") {
         return Err(format!("there is no apt-get to install {package}"));
     }
-    let Some(privileged) = privileged() else {
-        return Err("apt-get needs root, or a sudo that asks for no password".to_owned());
-    };
+    let privileged = privileged().ok_or("apt-get needs root, or a sudo that asks for no password")?;
     let install = [&privileged[..], &["install", "-y", "--no-install-recommends", package]].concat();
+    let installed = || run_alone(&install);
     // The list of packages may be missing or out of date.
-    if run(&install) || (update() && run(&install)) { Ok(()) } else { Err(format!("`{}` failed", install.join(" "))) }
+    if installed() || (update() && installed()) { Ok(()) } else { Err(format!("`{}` failed", install.join(" "))) }
 }
 
 /// Updates the list of packages. Returns whether that succeeded.
 pub(crate) fn update() -> bool {
-    // Where two threads need the list, one waits, because apt-get fails while another one runs.
+    privileged().is_some_and(|privileged| run_alone(&[&privileged[..], &["update"]].concat()))
+}
+
+/// Runs `apt-get`, which fails while another one runs: threads that need it wait for each other.
+fn run_alone(command: &[&str]) -> bool {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _running = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    privileged().is_some_and(|privileged| run(&[&privileged[..], &["update"]].concat()))
+    run(command)
 }
 
 /// Runs a command and sends its output to standard error. Returns whether it succeeded.
@@ -70,14 +72,10 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 
 /// The command line for `apt-get` with the rights to change the system, if this user can get them.
 fn privileged() -> Option<Vec<&'static str>> {
-    let sudo: &[&str] = if rustix::process::geteuid().is_root() {
-        &[]
-    } else if in_path("sudo") && run(&["sudo", "-n", "true"]) {
-        &["sudo", "-n"]
-    } else {
-        return None;
-    };
-    Some([sudo, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]].concat())
+    let is_root = rustix::process::geteuid().is_root();
+    let may = is_root || (in_path("sudo") && run(&["sudo", "-n", "true"]));
+    let sudo: &[&str] = if is_root { &[] } else { &["sudo", "-n"] };
+    may.then(|| [sudo, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]].concat())
 }
 
 fn run(command: &[&str]) -> bool {
