@@ -179,7 +179,7 @@ pub(super) fn columns() -> Markup {
         (
             "Gb/s or kIO/s, limit, of none",
             "an estimate at full speed, what limits it (CPUs, bus, link, disks, the invalidation queue or a lock), and its share of the rate without protection; \
-             ranges if the fill of the received buffers is not known",
+             ranges if the lengths of buffers, or how full the received ones were, are not known",
         ),
     ];
     html! {

@@ -225,7 +225,7 @@ impl RunOutcome {
         let is_of_one_length = |work: &CoreWork| work.bytes.known().is_some();
         let is_range =
             measured.usage.payload.known().is_none() || !measured.usage.work_by_core.iter().all(is_of_one_length);
-        let shares = needs.shares(job.work.is_of_pages_alone());
+        let shares = needs.shares();
         let of_a_disk = || Needs::of(machine, Traffic::Disk, &measured.usage).most().share;
         let shares = share::range(shares.into_iter().chain(job.is_of_unknown_traffic().then(of_a_disk)));
         let busy = needs.busy_seconds() * machine.core_hz;

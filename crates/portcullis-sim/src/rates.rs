@@ -67,6 +67,26 @@ pub(crate) struct Usage {
     pub(crate) queue_ps: u64,
     /// For how long cores held the lock that was held longest.
     pub(crate) lock_ps: u64,
+    /// Whether only pages were captured, so that lengths are a range.
+    pub(crate) is_of_pages: bool,
+}
+
+impl Usage {
+    /// The same with shortest buffers that are longer: by this part of the way to the longest ones.
+    fn with_longer(&self, part: f64) -> Self {
+        let between = |min: u64, max: u64| min + (max.saturating_sub(min) as f64 * part) as u64;
+        let longer = |bytes: Payload| Payload { min: between(bytes.min, bytes.max), max: bytes.max };
+        Self {
+            payload: longer(self.payload),
+            work_by_core: self
+                .work_by_core
+                .iter()
+                .map(|work| CoreWork { bytes: longer(work.bytes), ..*work })
+                .collect(),
+            transactions_min: between(self.transactions_min, self.transactions),
+            ..self.clone()
+        }
+    }
 }
 
 /// The time in seconds that each resource needs for all work of a run.
@@ -93,6 +113,7 @@ pub(crate) struct Needs {
     bits_min: f64,
     operations: f64,
     traffic: Traffic,
+    is_of_pages: bool,
 }
 
 /// The rates that the work reaches.
@@ -111,6 +132,18 @@ const NEARLY: f64 = 1.0 - 1e-9;
 
 impl Needs {
     pub(crate) fn of(machine: &Machine, traffic: Traffic, usage: &Usage) -> Self {
+        let needs = Self::of_lengths(machine, traffic, usage);
+        if !usage.is_of_pages {
+            return needs;
+        }
+        let with_longer = |part| Self::of_lengths(machine, traffic, &usage.with_longer(part));
+        match share::narrowed(needs.most().share, |part| with_longer(part).least().share) {
+            0.0 => needs,
+            part => with_longer(part),
+        }
+    }
+
+    fn of_lengths(machine: &Machine, traffic: Traffic, usage: &Usage) -> Self {
         let unprotected = |bytes: fn(Payload) -> u64| {
             let cycles = usage.work_by_core.iter().map(|work| match traffic {
                 Traffic::Network => machine.unprotected_cycles_per_byte * bytes(work.bytes) as f64,
@@ -154,6 +187,7 @@ impl Needs {
             bits_min: usage.payload.min as f64 * 8.0,
             operations: usage.operations as f64,
             traffic,
+            is_of_pages: usage.is_of_pages,
         }
     }
 
@@ -194,9 +228,9 @@ impl Needs {
     }
 
     /// The least and the greatest share of the unprotected rate, over the lengths and the fill of buffers.
-    pub(crate) fn shares(&self, is_of_pages_alone: bool) -> [f64; 2] {
+    pub(crate) fn shares(&self) -> [f64; 2] {
         let shares = share::range([self.least().share, self.most().share]);
-        if is_of_pages_alone { share::over_lengths(shares) } else { shares }
+        if self.is_of_pages { share::of_pages(shares) } else { shares }
     }
 
     fn reached(&self, bits: f64, cpu: f64, cpu_unprotected: f64, bus: f64, device: f64) -> Reached {

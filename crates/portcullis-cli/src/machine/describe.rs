@@ -58,7 +58,7 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
     };
     if found.is_busy() {
         eprintln!(
-            "portcullis: warning: other programs took {} of this host's processors while steps were timed. The prices may be up to {BUSY}              times too high, and are listed as assumed; repeat this on a quiet host",
+            "portcullis: warning: other programs took {} of this host's processors while steps were timed. The prices may be up to {BUSY} times too high, and are listed as assumed; repeat this on a quiet host",
             percent(found.of_others)
         );
     }

@@ -70,7 +70,8 @@ fn what_pages_do_not_show_is_a_range_and_what_would_narrow_it_is_said() {
     let [low, high] = range(&network);
     assert!(low > 0.0 && low < high - 0.1 && high - low <= 0.35 + 1e-9, "{low} to {high}");
     let advice = network["advice"][0].as_str().expect("advice");
-    for said in ["no `dma:` events", "taken for a network card's", "`--traffic disk`", "What narrows them: `--payload`"]
+    for said in
+        ["no `dma:` events", "taken for a network card's", "`--traffic disk`", "What narrows them: ", "`--payload`"]
     {
         assert!(advice.contains(said), "{said}: {advice}");
     }
@@ -79,7 +80,7 @@ fn what_pages_do_not_show_is_a_range_and_what_would_narrow_it_is_said() {
     let disk = compared(&["--traffic", "disk"]);
     assert_eq!(row(&disk, "magazine", "strict")["traffic"], "disk");
     let [low, high] = range(&disk);
-    assert_eq!(low, high, "a disk's buffers are whole pages");
+    assert!(high - low < 0.05, "the bytes of a disk hardly matter here: {low} to {high}");
     assert!(!disk["advice"][0].as_str().expect("advice").contains("What narrows them"));
 }
 

@@ -14,17 +14,18 @@ pub(super) fn of(work: &Work, machine: &Machine) -> String {
             " Nothing shows which kind of device it is of: the ranges cover both, and `--traffic disk` or `--traffic network` decides it."
         }
         (Traffic::Disk, false) => {
-            " It is taken for a disk's, because interrupts unmap its buffers and do not map any; for a network card's: `--traffic network`."
+            " It is taken for a disk's, because tasks map its buffers, hard interrupts unmap them, and none share a page; for a network card's: `--traffic network`."
         }
         (Traffic::Network, false) => {
-            " It is taken for a network card's, because interrupts map buffers, or several buffers lie in one page; for a disk's: `--traffic disk`."
+            " It is taken for a network card's, because interrupts map buffers; for a disk's: `--traffic disk`."
         }
     };
     let lengths = match work.traffic(machine) {
         Traffic::Disk => "",
         Traffic::Network => {
-            " The ranges reach from buffers that fill a third of the room that their pages leave them to full ones. What narrows them: \
-             `--payload` with the usual length of a packet, or a capture with `dma:` events."
+            " The ranges reach from buffers that fill a third of the room that their pages leave them, or more, to full ones. They do not \
+             hold for packets far shorter than that, such as acknowledgements alone, for data that several packets share, or for several \
+             devices in one capture. What narrows them: a capture with `dma:` events, or `--payload` where all packets have one length."
         }
     };
     format!("{capture}{kind}{lengths}")

@@ -130,6 +130,9 @@ impl Sensitivity {
                 }
             }
         }
+        // The trials have the lower ends of shares. Without any, the upper end is known too.
+        let today = linux(rows, Protection::Strict).map(|today| 1.0 - today.outcome.estimate_vs_none_range[1]);
+        costs.extend(today.map(|cost| cost.max(0.0)));
         let least = costs.iter().copied().reduce(f64::min);
         let cost_today = least.map(|least| [least, costs.iter().copied().fold(0.0, f64::max)]);
         Some(Self { constants: item.machine.assumed.len(), changes, untried, cost_today })
@@ -244,9 +247,8 @@ impl<'p> Trial<'p> {
     }
 
     fn shares(&self, machine: &Machine, measured: &[Measured]) -> Shares {
-        let work = &self.item.work;
-        let (traffic, is_of_pages_alone) = (work.traffic(machine), work.is_of_pages_alone());
-        let least = |measured: &Measured| Needs::of(machine, traffic, &measured.usage).shares(is_of_pages_alone)[0];
+        let traffic = self.item.work.traffic(machine);
+        let least = |measured: &Measured| Needs::of(machine, traffic, &measured.usage).shares()[0];
         measured.iter().map(least).collect()
     }
 

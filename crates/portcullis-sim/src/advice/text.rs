@@ -348,7 +348,9 @@ fn limit(outcome: &RunOutcome) -> String {
         Limit::Pcie => "translations are the limit: bytes in flight wait for page walks",
     };
     match outcome.limit_min.filter(|least| *least != outcome.limit) {
-        Some(least) => format!("with full buffers {}, and with nearly empty ones {}", of(outcome.limit), of(least)),
+        Some(least) => {
+            format!("at the upper end of the range {}, and at the lower end {}", of(outcome.limit), of(least))
+        }
         None => of(outcome.limit).to_owned(),
     }
 }

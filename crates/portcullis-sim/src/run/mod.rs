@@ -451,6 +451,7 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
             latency_ps_sum: tally.latency_ps_sum,
             queue_ps: counters.queue_busy_ps,
             lock_ps: start.longest_held_ps(&world.engine.locks_held_ps()),
+            is_of_pages: job.work.is_of_pages_alone(),
         },
         batches: tally.batches,
         steps_by_core: world.engine.steps_by_core(),

@@ -2,7 +2,7 @@
 
 use super::Work;
 use super::live::Slot;
-use crate::traffic::{Payload, Traffic, pages};
+use crate::traffic::{Payload, pages};
 use portcullis::{PAGE_SIZE, Segment};
 use portcullis_trace::{Joined, Target, Trace};
 use rustc_hash::FxHashMap;
@@ -21,13 +21,11 @@ struct Captured {
 }
 
 impl ShownPayloads {
-    pub(super) fn of(work: &Work, traffic: Traffic) -> Self {
+    pub(super) fn of(work: &Work) -> Self {
         Self(match work {
             Work::Trace(trace, joined) => {
                 let furthest = joined.as_ref().map(|joined| furthest(trace, joined));
-                // A disk's buffers are whole pages.
-                let is_of_parts = work.is_of_pages_alone() && traffic == Traffic::Network;
-                let of_pages = is_of_parts.then(|| pages::buffers(trace));
+                let of_pages = work.is_of_pages_alone().then(|| pages::buffers(trace));
                 Some(Captured { trace: trace.clone(), furthest, of_pages })
             }
             Work::Rings(_) | Work::Churn(_) | Work::Server(_) => None,

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
 use crate::rates::CoreWork;
-use crate::traffic::{Payload, PayloadRule, PayloadSource};
+use crate::traffic::{Payload, PayloadRule, PayloadSource, Traffic};
 use portcullis::design::Info;
 use portcullis::{Access, DomainConfig, DynDomain, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
@@ -231,14 +231,18 @@ impl World {
                 rule: job.payload,
                 full: !matches!(job.work, Work::Trace(..)),
             },
-            shown: ShownPayloads::of(&job.work, job.traffic()),
+            shown: ShownPayloads::of(&job.work),
             observers: Vec::new(),
         })
     }
 
     /// How many bytes of a buffer of `len` bytes its device moves.
     pub(super) fn payload(&self, slot: Slot, access: Access, len: u64) -> Payload {
-        self.payload.of(access, len, self.shown.of_mapping(slot, len))
+        match self.shown.buffer_in_pages(slot) {
+            // A disk fills its buffers, and only their pages are known.
+            Some(buffer) if self.payload.traffic == Traffic::Disk => buffer,
+            _ => self.payload.of(access, len, self.shown.of_mapping(slot, len)),
+        }
     }
 
     /// The length of a buffer in `len` bytes of mapped memory. Its device moves `payload` of it.

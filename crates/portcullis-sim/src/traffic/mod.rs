@@ -34,14 +34,16 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The kind of device that a trace is of; `None` if it does not show.
 ///
-/// A disk's buffers are all whole sectors, which packet headers never are.
+/// A disk's buffers are all whole sectors, which packet headers never are. But a card may have nothing but receive
+/// buffers of whole sectors.
 pub(crate) fn of(trace: &Trace) -> Option<Traffic> {
     if trace.events == Events::Iommu {
         return pages::kind(trace);
     }
     let whole = |bytes: u64| bytes.is_multiple_of(SECTOR_BYTES);
     let is_of_sectors = trace.segments.iter().all(|segment| whole(segment.len) && whole(segment.phys.as_u64()));
-    Some(if is_of_sectors { Traffic::Disk } else { Traffic::Network })
+    let is_a_disks = is_of_sectors && pages::kind(trace) != Some(Traffic::Network);
+    Some(if is_a_disks { Traffic::Disk } else { Traffic::Network })
 }
 
 /// How many bytes of a buffer a network card writes, as the user says.

@@ -5,8 +5,11 @@ use portcullis::{PAGE_SIZE, Segment};
 use portcullis_trace::{Level, Operation, OperationKind, Trace};
 use rustc_hash::FxHashMap;
 
-/// A smaller share of the maps than this shows nothing: it may be another device, or an exception.
-const SHOWS: f64 = 0.02;
+/// A share of the maps from which on something is the rule: of the traces at hand, those of network cards have a
+/// quarter or more.
+const RULE: f64 = 0.1;
+/// A share below which something does not occur. In between, there may be several devices.
+const NEVER: f64 = 0.001;
 
 /// Buffers fill at least one part in this many of the bytes that they have at most. Linux takes the buffers of packets
 /// from fragments and caches whose sizes are a power of two, which a buffer fills by more than half; as much again is
@@ -16,8 +19,9 @@ const FILLED_MIN: u64 = 3;
 /// The kind of device that has the pages; `None` if nothing shows it.
 ///
 /// A network driver maps new buffers in the interrupt that unmaps full ones. Requests to disks are mapped by the tasks
-/// that make them, and unmapped by the interrupts that end them. Packets are smaller than pages, so that several lie
-/// in one.
+/// that make them, and unmapped by the hard interrupts that end them. Drivers that map in tasks only and unmap
+/// elsewhere, or whose buffers share pages, may be of either kind: senders, disks that are polled, requests of a few
+/// sectors.
 pub(super) fn kind(trace: &Trace) -> Option<Traffic> {
     let share = |kind: OperationKind, is_it: fn(u32, Level) -> bool| {
         let of_kind = || trace.operations.iter().filter(|operation| operation.kind == kind);
@@ -30,18 +34,15 @@ pub(super) fn kind(trace: &Trace) -> Option<Traffic> {
     // The idle task does no DMA of its own, so an interrupt did it, also where the capture has no levels.
     let in_interrupt: fn(u32, Level) -> bool = |pid, level| pid == 0 || level != Level::Task;
     let in_hard_interrupt = |_, level| matches!(level, Level::HardInterrupt | Level::HardInSoftInterrupt);
-    if share(OperationKind::Map, in_interrupt) >= SHOWS {
+    let in_interrupts = share(OperationKind::Map, in_interrupt);
+    if in_interrupts >= RULE {
         return Some(Traffic::Network);
     }
-    // Requests of a few sectors lie in one page too. But network drivers rarely unmap in a hard interrupt.
-    if share(OperationKind::Unmap, in_hard_interrupt) >= 0.5 {
-        return Some(Traffic::Disk);
+    if in_interrupts >= NEVER || share(OperationKind::Unmap, in_hard_interrupt) < 0.5 {
+        return None;
     }
     let shared = Sharing::of(trace).maps as f64 / trace.mappings.len().max(1) as f64;
-    if shared >= SHOWS {
-        return Some(Traffic::Network);
-    }
-    (share(OperationKind::Unmap, in_interrupt) >= SHOWS).then_some(Traffic::Disk)
+    (shared < NEVER).then_some(Traffic::Disk)
 }
 
 /// By mapping: the bytes of its pages that belong to its buffer, at least and at most.
@@ -164,16 +165,15 @@ mod tests {
         for (maps, unmaps, apart, wanted) in [
             (SOFT, SOFT, 1, Some(Traffic::Network)),
             (TASK, HARD, 1, Some(Traffic::Disk)),
-            (TASK, SOFT, 1, Some(Traffic::Disk)),
-            // Requests of a few sectors.
-            (TASK, HARD, 0, Some(Traffic::Disk)),
-            // Packets that a task sends.
-            (TASK, SOFT, 0, Some(Traffic::Network)),
-            (TASK, TASK, 0, Some(Traffic::Network)),
-            // A disk that is polled, or a card whose buffers are whole pages.
+            // Packets that a task sends, or a disk of another kind.
+            (TASK, SOFT, 1, None),
+            (TASK, SOFT, 0, None),
+            // Requests of a few sectors, or packets.
+            (TASK, HARD, 0, None),
+            // A disk that is polled, or a card whose interrupts are threads.
             (TASK, TASK, 1, None),
             (WITHOUT_LEVEL, WITHOUT_LEVEL, 1, None),
-            (WITHOUT_LEVEL, IDLE, 1, Some(Traffic::Disk)),
+            (WITHOUT_LEVEL, IDLE, 1, None),
             (IDLE, WITHOUT_LEVEL, 1, Some(Traffic::Network)),
         ] {
             let kind = super::super::of(&capture(maps, unmaps, apart));

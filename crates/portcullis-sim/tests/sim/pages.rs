@@ -52,10 +52,13 @@ fn the_range_has_the_share_of_the_whole_capture() {
             let [low, high] = run(&machine, &pages).estimate_vs_none_range;
             assert!((low..=high).contains(&share), "{name} {design:?} {protection}: {share} in {low} to {high}");
             assert!(high - low <= 0.35 + 1e-9, "{name} {design:?} {protection}: {low} to {high}");
-            // A wrong kind of device gives another answer.
+            // A wrong kind of device gives another answer. A sender of long buffers costs a disk next to nothing too.
             let [low, high] = run(&of_the_other_kind, &pages).estimate_vs_none_range;
             let is_wrong = !(low..=high).contains(&share);
-            assert!(is_wrong || protection == Deferred || batch > 1, "{name} {design:?}: {share} in {low} to {high}");
+            assert!(
+                is_wrong || protection == Deferred || batch > 1 || name.contains("-tx."),
+                "{name} {design:?}: {share} in {low} to {high}"
+            );
         }
     }
 }
