@@ -203,7 +203,8 @@ static int map_sg(struct device *dev, struct scatterlist *list, int count, enum 
 
 	if (unlikely(error)) {
 		this_cpu_inc(device->counts->failed);
-		return error;
+		/* Drivers try again after ENOMEM. A device that was cut off never gets an address again. */
+		return READ_ONCE(device->is_cut_off) ? -EREMOTEIO : error;
 	}
 	for_each_sg(list, piece, count, i) {
 		bytes += piece->length;

@@ -62,6 +62,7 @@ int pcr_take_down(struct pcr_unit *unit);
 int pcr_halt(struct pcr_unit *unit);
 int pcr_open_gate(struct pcr_unit *unit);
 int pcr_pass_through(struct pcr_unit *unit, u16 source, bool on);
+int pcr_shut_out_all(struct pcr_unit *unit);
 void pcr_unit_use(struct pcr_unit *unit, struct pcr_unit_use *out);
 bool pcr_faults(struct pcr_unit *unit, void *context);
 
@@ -199,6 +200,7 @@ struct pc_device {
 	struct pc_policy policy;
 	atomic64_t lasting;
 	atomic64_t lost;		/* buffers whose unmap the hardware has not confirmed: nothing unmaps them later */
+	bool is_cut_off;		/* since the first of them */
 	struct list_head list;		/* under pc_devices_lock */
 };
 

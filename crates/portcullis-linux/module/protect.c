@@ -71,6 +71,34 @@ static void stop_ticking(struct pc_device *device)
 
 /* ---- failures ---- */
 
+/*
+ * The hardware has not confirmed an unmap, so the device may still write there. It must not write anywhere (S11). Its
+ * own bus mastering does not ensure that: drivers turn it on again, and a hostile device ignores it. So the device
+ * loses its context entry. If the hardware does not confirm that either, its queue is dead, and the unit gets an empty
+ * table. This may run in an interrupt.
+ */
+static void cut_off(struct pc_device *device)
+{
+	struct pci_dev *pdev = device->pdev;
+	struct pci_bus *bus;
+
+	if (xchg(&device->is_cut_off, true))
+		return;
+	pci_clear_master(pdev);
+	if (!pcr_detach(device->space, pc_own_id(pdev))) {
+		pr_err("%s is shut out: bind its driver again\n", pci_name(pdev));
+		return;
+	}
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
+		if (bus->self)
+			pci_clear_master(bus->self);
+	if (pcr_shut_out_all(device->unit->rust))
+		pr_err("%s may still reach memory: its unit takes no command\n", pci_name(pdev));
+	else
+		pr_err("%s is shut out, and all devices behind its unit with it: the unit does not answer\n",
+		       pci_name(pdev));
+}
+
 bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 {
 	this_cpu_inc(device->counts->failed);
@@ -83,12 +111,7 @@ bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	if (error != -EIO)
 		return true;
 	atomic64_inc(&device->lost);
-	/*
-	 * The hardware has not confirmed the unmap, so the device may still write there. It must not write anywhere
-	 * (S11).
-	 */
-	pci_clear_master(device->pdev);
-	pr_err_ratelimited("%s has lost bus mastering: bind its driver again\n", pci_name(device->pdev));
+	cut_off(device);
 	return true;
 }
 

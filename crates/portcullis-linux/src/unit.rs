@@ -259,6 +259,15 @@ pub extern "C" fn pcr_pass_through(unit: &Unit, source: u16, on: bool) -> i32 {
     }
 }
 
+/// Shuts all devices behind a unit out, because its queue does not answer. Takes no lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_shut_out_all(unit: &Unit) -> i32 {
+    match unit.vtd.shut_out_all() {
+        Ok(()) => 0,
+        Err(error) => refused("a unit does not shut its devices out", &error),
+    }
+}
+
 /// The state and the counters of a unit.
 #[repr(C)]
 pub struct UnitUse {

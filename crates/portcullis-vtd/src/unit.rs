@@ -137,6 +137,10 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) one_page: Option<OnePage>,
     pub(crate) queue: Queue<P>,
     pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
+    /// A root table with no entry, for [`shut_out_all`](Self::shut_out_all).
+    nothing: Page,
+    /// Whether the unit was told to use that table.
+    is_shut: AtomicBool,
     /// Makes reading and clearing a fault record one step.
     pub(crate) fault_records: P::Lock<()>,
     /// Whether the unit was brought up and no call is resuming it.
@@ -237,7 +241,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         let Identity { capability, extended, domain_id_bits, status } = *identity;
         let platform = &hardware.platform;
         let ends = SlotEnds::new(platform)?;
-        let [root, descriptors, statuses] = Page::allocate_all(Walker::new(platform, extended.coherent()))?;
+        let [root, descriptors, statuses, mut nothing] =
+            Page::allocate_all(Walker::new(platform, extended.coherent()))?;
         let mut queue = Queue::new(platform, descriptors, statuses, ends);
         let mut attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
         if status & global::TRANSLATION != 0
@@ -246,9 +251,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             let stopped = Stopped::never_told();
             attachments.tables.release(platform, &stopped);
             queue.release(platform, &stopped);
+            nothing.release(platform, &stopped);
             return Err(error);
         }
         Ok(Self {
+            nothing,
+            is_shut: AtomicBool::new(false),
             capability,
             extended,
             physical_bits: config.physical_bits,
@@ -344,6 +352,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn resume_alone(&self) -> Result<(), BringUpError> {
         let hardware = &self.hardware;
         self.is_halted.store(false, Ordering::SeqCst);
+        self.is_shut.store(false, Ordering::Relaxed);
         self.queue.close();
         let Identity { status, .. } = identify(hardware)?;
         if status & global::TRANSLATION == 0 {
@@ -359,6 +368,29 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             return Err(BringUpError::Changing);
         }
         Ok(())
+    }
+
+    /// Shuts every device behind the unit out, without the invalidation queue: the last resort of a host whose queue
+    /// does not answer and whose device still reaches memory that it has lost (S11). The unit gets a root table with no
+    /// entry, and translation stays on. Takes no lock, and waits for the hardware at most for
+    /// [`UnitConfig::wait_us_max`]. Does nothing if it was called before. Only [`resume`](Unit::resume), on a queue
+    /// that answers again, brings the devices back.
+    ///
+    /// A unit drops what it has cached when it gets a root table if its `ESRTPS` capability says so (§6.6). Another
+    /// unit may go on using cached translations.
+    ///
+    /// It must not run at the same time as [`halt`](Unit::halt), [`resume`](Unit::resume) or bring-up, which also give
+    /// the unit commands.
+    ///
+    /// # Errors
+    /// [`RegisterTimeout`] if the unit does not take the table.
+    pub fn shut_out_all(&self) -> Result<(), RegisterTimeout> {
+        // Relaxed: it only keeps two calls from giving the same command at the same time.
+        if self.is_shut.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.hardware.write64(RTADDR, self.nothing.phys().as_u64());
+        self.hardware.enable(global::ROOT_TABLE)
     }
 
     /// Turns translation off and gives the tables back. The tables of a previous owner, which inherited devices use,
@@ -390,6 +422,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         if let Ok(mut tables) = self.attachments.with(|attachments| attachments.tables.take()) {
             tables.release(platform, stopped);
             self.queue.release(platform, stopped);
+            self.nothing.release(platform, stopped);
         }
     }
 

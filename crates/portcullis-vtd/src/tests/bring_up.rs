@@ -8,6 +8,8 @@ use crate::{BringUpError, RegisterTimeout, TakeOver, Unit, UnitConfig};
 use portcullis::{NoMemory, PhysAddr, QueueError};
 use std::sync::atomic::Ordering;
 
+/// Pages of a unit without devices: two root tables, of which one stays empty, and two of the queue.
+const PAGES: usize = 4;
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
 /// Takes over a unit that must be refused, checks that no page is left allocated, and returns the error.
@@ -51,7 +53,7 @@ fn comes_up_in_order_and_leaves_nothing_behind() {
         );
         assert_eq!(executed.len(), 3);
         assert_eq!(unit.address_bits(), 48);
-        assert_eq!(host.fake.frames_lent(), 3);
+        assert_eq!(host.fake.frames_lent(), PAGES);
         shut_down(unit).expect("it stops");
         assert_eq!((running(&fake), host.fake.frames_lent()), ([false; 2], 0));
         let unit = Unit::bring_up(&fake, &host, CONFIG).expect("it comes up again");
@@ -76,14 +78,14 @@ fn what_is_dropped_keeps_translating() {
         } else {
             drop(unit)
         }
-        assert_eq!((running(&fake), host.fake.frames_lent()), ([true; 2], 3));
+        assert_eq!((running(&fake), host.fake.frames_lent()), ([true; 2], PAGES));
         assert!(in_use(Unit::bring_up(&fake, &host, CONFIG).err()), "it is still on");
         let root = fake.with(|state| state.root);
         let unit = take_over(&host, &fake).expect("a unit without a driver");
         assert_ne!(fake.with(|state| state.root), root, "it translates by the new root");
         assert_eq!(fake.with(|state| state.opened), 0);
         shut_down(unit).expect("it stops");
-        assert_eq!((fake.with(|state| state.opened), host.fake.frames_lent()), (1, 3), "pages lost by the first");
+        assert_eq!((fake.with(|state| state.opened), host.fake.frames_lent()), (1, PAGES), "pages lost by the first");
     }
 }
 
@@ -186,7 +188,7 @@ fn every_hand_shake_has_a_time_limit() {
         let fake = FakeUnit::new(&host);
         fake.with(|state| (state.stuck, state.status) = (stuck, status));
         assert_eq!(take_over(&host, &fake).err(), Some(timeout(GSTS)));
-        assert_eq!(host.fake.frames_lent(), 3);
+        assert_eq!(host.fake.frames_lent(), PAGES);
         assert_eq!(running(&fake)[0], status != 0);
     }
     let host = Host::new(true);
@@ -211,7 +213,7 @@ fn pages_of_a_unit_that_does_not_stop_are_never_given_back() {
     let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
     fake.with(|state| state.stuck = global::TRANSLATION);
     assert_eq!(shut_down(unit), Err(RegisterTimeout { offset: GSTS, limit_us: 50 }));
-    assert_eq!(host.fake.frames_lent(), 3);
+    assert_eq!(host.fake.frames_lent(), PAGES);
 }
 
 #[test]

@@ -291,3 +291,23 @@ fn a_halt_in_the_middle_of_a_resume_holds() {
         assert_eq!(finish(unit, host, ticket), Ok(()));
     }
 }
+
+/// The last resort while the queue does not answer: no device has a context, translation stays on, and a unit that is
+/// resumed shows its tables again.
+#[test]
+fn a_unit_whose_queue_is_dead_shuts_all_devices_out() {
+    let (_, fake, unit) = leaked(CAPABILITY);
+    let domain = open(unit, TABLES).expect("an id");
+    [DEVICE, OTHER].into_iter().for_each(|device| unit.attach(domain, device).expect("a free device"));
+    fake.behave(Behaviour::Silent);
+    assert!(matches!(unit.detach(domain, DEVICE), Err(AttachError::Queue(QueueError::Timeout(_)))));
+    assert!(fake.context(OTHER).is_some());
+    for _ in 0..2 {
+        assert_eq!(unit.shut_out_all(), Ok(()));
+        assert_eq!([DEVICE, OTHER].map(|device| fake.context(device)), [None; 2]);
+        assert_eq!((running(fake), fake.with(|state| state.opened)), ([true; 2], 0));
+    }
+    fake.behave(Behaviour::Prompt);
+    unit.resume().expect("the unit answers again");
+    assert!(fake.context(DEVICE).is_none() && fake.context(OTHER).is_some());
+}

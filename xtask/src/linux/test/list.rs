@@ -54,7 +54,7 @@ const IDS: Scenario = Scenario {
 const LATE: Scenario = Scenario { name: "late", job: job!("late"), ..PLAIN };
 
 /// The tests of every run, the longest first, so that none is left to run alone at the end.
-pub(super) const SCENARIOS: [Scenario; 12] = [
+pub(super) const SCENARIOS: [Scenario; 13] = [
     POLICY,
     Scenario { variables: STRICT, ..TRAFFIC },
     FIRMWARE,
@@ -63,6 +63,7 @@ pub(super) const SCENARIOS: [Scenario; 12] = [
     Scenario { name: "reboot", job: job!("reboot"), has_traffic: true, ..PLAIN },
     LATE,
     Scenario { name: "unbound", job: job!("unbound"), ..PLAIN },
+    Scenario { name: "dead", job: job!("dead"), ..PLAIN },
     ATTACK,
     Scenario {
         name: "refused-translating",
