@@ -206,7 +206,6 @@ pub(crate) enum Costs {
     Zero,
 }
 
-/// The list of workloads below the help of `simulate`.
 /// The machines and the workloads of `simulate`.
 fn of_servers() -> String {
     let machines = Machine::all().into_iter().filter(|machine| machine.server.is_some());
@@ -253,8 +252,8 @@ pub(crate) struct PlanArguments {
     /// what the capture shows, or else a range from one byte to the whole buffer
     #[arg(long, value_name = "BYTES|FRACTION", value_parser = payload)]
     pub(crate) payload: Option<PayloadRule>,
-    /// What the traces are: network or disk. Without this option, a trace is a disk's if all its buffers are whole
-    /// sectors or, in a capture without dma: events, if interrupts unmap its buffers and do not map any
+    /// What the traces are: network or disk. Without this option, their buffers show it, and who maps and unmaps them;
+    /// docs/advice.md has the rules
     #[arg(long, value_name = "KIND", value_parser = traffic)]
     pub(crate) traffic: Option<Traffic>,
     /// Virtual time: model, trace, or scale=K

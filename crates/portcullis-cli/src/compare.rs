@@ -127,7 +127,7 @@ fn why_a_disk(item: &Item) -> Option<&'static str> {
         (Traffic::Disk, Some(_)) if item.work.is_of_pages_alone() => None,
         (Traffic::Disk, None) => Some("This is taken for a disk's traffic, because the machine has no link."),
         (Traffic::Disk, Some(_)) => Some(
-            "This is taken for a disk's traffic, because all buffers are whole sectors. For a network card's: \
+            "This is taken for a disk's traffic, because all buffers are whole sectors, and few are mapped in interrupts. For a network card's: \
              `--traffic network`.",
         ),
     }

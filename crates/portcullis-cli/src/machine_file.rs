@@ -34,7 +34,10 @@ fn read(path: &Path) -> Result<Machine, Failure> {
         match reason.classify() {
             Category::Data if [".", "?"].contains(&key.as_str()) => refused(reason.to_string()),
             Category::Data => refused(format!("`{key}`: {reason}")),
-            _ => refused(format!("expected a machine in JSON, as `portcullis machine` prints it: {reason}")),
+            Category::Io => refused(reason.to_string()),
+            Category::Syntax | Category::Eof => {
+                refused(format!("expected a machine in JSON, as `portcullis machine` prints it: {reason}"))
+            }
         }
     })?;
     json.end().map_err(|error| refused(error.to_string()))?;

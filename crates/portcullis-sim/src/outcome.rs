@@ -3,7 +3,6 @@
 use crate::machine::Machine;
 use crate::rates::{CoreWork, Limit, Needs};
 use crate::run::{Job, Measured, RunError, measure};
-use crate::share;
 use crate::traffic::Traffic;
 use portcullis::platform::{LockClass, Phase};
 use serde::Serialize;
@@ -124,8 +123,12 @@ pub struct RunOutcome {
     /// The same share with `payload_bytes_min`; `null` if the two payloads are equal.
     pub estimate_vs_none_min: Option<f64>,
     /// The least and the greatest share, over all that is not known: the payload and, in a capture without `dma:`
-    /// events, the lengths of buffers and the kind of device. The advice uses the least.
+    /// events, the lengths of buffers and the kind of device.
     pub estimate_vs_none_range: [f64; 2],
+    /// The share for the shortest buffers, by which the advice compares runs: the same lengths for all, while the range
+    /// takes longer ones where it would be too wide.
+    #[serde(skip)]
+    pub share_of_shortest: f64,
     /// The same work at the speed at which it was recorded. `null` if the run already has that clock, or if nothing
     /// was recorded.
     pub recorded: Option<Recorded>,
@@ -219,15 +222,13 @@ impl RunOutcome {
         let per_page = |count: u64| if measured.pages == 0 { 0.0 } else { count as f64 / measured.pages as f64 };
         let translated = (!info.physical_addresses()).then_some(());
         let mean = |sum: f64, count: u64| (count > 0).then(|| sum / count as f64);
-        let traffic = job.traffic();
+        let kind = job.work.kind(machine);
+        let traffic = kind.traffic;
         let needs = Needs::of(machine, traffic, &measured.usage);
         let (most, least) = (needs.most(), needs.least());
         let is_of_one_length = |work: &CoreWork| work.bytes.known().is_some();
         let is_range =
             measured.usage.payload.known().is_none() || !measured.usage.work_by_core.iter().all(is_of_one_length);
-        let shares = needs.shares();
-        let of_a_disk = || Needs::of(machine, Traffic::Disk, &measured.usage).most().share;
-        let shares = share::range(shares.into_iter().chain(job.is_of_unknown_traffic().then(of_a_disk)));
         let busy = needs.busy_seconds() * machine.core_hz;
         let percent = |cycles: u64| if busy == 0.0 { 0.0 } else { 100.0 * cycles as f64 / busy };
         let lock_wait = |classes: &[LockClass]| classes.iter().map(|class| account.lock_wait_cycles(*class)).sum();
@@ -297,7 +298,7 @@ impl RunOutcome {
             batch_wait_us_mean: mean(measured.batches.wait_ps_sum as f64 / PS_PER_US, measured.batches.buffers),
             batch_wait_us_max: (measured.batches.commits > 0).then(|| measured.batches.wait_ps_max as f64 / PS_PER_US),
             traffic,
-            payload_bytes_min: measured.usage.payload.min,
+            payload_bytes_min: needs.payload_bytes_min(),
             payload_bytes_max: measured.usage.payload.max,
             cpu_gbps: needs.cpu_gbps(),
             pcie_gbps: needs.bus_gbps(),
@@ -314,7 +315,8 @@ impl RunOutcome {
             limit_min: is_range.then_some(least.limit),
             estimate_vs_none: most.share,
             estimate_vs_none_min: is_range.then_some(least.share),
-            estimate_vs_none_range: shares,
+            estimate_vs_none_range: Needs::shares(machine, kind, &measured.usage),
+            share_of_shortest: Needs::share_of_shortest(machine, kind, &measured.usage),
             recorded: None,
         }
     }

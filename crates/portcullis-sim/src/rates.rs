@@ -6,7 +6,7 @@
 
 use crate::machine::Machine;
 use crate::share;
-use crate::traffic::{Payload, Traffic};
+use crate::traffic::{Kind, Payload, Traffic};
 use serde::Serialize;
 
 /// The resource that limits the estimate.
@@ -113,7 +113,6 @@ pub(crate) struct Needs {
     bits_min: f64,
     operations: f64,
     traffic: Traffic,
-    is_of_pages: bool,
 }
 
 /// The rates that the work reaches.
@@ -187,7 +186,6 @@ impl Needs {
             bits_min: usage.payload.min as f64 * 8.0,
             operations: usage.operations as f64,
             traffic,
-            is_of_pages: usage.is_of_pages,
         }
     }
 
@@ -227,10 +225,26 @@ impl Needs {
         self.reached(self.bits_min, self.cpu_min, self.cpu_unprotected_min, self.bus_min, self.device_min)
     }
 
-    /// The least and the greatest share of the unprotected rate, over the lengths and the fill of buffers.
-    pub(crate) fn shares(&self) -> [f64; 2] {
-        let shares = share::range([self.least().share, self.most().share]);
-        if self.is_of_pages { share::of_pages(shares) } else { shares }
+    /// The least and the greatest share of the unprotected rate of a run, over all that is not known.
+    pub(crate) fn shares(machine: &Machine, kind: Kind, usage: &Usage) -> [f64; 2] {
+        let of = |traffic| {
+            let needs = Self::of(machine, traffic, usage);
+            let shares = share::range([needs.least().share, needs.most().share]);
+            if usage.is_of_pages { share::of_pages(shares) } else { shares }
+        };
+        let disk = kind.is_unknown.then(|| of(Traffic::Disk));
+        share::range(of(kind.traffic).into_iter().chain(disk.into_iter().flatten()))
+    }
+
+    /// The least share for the shortest buffers that are thought possible, by which runs are compared.
+    pub(crate) fn share_of_shortest(machine: &Machine, kind: Kind, usage: &Usage) -> f64 {
+        let needs = Self::of_lengths(machine, kind.traffic, usage);
+        needs.least().share.min(needs.most().share)
+    }
+
+    /// The bytes that the device moves at least.
+    pub(crate) fn payload_bytes_min(&self) -> u64 {
+        (self.bits_min / 8.0) as u64
     }
 
     fn reached(&self, bits: f64, cpu: f64, cpu_unprotected: f64, bus: f64, device: f64) -> Reached {

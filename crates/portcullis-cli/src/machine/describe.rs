@@ -54,12 +54,12 @@ pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
         latency: std::fs::read_to_string("/sys/kernel/debug/iommu/intel/dmar_perf_latency")
             .ok()
             .and_then(|text| latency::parse(&text)),
-        of_others: begun.zip(ended).map_or(0.0, |(begun, ended)| ended.of_others_since(begun)),
+        of_others: begun.zip(ended).map(|(begun, ended)| ended.of_others_since(begun)),
     };
-    if found.is_busy() {
+    if let Some(share) = found.of_others.filter(|_| found.is_busy()) {
         eprintln!(
             "portcullis: warning: other programs took {} of this host's processors while steps were timed. The prices may be up to {BUSY} times too high, and are listed as assumed; repeat this on a quiet host",
-            percent(found.of_others)
+            percent(share)
         );
     }
     let machine = describe(&found, &prices.map_err(Failure::input)?)?;
@@ -78,7 +78,7 @@ const A_SMALL_DIFFERENCE: &str = "chunk_unmap";
 /// The share of all processors' time above which other programs spoil the prices. A host that does nothing takes less.
 const QUIET_MAX: f64 = 0.1;
 
-/// How many times too high a price may be on a busy host: as much has been seen.
+/// How many times too high a price may be on a busy host: a user has seen as much.
 const BUSY: f64 = 5.0;
 
 /// What Linux reports.
@@ -89,13 +89,13 @@ struct Found {
     link: Link,
     disks: Vec<String>,
     latency: Option<Latency>,
-    /// The share of all processors' time that other programs took while steps were timed.
-    of_others: f64,
+    /// The share of all processors' time that other programs took while steps were timed, if the host shows it.
+    of_others: Option<f64>,
 }
 
 impl Found {
     fn is_busy(&self) -> bool {
-        self.of_others > QUIET_MAX
+        self.of_others.is_some_and(|share| share > QUIET_MAX)
     }
 }
 
@@ -137,7 +137,8 @@ fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
     if found.is_busy() {
         for key in prices.cycles.keys() {
             let cycles = machine.get(key).unwrap_or_default();
-            assume(&mut machine, key, [cycles / BUSY, cycles]);
+            // Some prices are differences of two timings, and may be too low.
+            assume(&mut machine, key, [cycles / BUSY, cycles * 2.0]);
         }
     }
     if prices.cycles.contains_key(A_SMALL_DIFFERENCE) {
@@ -201,7 +202,11 @@ fn source(found: &Found, prices: &Prices) -> String {
         None => "time at the clock that cpufreq names",
     };
     let priority = if prices.has_priority { "" } else { ", without real-time priority" };
-    let busy = if found.is_busy() { ", on a busy host" } else { "" };
+    let busy = match found.of_others {
+        None => ", on a host that does not show its load",
+        Some(_) if found.is_busy() => ", on a busy host",
+        Some(_) => "",
+    };
     let link = match &found.link {
         Link::Known { name, .. } => format!("link as {name} says"),
         Link::Unknown { name } => format!("link assumed, because {name} does not report its speed"),
@@ -234,7 +239,7 @@ mod tests {
 
     fn found(link: Link, disks: &[&str]) -> Found {
         let disks = disks.iter().map(|disk| (*disk).to_owned()).collect();
-        Found { processor: None, is_virtual: false, cores: 6, link, disks, latency: None, of_others: 0.0 }
+        Found { processor: None, is_virtual: false, cores: 6, link, disks, latency: None, of_others: Some(0.0) }
     }
 
     #[test]
@@ -242,14 +247,14 @@ mod tests {
         let mut prices = prices();
         prices.cycles.insert("chunk_unmap", 16.2);
         let of = |of_others| {
-            let found = Found { of_others, ..found(Link::None, &["sda"]) };
+            let found = Found { of_others: Some(of_others), ..found(Link::None, &["sda"]) };
             let machine = describe(&found, &prices).ok().expect("a machine");
             assert_eq!((machine.costs.lock, machine.check()), (11, Ok(())));
             assert_eq!(machine.source.contains("busy"), of_others > QUIET_MAX);
             ["lock", "chunk_unmap", "core_hz"].map(|key| machine.assumed.get(key).copied())
         };
         assert_eq!(of(0.05), [None, Some([8.0, 32.0]), None]);
-        assert_eq!(of(0.5), [Some([2.0, 11.0]), Some([3.0, 32.0]), None]);
+        assert_eq!(of(0.5), [Some([2.0, 22.0]), Some([3.0, 32.0]), None]);
     }
 
     #[test]

@@ -23,11 +23,12 @@ impl Ticks {
         let of_cpus: Vec<u64> = numbers(stat.lines().next()?.strip_prefix("cpu ")?).take(8).collect();
         let [_, _, _, idle, iowait, _, _, _] = of_cpus[..] else { return None };
         let all = of_cpus.iter().sum();
-        // The name of the program is in parentheses, and may hold anything. The 12th and 13th number behind its state
+        // The name of the program is in parentheses, and may hold anything. The 11th and 12th number behind its state
         // are the times in user space and in the kernel.
         let (_, behind) = own.rsplit_once(')')?;
-        let own = numbers(behind.trim_start().get(1..)?).skip(10).take(2).sum();
-        Some(Self { all, busy: all - idle - iowait, own })
+        let own: Vec<u64> = numbers(behind.trim_start().get(1..)?).skip(10).take(2).collect();
+        let [user, kernel] = own[..] else { return None };
+        Some(Self { all, busy: all - idle - iowait, own: user + kernel })
     }
 
     /// The share of the time of all processors that other programs took since `earlier`.
@@ -70,6 +71,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_not_known() {
         assert_eq!(at("short", "cpu  1 2 3\n", "7 (a) R 1\n"), None);
+        assert_eq!(at("short-own", "cpu  1 2 3 4 5 6 7 8\n", "7 (a) R 1\n"), None);
         assert_eq!(at("odd", "cpux 1 2 3 4 5 6 7 8\n", "7 (a) R 1\n"), None);
         assert_eq!(Ticks::now(Path::new("/nowhere")), None);
     }

@@ -84,6 +84,33 @@ fn what_pages_do_not_show_is_a_range_and_what_would_narrow_it_is_said() {
     assert!(!disk["advice"][0].as_str().expect("advice").contains("What narrows them"));
 }
 
+/// A disk that is polled, or a card whose interrupts are threads: tasks map and unmap whole pages.
+#[test]
+fn a_capture_that_may_be_of_either_kind_has_the_range_of_both() {
+    let event = |at: u32, what: &str, buffer: u32, rest: &str| {
+        let (iova, end) = (0x10_0000 + buffer * 0x1000, 0x10_1000 + buffer * 0x1000);
+        format!("  fio-7  [000] .....  1.{at:06}: {what}: IOMMU: iova={iova:#x} - {end:#x} {rest}\n")
+    };
+    let map =
+        |buffer: u32| event(buffer, "map", buffer, &format!("paddr={:#x} size=4096", 0x40_0000 + buffer * 0x1000));
+    let unmap = |buffer: u32| event(100 + buffer, "unmap", buffer, "size=4096 unmapped_size=4096");
+    let path = written("polled.trace", (0..40).map(map).chain((0..40).map(unmap)).collect::<String>());
+    let range = |more: &[&str]| {
+        let document = compared(&[&[path.as_str(), "--designs", "none,magazine"], more].concat());
+        let advice = document["advice"][0].as_str().expect("advice").to_owned();
+        let range = &row(&document, "magazine", "strict")["estimate_vs_none_range"];
+        (advice, [0, 1].map(|end| range[end].as_f64().expect("an end")))
+    };
+    let (advice, both) = range(&[]);
+    assert!(advice.contains("Nothing shows which kind of device it is of"), "{advice}");
+    let (said, network) = range(&["--traffic", "network"]);
+    let (_, disk) = range(&["--traffic", "disk"]);
+    assert!(!said.contains("Nothing shows"), "{said}");
+    assert!(network[0] < disk[0] && disk[1] - network[0] > 0.1, "{network:?} {disk:?}");
+    // Not to the last digit: the pauses of the run are those of a card or of a disk.
+    assert!((both[0] - network[0].min(disk[0])).abs() < 0.02 && (both[1] - network[1].max(disk[1])).abs() < 0.02);
+}
+
 #[test]
 fn the_kind_of_traffic_can_be_said() {
     let path = case("f05-i915-46bit-4MiB.trace");

@@ -8,7 +8,8 @@ use crate::traffic::Traffic;
 pub(super) fn of(work: &Work, machine: &Machine) -> String {
     let capture = "The capture has no `dma:` events, which Linux has since 6.12, so it names neither devices nor the lengths of buffers.";
     let is_said = machine.known_traffic().is_some();
-    let kind = match (work.traffic(machine), work.is_of_unknown_traffic(machine)) {
+    let kind = work.kind(machine);
+    let why = match (kind.traffic, kind.is_unknown) {
         _ if is_said => "",
         (_, true) => {
             " Nothing shows which kind of device it is of: the ranges cover both, and `--traffic disk` or `--traffic network` decides it."
@@ -20,7 +21,7 @@ pub(super) fn of(work: &Work, machine: &Machine) -> String {
             " It is taken for a network card's, because interrupts map buffers; for a disk's: `--traffic disk`."
         }
     };
-    let lengths = match work.traffic(machine) {
+    let lengths = match kind.traffic {
         Traffic::Disk => "",
         Traffic::Network => {
             " The ranges reach from buffers that fill a third of the room that their pages leave them, or more, to full ones. They do not \
@@ -28,5 +29,5 @@ pub(super) fn of(work: &Work, machine: &Machine) -> String {
              devices in one capture. What narrows them: a capture with `dma:` events, or `--payload` where all packets have one length."
         }
     };
-    format!("{capture}{kind}{lengths}")
+    format!("{capture}{why}{lengths}")
 }

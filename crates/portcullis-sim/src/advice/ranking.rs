@@ -54,7 +54,7 @@ impl<'r> Candidate<'r> {
 
     /// Its share of the unprotected rate; the lower end if it is a range.
     pub(super) fn share(&self) -> f64 {
-        self.outcome.estimate_vs_none_range[0]
+        self.outcome.share_of_shortest
     }
 
     /// Whether its protection costs next to nothing.

@@ -13,6 +13,7 @@ use crate::number::{count, number, percent};
 use crate::parallel;
 use crate::rates::{Limit, Needs};
 use crate::run::{Measured, Pace, measure, measure_steps};
+use crate::traffic::Kind;
 use portcullis::Protection;
 use portcullis::designs::{Choice, DesignId};
 use serde::Serialize;
@@ -88,6 +89,8 @@ struct Trial<'p> {
     plan: &'p ComparePlan,
     item: &'p Item,
     pace: Pace,
+    /// No constant changes it.
+    kind: Kind,
     runs: Vec<Run>,
     measured: Vec<Measured>,
     base: Shares,
@@ -207,7 +210,9 @@ fn candidates(rows: &[CompareRow]) -> Vec<Run> {
 
 impl<'p> Trial<'p> {
     fn new(plan: &'p ComparePlan, item: &'p Item, pace: Pace, runs: Vec<Run>) -> Option<Self> {
-        let mut trial = Self { plan, item, pace, runs, measured: Vec::new(), base: Vec::new(), idle: Vec::new() };
+        let kind = item.work.kind(&item.machine);
+        let (measured, base, idle) = Default::default();
+        let mut trial = Self { plan, item, pace, kind, runs, measured, base, idle };
         trial.measured = trial.measure(&item.machine, true)?;
         trial.base = trial.shares(&item.machine, &trial.measured);
         let translation = (&CACHES[..], &LATENCIES[..]);
@@ -247,8 +252,7 @@ impl<'p> Trial<'p> {
     }
 
     fn shares(&self, machine: &Machine, measured: &[Measured]) -> Shares {
-        let traffic = self.item.work.traffic(machine);
-        let least = |measured: &Measured| Needs::of(machine, traffic, &measured.usage).shares()[0];
+        let least = |measured: &Measured| Needs::shares(machine, self.kind, &measured.usage)[0];
         measured.iter().map(least).collect()
     }
 
@@ -284,8 +288,8 @@ impl<'p> Trial<'p> {
     }
 
     fn is_limited_by_a_lock(&self) -> bool {
-        let (machine, traffic) = (&self.item.machine, self.item.work.traffic(&self.item.machine));
-        let limit = |measured: &Measured| Needs::of(machine, traffic, &measured.usage).most().limit;
+        let (machine, kind) = (&self.item.machine, self.kind);
+        let limit = |measured: &Measured| Needs::of(machine, kind.traffic, &measured.usage).most().limit;
         self.measured.iter().any(|measured| limit(measured) == Limit::Lock)
     }
 

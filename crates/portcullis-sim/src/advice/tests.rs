@@ -10,7 +10,12 @@ use portcullis::Protection;
 use portcullis::design::Options;
 
 fn row(design: &'static str, batch: usize, share: f64, cycles_per_page: f64) -> CompareRow {
-    let outcome = RunOutcome { estimate_vs_none_range: [share, share], cycles_per_page, ..RunOutcome::default() };
+    let outcome = RunOutcome {
+        estimate_vs_none_range: [share, share],
+        share_of_shortest: share,
+        cycles_per_page,
+        ..RunOutcome::default()
+    };
     CompareRow {
         item: 0,
         trace: "a trace".to_owned(),
@@ -56,7 +61,7 @@ fn what_is_better_by_more_than_a_tie_wins() {
 fn a_range_counts_by_its_lower_end() {
     let mut rows = [row("portcullis", 1, 0.98, 100.0), row("magazine", 1, 0.99, 200.0)];
     let Measurement::Done(outcome) = &mut rows[1].outcome else { unreachable!("it was done") };
-    outcome.estimate_vs_none_range[0] = 0.7;
+    (outcome.estimate_vs_none_range[0], outcome.share_of_shortest) = (0.7, 0.7);
     assert_eq!(best(&rows, None), ("portcullis", 1));
 }
 

@@ -70,12 +70,6 @@ impl Machine {
         Self::all().into_iter().find(|machine| machine.id == id)
     }
 
-    /// The traffic of work that `looks` like some kind, if it does. If the machine has no disks, or no link, all
-    /// traffic is of one kind.
-    pub(crate) fn traffic(&self, looks: Option<Traffic>) -> Traffic {
-        self.known_traffic().or(looks).unwrap_or_default()
-    }
-
     /// The traffic of all work here, whatever it looks like.
     pub(crate) fn known_traffic(&self) -> Option<Traffic> {
         match (self.link_gbps, self.disk_iops) {

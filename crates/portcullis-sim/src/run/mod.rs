@@ -36,7 +36,7 @@ use crate::machine::Machine;
 use crate::platform::buffers_end;
 use crate::prefetch::{Hints, Prefetching};
 use crate::rates::{Needs, Usage};
-use crate::traffic::{self, PayloadRule, Traffic};
+use crate::traffic::{self, Kind, PayloadRule, Traffic};
 use observers::{Exposure, Residual, RunEvent};
 use portcullis::design::{Info, Options};
 use portcullis::designs::DesignId;
@@ -85,12 +85,13 @@ impl Work {
 
     /// The kind of device for which it is, on `machine`.
     pub fn traffic(&self, machine: &Machine) -> Traffic {
-        machine.traffic(self.looks())
+        self.kind(machine).traffic
     }
 
-    /// Whether nothing shows which kind of device it is for.
-    pub fn is_of_unknown_traffic(&self, machine: &Machine) -> bool {
-        machine.known_traffic().or(self.looks()).is_none()
+    /// What is known about that kind. For a trace, this looks through all of it.
+    pub(crate) fn kind(&self, machine: &Machine) -> Kind {
+        let known = machine.known_traffic().or_else(|| self.looks());
+        Kind { traffic: known.unwrap_or_default(), is_unknown: known.is_none() }
     }
 
     /// The kind of device for which it looks to be; `None` if nothing shows.
@@ -210,11 +211,6 @@ impl<'m> Job<'m> {
     /// The kind of device for which the work is.
     pub fn traffic(&self) -> Traffic {
         self.work.traffic(self.machine)
-    }
-
-    /// Whether nothing shows which kind of device the work is for.
-    pub(crate) fn is_of_unknown_traffic(&self) -> bool {
-        self.work.is_of_unknown_traffic(self.machine)
     }
 
     /// How it treats partly covered pages. `None` if addresses are physical, because nothing can be done then, or if

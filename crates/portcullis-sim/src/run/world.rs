@@ -241,7 +241,10 @@ impl World {
         match self.shown.buffer_in_pages(slot) {
             // A disk fills its buffers, and only their pages are known.
             Some(buffer) if self.payload.traffic == Traffic::Disk => buffer,
-            _ => self.payload.of(access, len, self.shown.of_mapping(slot, len)),
+            buffer => {
+                let room = buffer.map_or(len, |buffer| buffer.max);
+                self.payload.of(access, room, self.shown.of_mapping(slot, room))
+            }
         }
     }
 

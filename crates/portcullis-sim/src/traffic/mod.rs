@@ -29,6 +29,15 @@ impl Traffic {
     }
 }
 
+/// What is known about the kind of device of some work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// The kind for which it counts.
+    pub(crate) traffic: Traffic,
+    /// Whether nothing shows it, so that it may be a disk's too.
+    pub(crate) is_unknown: bool,
+}
+
 /// Disks read and write multiples of this.
 const SECTOR_BYTES: u64 = 512;
 

@@ -47,7 +47,8 @@ pub(super) fn kind(trace: &Trace) -> Option<Traffic> {
 
 /// By mapping: the bytes of its pages that belong to its buffer, at least and at most.
 ///
-/// All pages between the first and the last are full. The mappings that have a page at the same time share its bytes.
+/// All pages between the first and the last are full. The mappings that have a page at the same time share its bytes,
+/// each as much as any other: this is right for their sum, and not for each where their lengths differ.
 pub(crate) fn buffers(trace: &Trace) -> Vec<Payload> {
     Sharing::of(trace).buffers
 }
@@ -71,11 +72,23 @@ struct Sharing {
 impl Sharing {
     fn of(trace: &Trace) -> Self {
         let mut sharing = Self { buffers: vec![Payload::default(); trace.mappings.len()], ..Self::default() };
+        // Mappings that are never unmapped, by device and address.
+        let mut kept = FxHashMap::default();
         for operation in &trace.operations {
             let mapping = &trace.mappings[operation.mapping as usize];
             let segments = trace.segments_of(mapping);
             match operation.kind {
-                OperationKind::Map => sharing.map(segments),
+                OperationKind::Map => {
+                    let place = (mapping.device, mapping.iova_pfn);
+                    // The address is free again, so the unmap of the mapping that was there is lost.
+                    if let Some(gone) = kept.remove(&place) {
+                        sharing.unmap(trace.segments_of(&trace.mappings[gone as usize]));
+                    }
+                    sharing.map(segments);
+                    if mapping.unmap_operation.is_none() {
+                        kept.insert(place, operation.mapping);
+                    }
+                }
                 OperationKind::Unmap => {
                     sharing.buffers[operation.mapping as usize] = sharing.buffer(segments);
                     sharing.unmap(segments);
@@ -113,7 +126,8 @@ impl Sharing {
 
     fn buffer(&self, segments: &[Segment]) -> Payload {
         let pages: u64 = segments.iter().map(Segment::pages).sum();
-        let part = |pfn| PAGE_SIZE / u64::from(self.holders.get(&pfn).map_or(1, |holders| holders.most.max(1)));
+        let part =
+            |pfn| (PAGE_SIZE / u64::from(self.holders.get(&pfn).map_or(1, |holders| holders.most.max(1)))).max(1);
         let ends: u64 = ends(segments).map(part).sum();
         let between = pages.saturating_sub(2) * PAGE_SIZE;
         let max = between + ends;

@@ -113,6 +113,15 @@ fn a_disks_buffers_are_whole_sectors_and_full() {
     for name in ["q-e1000e-rx.strict.2cpu", "q-e1000e-tx.lazy.2cpu"] {
         assert_eq!(unprotected(&machine, replay(&bundled(name))).traffic, Traffic::Network, "{name}");
     }
+    // A card may have nothing but receive buffers of whole sectors. It refills its ring in interrupts.
+    for (who, traffic) in [(("<idle>-0", 0, "..s1."), Traffic::Network), (TASK, Traffic::Disk)] {
+        let mut capture = Capture::default();
+        for number in 0..20 {
+            let whole = Buffer { len: 2048, ..buffer(number) };
+            capture.at(number).map(who, whole, WRITES).unmap(who, whole);
+        }
+        assert_eq!(unprotected(&machine, replay(&capture.read())).traffic, traffic, "{who:?}");
+    }
     // A machine without disks has no disk traffic, and one without a link has no other traffic.
     let disk = replay(&bundled("q-nvme-randread4k.strict.2cpu"));
     assert_eq!(unprotected(&super::machine("r210-cx3"), disk).traffic, Traffic::Network);
