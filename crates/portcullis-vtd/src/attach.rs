@@ -319,6 +319,6 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
 
     /// Until the queue moves on, it refuses further submissions.
     fn gave_up(&self, _ticket: Ticket) {
-        self.queue.give_up(&self.hardware);
+        let _ = self.queue.give_up(&self.hardware);
     }
 }

@@ -20,15 +20,21 @@ impl Patience {
         Self { left_us: AtomicU64::new(Self::WHOLE) }
     }
 
-    /// The time limit of a wait, of which `limit_us` is the longest.
-    fn limit_us(&self, limit_us: u64) -> u64 {
-        self.left_us.load(Ordering::Relaxed).min(limit_us)
+    /// The time limit of a wait now.
+    fn limit_us(&self, platform: &impl Platform) -> u64 {
+        self.left_us.load(Ordering::Relaxed).min(limit_us(platform))
     }
 
-    /// A wait of `waited_us` has ended without an answer. `limit_us` is the longest.
-    fn spend(&self, waited_us: u64, limit_us: u64) {
+    /// Whether a wait that has taken this long may go on.
+    fn allows(&self, platform: &impl Platform, waited_us: u64) -> bool {
+        let limit_us = self.limit_us(platform);
+        limit_us > 0 && waited_us <= limit_us
+    }
+
+    /// A wait of this limit has ended without an answer.
+    fn spend(&self, platform: &impl Platform, waited_us: u64) {
         let left_us = match self.left_us.load(Ordering::Relaxed) {
-            Self::WHOLE => limit_us,
+            Self::WHOLE => limit_us(platform),
             left_us => left_us.saturating_sub(waited_us),
         };
         self.left_us.store(left_us, Ordering::Relaxed);
@@ -57,19 +63,10 @@ impl<T: Copy + Send> Submission<T> {
         platform: &impl Platform,
         iommu: &impl Iommu<Ticket = T>,
     ) -> Result<Option<Proof>, QueueError> {
-        self.look_within(platform, iommu, limit_us(platform))
-    }
-
-    fn look_within(
-        self,
-        platform: &impl Platform,
-        iommu: &impl Iommu<Ticket = T>,
-        limit_us: u64,
-    ) -> Result<Option<Proof>, QueueError> {
         // The clock is read first: a CPU that was stopped for a long time asks once more before it gives up.
         let waited_us = platform.now_us().saturating_sub(self.submitted_us);
         match Proof::ask(iommu, self.ticket)? {
-            None if waited_us > limit_us => Err(QueueError::Timeout(limit_us)),
+            None if waited_us > limit_us(platform) => Err(QueueError::Timeout(limit_us(platform))),
             done => Ok(done),
         }
     }
@@ -86,24 +83,29 @@ impl<T: Copy + Send> Submission<T> {
         iommu: &impl Iommu<Ticket = T>,
         patience: &Patience,
     ) -> Result<Proof, QueueError> {
-        let longest_us = limit_us(platform);
-        let limit_us = patience.limit_us(longest_us);
-        if limit_us == 0 {
-            return self.look(platform, iommu)?.ok_or(QueueError::Unresponsive);
-        }
         loop {
-            match self.look_within(platform, iommu, limit_us) {
+            // As in `look`. The limit is asked for after that: the stack of a kernel is small.
+            let waited_us = platform.now_us().saturating_sub(self.submitted_us);
+            match Proof::ask(iommu, self.ticket) {
                 Ok(Some(proof)) => return Ok(proof),
-                Ok(None) => platform.pause(Wait::Invalidation),
-                Err(error) => {
-                    if matches!(error, QueueError::Timeout(_)) {
-                        patience.spend(limit_us, longest_us);
-                        iommu.gave_up(self.ticket);
-                    }
-                    return Err(error);
-                }
+                Ok(None) if patience.allows(platform, waited_us) => platform.pause(Wait::Invalidation),
+                Ok(None) => return Err(self.give_up(platform, iommu, patience)),
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The error of a wait that has ended without an answer.
+    #[cold]
+    #[inline(never)]
+    fn give_up(self, platform: &impl Platform, iommu: &impl Iommu<Ticket = T>, patience: &Patience) -> QueueError {
+        let limit_us = patience.limit_us(platform);
+        if limit_us == 0 {
+            return QueueError::Unresponsive;
+        }
+        patience.spend(platform, limit_us);
+        iommu.gave_up(self.ticket);
+        QueueError::Timeout(limit_us)
     }
 }
 

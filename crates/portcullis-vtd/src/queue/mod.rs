@@ -289,7 +289,7 @@ impl<P: Platform> Queue<P> {
         let (mut is_full, mut patience) = (false, Patience::new(hardware.wait_us_max));
         loop {
             // The lock is held from `reclaim` to the attempt, so no other CPU takes the reclaimed room in between.
-            let tried = self.once(hardware, |ring| {
+            let tried = self.once(|ring| {
                 if is_full {
                     self.reclaim(ring, &hardware.platform);
                 }
@@ -299,33 +299,25 @@ impl<P: Platform> Queue<P> {
                 Some(ticket) => return Ok(ticket),
                 None if !is_full => is_full = true,
                 None if self.await_room(hardware, &mut patience) => {}
-                None => {
-                    self.give_up(hardware);
-                    return Err(QueueError::Timeout(hardware.wait_us_max));
-                }
+                None => return Err(self.give_up(hardware)),
             }
         }
     }
 
-    /// Tries once. `None` where there is no room.
+    /// Tries once. `None` where there is no room, and while a submission is overdue.
     #[inline(always)]
-    fn once<M: Mmio, T>(
-        &self,
-        hardware: &Hardware<M, P>,
-        attempt: impl FnOnce(&mut Ring) -> Option<T>,
-    ) -> Result<Option<T>, QueueError> {
+    fn once<T>(&self, attempt: impl FnOnce(&mut Ring) -> Option<T>) -> Result<Option<T>, QueueError> {
         self.ring.with(
             #[inline(always)]
-            |ring| {
-                if ring.refuses {
-                    self.ask_overdue(ring, hardware)?;
-                }
-                Ok(attempt(ring))
+            |ring| match ring.refuses {
+                false => Ok(attempt(ring)),
+                true if ring.broken => Err(QueueError::Descriptor),
+                true => Ok(None),
             },
         )?
     }
 
-    /// Pauses before the next attempt. Returns false if the time limit has passed.
+    /// Pauses before the next attempt. Returns false if the time limit has passed, or if a submission is overdue.
     // Returns only a bool, so that `resume_alone` takes over this stack frame (a tail call). The next attempt reports
     // why the ring cannot be used.
     #[cold]
@@ -334,6 +326,7 @@ impl<P: Platform> Queue<P> {
         // A queue that has stopped makes no room.
         match has_error(hardware) {
             true => self.resume_alone(hardware, patience),
+            false if self.is_overdue(hardware) => false,
             false => patience.pause(&hardware.platform, Wait::QueueRoom),
         }
     }
@@ -471,8 +464,7 @@ impl<P: Platform> Queue<P> {
         let mut patience = Patience::new(hardware.wait_us_max);
         while !self.is_done(hardware, ticket)? {
             if !patience.pause(&hardware.platform, Wait::Invalidation) {
-                self.give_up(hardware);
-                return Err(QueueError::Timeout(hardware.wait_us_max));
+                return Err(self.give_up(hardware));
             }
         }
         Ok(())

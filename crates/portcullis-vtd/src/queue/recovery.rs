@@ -39,41 +39,39 @@ impl Failure {
 }
 
 impl<P: Platform> Queue<P> {
-    /// A caller has waited for its whole time limit. Until the oldest submission that hardware has now lands, nothing
-    /// more is submitted: other callers would wait too, each for itself.
+    /// A caller has waited for its whole time limit, or was refused because another one has. Until the oldest
+    /// submission that hardware has now lands, nothing more is submitted: other callers would wait too, each for
+    /// itself. Returns the error for the caller.
     #[cold]
     #[inline(never)]
-    pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>) {
-        // After a panic the ring refuses everything in any case.
-        let _ = self.ring.with(|ring| {
+    pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>) -> QueueError {
+        let noted = self.ring.with(|ring| {
+            if ring.overdue.is_some() {
+                return QueueError::Unresponsive;
+            }
             let in_flight = |(submission, _): &_| !self.has_landed(&hardware.platform, *submission);
             let oldest = ring.submissions().find(in_flight);
             ring.overdue = oldest.map(|(submission, _)| submission);
             ring.refuses = ring.broken || ring.overdue.is_some();
+            QueueError::Timeout(hardware.wait_us_max)
         });
+        noted.unwrap_or_else(|error| error)
     }
 
-    /// Whether the overdue submission has landed by now.
-    ///
-    /// # Errors
-    /// [`QueueError::Unresponsive`] if it has not, and [`QueueError::Descriptor`] from a queue that is broken.
+    /// Whether a submission is overdue that has not landed by now.
     #[cold]
     #[inline(never)]
-    pub(super) fn ask_overdue<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
-        // Those who would resume it may all have given up.
-        self.resume(ring, hardware);
-        if ring.broken {
-            return Err(QueueError::Descriptor);
-        }
-        // Some implementations read the queue again only after a doorbell.
-        ring_doorbell(ring, hardware);
-        match ring.overdue {
-            Some(overdue) if !self.has_landed(&hardware.platform, overdue) => Err(QueueError::Unresponsive),
-            _ => {
-                (ring.overdue, ring.refuses) = (None, false);
-                Ok(())
+    pub(super) fn is_overdue<M: Mmio>(&self, hardware: &Hardware<M, P>) -> bool {
+        let asked = self.ring.with(|ring| {
+            let Some(overdue) = ring.overdue else { return false };
+            // Some implementations read the queue again only after a doorbell.
+            ring_doorbell(ring, hardware);
+            if self.has_landed(&hardware.platform, overdue) {
+                (ring.overdue, ring.refuses) = (None, ring.broken);
             }
-        }
+            ring.overdue.is_some()
+        });
+        asked.unwrap_or(true)
     }
 
     /// Fails the submissions that an error has hit, and lets the queue continue with the others.

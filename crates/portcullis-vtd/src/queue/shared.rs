@@ -75,7 +75,7 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Option<Ticket>, QueueError> {
-        self.once(hardware, |ring| {
+        self.once(|ring| {
             let statuses = self.statuses.entries(&hardware.platform);
             let alone = self.go_alone(ring, hardware, statuses, descriptors());
             alone.map(Ticket::from).or_else(|| self.board(ring, hardware, descriptors()))
@@ -92,7 +92,6 @@ impl<P: Platform> Queue<P> {
         left: &mut HandedIn<Ticket>,
     ) -> bool {
         let submitted = self.once(
-            hardware,
             #[inline(always)]
             |ring| {
                 let statuses = self.statuses.entries(&hardware.platform);

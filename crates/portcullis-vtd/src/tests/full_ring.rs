@@ -127,7 +127,8 @@ fn fill(turned: usize, commits: &[Commit]) {
         let submitted = commit.submit(&unit, index);
         let place = format!("number {index} of {commits:?}, in a ring turned by {turned}");
         if is_overdue {
-            assert_eq!(submitted, Err(QueueError::Unresponsive), "{place}");
+            let refused = if matches!(commit, AtOnce) { Ok(None) } else { Err(QueueError::Unresponsive) };
+            assert_eq!(submitted, refused, "{place}");
         } else if fits {
             assert!(matches!(submitted, Ok(Some(_))), "{place}: {submitted:?}");
             tickets.extend(submitted.ok().flatten());
@@ -150,9 +151,13 @@ fn fill(turned: usize, commits: &[Commit]) {
         assert_eq!(finish(&unit, &host, ticket), Ok(()), "{commits:?}, in a ring turned by {turned}");
     }
     assert_eq!(without_waits(fake.take_executed()), descriptors(pages.into_iter()));
-    assert_eq!(unit.try_invalidate(page(7, 0)), Ok(()), "the ring is free again");
+    // A command that is not to wait is taken once one that may wait has found the queue at work again.
+    if !is_overdue {
+        assert_eq!(unit.try_invalidate(page(7, 0)), Ok(()), "the ring is free again");
+    }
     let next = Alone(BURST_MAX).submit(&unit, 1000).map(|ticket| ticket.expect("it waits for room"));
     assert_eq!(next.and_then(|ticket| finish(&unit, &host, ticket)), Ok(()), "the ring is free again");
+    assert_eq!(unit.try_invalidate(page(7, 0)), Ok(()), "the ring is free again");
 }
 
 /// Two rides in flight, and all slots taken but 56.
