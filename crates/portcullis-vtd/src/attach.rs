@@ -318,7 +318,8 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     /// Until the queue moves on, it refuses further submissions.
-    fn gave_up(&self, _ticket: Ticket) {
-        let _ = self.queue.give_up(&self.hardware);
+    fn gave_up(&self, ticket: Ticket) {
+        // The caller has an error of its own.
+        let _ = self.queue.give_up(&self.hardware, ticket.submission.sequence());
     }
 }

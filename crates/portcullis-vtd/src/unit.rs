@@ -373,8 +373,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// Shuts every device behind the unit out, without the invalidation queue: the last resort of a host whose queue
     /// does not answer and whose device still reaches memory that it has lost (S11). The unit gets a root table with no
     /// entry, and translation stays on. Takes no lock, and waits for the hardware at most for
-    /// [`UnitConfig::wait_us_max`]. Does nothing if it was called before. Only [`resume`](Unit::resume), on a queue
-    /// that answers again, brings the devices back.
+    /// [`UnitConfig::wait_us_max`]. Does nothing if it has succeeded before, or while another call is at it. Only
+    /// [`resume`](Unit::resume), on a queue that answers again, brings the devices back.
     ///
     /// A unit drops what it has cached when it gets a root table if its `ESRTPS` capability says so (§6.6). Another
     /// unit may go on using cached translations.
@@ -390,7 +390,9 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             return Ok(());
         }
         self.hardware.write64(RTADDR, self.nothing.phys().as_u64());
-        self.hardware.enable(global::ROOT_TABLE)
+        let taken = self.hardware.enable(global::ROOT_TABLE);
+        self.is_shut.store(taken.is_ok(), Ordering::Relaxed);
+        taken
     }
 
     /// Turns translation off and gives the tables back. The tables of a previous owner, which inherited devices use,

@@ -85,7 +85,7 @@ impl Submission {
     }
 
     #[inline]
-    const fn sequence(self) -> u64 {
+    pub(crate) const fn sequence(self) -> u64 {
         self.0.get() >> u8::BITS
     }
 }
@@ -117,7 +117,8 @@ pub(crate) struct Ring {
     departed: [Option<Submission>; 2],
     /// The queue stopped in a state that cannot be resumed.
     broken: bool,
-    /// The oldest submission in flight when a caller gave up. Nothing is submitted until it has landed.
+    /// The oldest submission in flight, if a caller has waited for it for the whole time limit. Nothing is submitted
+    /// until it has landed.
     overdue: Option<Submission>,
     /// Either of the two. One word to ask for in each submission.
     refuses: bool,
@@ -286,20 +287,26 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         attempt: impl Fn(&mut Ring) -> Option<Ticket>,
     ) -> Result<Ticket, QueueError> {
+        // The submission that was the oldest when the wait began; 0 while the queue refuses all.
+        let mut oldest = 0;
         let (mut is_full, mut patience) = (false, Patience::new(hardware.wait_us_max));
         loop {
             // The lock is held from `reclaim` to the attempt, so no other CPU takes the reclaimed room in between.
             let tried = self.once(|ring| {
                 if is_full {
                     self.reclaim(ring, &hardware.platform);
+                    oldest = if oldest == 0 { ring.oldest } else { oldest };
                 }
                 attempt(ring)
             })?;
             match tried {
                 Some(ticket) => return Ok(ticket),
                 None if !is_full => is_full = true,
+                None if oldest == 0 && !has_error(hardware) && self.is_overdue(hardware) => {
+                    return Err(QueueError::Unresponsive);
+                }
                 None if self.await_room(hardware, &mut patience) => {}
-                None => return Err(self.give_up(hardware)),
+                None => return Err(self.give_up(hardware, oldest)),
             }
         }
     }
@@ -317,7 +324,7 @@ impl<P: Platform> Queue<P> {
         )?
     }
 
-    /// Pauses before the next attempt. Returns false if the time limit has passed, or if a submission is overdue.
+    /// Pauses before the next attempt. Returns false if the time limit has passed.
     // Returns only a bool, so that `resume_alone` takes over this stack frame (a tail call). The next attempt reports
     // why the ring cannot be used.
     #[cold]
@@ -326,7 +333,6 @@ impl<P: Platform> Queue<P> {
         // A queue that has stopped makes no room.
         match has_error(hardware) {
             true => self.resume_alone(hardware, patience),
-            false if self.is_overdue(hardware) => false,
             false => patience.pause(&hardware.platform, Wait::QueueRoom),
         }
     }
@@ -464,7 +470,7 @@ impl<P: Platform> Queue<P> {
         let mut patience = Patience::new(hardware.wait_us_max);
         while !self.is_done(hardware, ticket)? {
             if !patience.pause(&hardware.platform, Wait::Invalidation) {
-                return Err(self.give_up(hardware));
+                return Err(self.give_up(hardware, ticket.submission.sequence()));
             }
         }
         Ok(())

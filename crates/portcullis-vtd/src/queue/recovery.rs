@@ -39,19 +39,20 @@ impl Failure {
 }
 
 impl<P: Platform> Queue<P> {
-    /// A caller has waited for its whole time limit, or was refused because another one has. Until the oldest
-    /// submission that hardware has now lands, nothing more is submitted: other callers would wait too, each for
-    /// itself. Returns the error for the caller.
+    /// A caller has waited for the submission of this sequence for its whole time limit, or was refused because another
+    /// caller has. If hardware has not passed that submission, nothing more is submitted until its oldest one lands:
+    /// other callers would wait too, each for itself. If it has, the queue moves, and only this caller had no luck.
+    /// Returns the error for the caller.
     #[cold]
     #[inline(never)]
-    pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>) -> QueueError {
+    pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>, waited_for: u64) -> QueueError {
         let noted = self.ring.with(|ring| {
             if ring.overdue.is_some() {
                 return QueueError::Unresponsive;
             }
             let in_flight = |(submission, _): &_| !self.has_landed(&hardware.platform, *submission);
-            let oldest = ring.submissions().find(in_flight);
-            ring.overdue = oldest.map(|(submission, _)| submission);
+            let oldest = ring.submissions().find(in_flight).map(|(submission, _)| submission);
+            ring.overdue = oldest.filter(|oldest| oldest.sequence() <= waited_for);
             ring.refuses = ring.broken || ring.overdue.is_some();
             QueueError::Timeout(hardware.wait_us_max)
         });

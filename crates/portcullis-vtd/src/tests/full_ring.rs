@@ -250,6 +250,23 @@ fn an_error_that_comes_again_and_again_does_not_keep_a_commit() {
     assert_eq!(Alone(BURST_MAX).submit(&unit, 3), Err(QueueError::Timeout(1000)));
 }
 
+/// Other callers take all room that becomes free. The one that needs more of it fails alone, because the queue moves.
+#[test]
+fn a_caller_that_others_leave_no_room_fails_alone() {
+    let (host, fake, unit) = full_unit(Behaviour::Holding);
+    let unit: &'static Driver<'static> = Box::leak(Box::new(unit));
+    while unit.try_invalidate(page(8, 0)) != Err(Ok(None)) {}
+    host.on_pause(|| {
+        if fake.with(|state| !state.held.is_empty()) {
+            fake.land(0);
+        }
+        while unit.try_invalidate(page(8, 0)) != Err(Ok(None)) {}
+    });
+    assert_eq!(Alone(BURST_MAX).submit(unit, 3), Err(QueueError::Timeout(1000)));
+    fake.land(0);
+    assert!(matches!(unit.try_invalidate(page(8, 0)), Err(Ok(Some(_)))), "others are refused too");
+}
+
 /// A CPU that was held up past the time limit polls once more, and takes the room that has become free.
 #[test]
 fn a_cpu_that_was_stopped_while_it_waited_for_room_looks_once_more() {

@@ -225,6 +225,24 @@ fn a_queue_that_does_not_answer_is_waited_for_once() {
     }
 }
 
+/// A caller that gives up what has landed, as one that waits for several units does, refuses nothing to others, whose
+/// submissions are young.
+#[test]
+fn a_queue_that_moves_refuses_nothing() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    fake.behave(Behaviour::Holding);
+    let [old, young] = [0, 1].map(|pfn| unit.submit(&[page(7, pfn)]).expect("room"));
+    fake.land(0);
+    unit.gave_up(old);
+    let next = unit.submit(&[page(7, 2)]).expect("the queue moves");
+    unit.gave_up(young);
+    assert_eq!(unit.submit(&[page(7, 3)]), Err(QueueError::Unresponsive), "the young one has become old");
+    (0..2).for_each(|_| fake.land(0));
+    assert_eq!(finish(&unit, &host, next), Ok(()));
+}
+
 /// A queue that stopped on an error after its callers gave up is resumed by the next caller.
 #[test]
 fn an_error_after_the_last_caller_gave_up_is_handled() {
