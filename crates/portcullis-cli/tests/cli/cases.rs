@@ -49,18 +49,24 @@ fn a_timer_that_is_past_at_the_end_is_taken() {
     assert!(row(&document, "macos", "deferred")["cycles_per_page"].as_f64() > Some(0.0));
 }
 
+/// Writes a capture without `dma:` events: `who` maps 40 buffers, `in_page` of them in each page, and unmaps them.
+fn pages(name: &str, who: &str, in_page: u32) -> String {
+    let event = |at: u32, what: &str, buffer: u32, rest: &str| {
+        let (iova, end) = (0x10_0000 + buffer * 0x1000, 0x10_1000 + buffer * 0x1000);
+        format!("  {who}  1.{at:06}: {what}: IOMMU: iova={iova:#x} - {end:#x} {rest}\n")
+    };
+    let map = |buffer: u32| {
+        let paddr = 0x40_0000 + buffer / in_page * 0x1000;
+        event(buffer, "map", buffer, &format!("paddr={paddr:#x} size=4096"))
+    };
+    let unmap = |buffer: u32| event(100 + buffer, "unmap", buffer, "size=4096 unmapped_size=4096");
+    written(name, (0..40).map(map).chain((0..40).map(unmap)).collect::<String>())
+}
+
 /// A capture without `dma:` events shows pages, but neither lengths nor devices.
 #[test]
 fn what_pages_do_not_show_is_a_range_and_what_would_narrow_it_is_said() {
-    // Two packets in each page, mapped and unmapped in soft interrupts.
-    let event = |at: u32, what: &str, buffer: u32, rest: &str| {
-        let (iova, end) = (0x10_0000 + buffer * 0x1000, 0x10_1000 + buffer * 0x1000);
-        format!("  <idle>-0  [000] ..s1.  1.{at:06}: {what}: IOMMU: iova={iova:#x} - {end:#x} {rest}\n")
-    };
-    let map =
-        |buffer: u32| event(buffer, "map", buffer, &format!("paddr={:#x} size=4096", 0x40_0000 + buffer / 2 * 0x1000));
-    let unmap = |buffer: u32| event(100 + buffer, "unmap", buffer, "size=4096 unmapped_size=4096");
-    let path = written("pages.trace", (0..40).map(map).chain((0..40).map(unmap)).collect::<String>());
+    let path = pages("pages.trace", "<idle>-0  [000] ..s1.", 2);
     let compared = |more: &[&str]| compared(&[&[path.as_str(), "--designs", "none,magazine"], more].concat());
     let range = |document: &Value| {
         let range = &row(document, "magazine", "strict")["estimate_vs_none_range"];
@@ -87,14 +93,7 @@ fn what_pages_do_not_show_is_a_range_and_what_would_narrow_it_is_said() {
 /// A disk that is polled, or a card whose interrupts are threads: tasks map and unmap whole pages.
 #[test]
 fn a_capture_that_may_be_of_either_kind_has_the_range_of_both() {
-    let event = |at: u32, what: &str, buffer: u32, rest: &str| {
-        let (iova, end) = (0x10_0000 + buffer * 0x1000, 0x10_1000 + buffer * 0x1000);
-        format!("  fio-7  [000] .....  1.{at:06}: {what}: IOMMU: iova={iova:#x} - {end:#x} {rest}\n")
-    };
-    let map =
-        |buffer: u32| event(buffer, "map", buffer, &format!("paddr={:#x} size=4096", 0x40_0000 + buffer * 0x1000));
-    let unmap = |buffer: u32| event(100 + buffer, "unmap", buffer, "size=4096 unmapped_size=4096");
-    let path = written("polled.trace", (0..40).map(map).chain((0..40).map(unmap)).collect::<String>());
+    let path = pages("polled.trace", "fio-7  [000] .....", 1);
     let range = |more: &[&str]| {
         let document = compared(&[&[path.as_str(), "--designs", "none,magazine"], more].concat());
         let advice = document["advice"][0].as_str().expect("advice").to_owned();

@@ -52,7 +52,7 @@ impl<'r> Candidate<'r> {
         }
     }
 
-    /// Its share of the unprotected rate; the lower end if it is a range.
+    /// Its share of the unprotected rate. If that is a range, the share for the shortest and emptiest buffers.
     pub(super) fn share(&self) -> f64 {
         self.outcome.share_of_shortest
     }

@@ -211,7 +211,7 @@ fn candidates(rows: &[CompareRow]) -> Vec<Run> {
 impl<'p> Trial<'p> {
     fn new(plan: &'p ComparePlan, item: &'p Item, pace: Pace, runs: Vec<Run>) -> Option<Self> {
         let kind = item.work.kind(&item.machine);
-        let (measured, base, idle) = Default::default();
+        let (measured, base, idle) = (Vec::new(), Vec::new(), Vec::new());
         let mut trial = Self { plan, item, pace, kind, runs, measured, base, idle };
         trial.measured = trial.measure(&item.machine, true)?;
         trial.base = trial.shares(&item.machine, &trial.measured);

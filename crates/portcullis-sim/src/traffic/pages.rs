@@ -126,8 +126,8 @@ impl Sharing {
 
     fn buffer(&self, segments: &[Segment]) -> Payload {
         let pages: u64 = segments.iter().map(Segment::pages).sum();
-        let part =
-            |pfn| (PAGE_SIZE / u64::from(self.holders.get(&pfn).map_or(1, |holders| holders.most.max(1)))).max(1);
+        // A page that the mapping has, has at least this holder.
+        let part = |pfn| (PAGE_SIZE / self.holders.get(&pfn).map_or(1, |holders| u64::from(holders.most))).max(1);
         let ends: u64 = ends(segments).map(part).sum();
         let between = pages.saturating_sub(2) * PAGE_SIZE;
         let max = between + ends;
