@@ -21,7 +21,7 @@ mod lock;
 mod log;
 #[allow(unsafe_code, reason = "room for values that are made in place")]
 mod memory;
-#[cfg(feature = "planted-no-invalidation")]
+#[cfg(any(feature = "planted-no-invalidation", feature = "planted-slow-unmap"))]
 #[allow(unsafe_code, reason = "a planted flaw, for a test")]
 mod planted;
 #[allow(unsafe_code, reason = "called from C")]

@@ -1,9 +1,22 @@
-//! A planted flaw: unmaps are reported as done although the hardware was not told of them. A test has to find it.
+//! What tests plant: a flaw, which a test has to find, and a delay, which the module has to stand.
 
-use portcullis::SourceId;
+use crate::host::Host;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation};
+use portcullis::{Platform, SourceId};
 
-/// A unit that ignores all invalidations.
+const DELAY_US: u64 = 3_000_000;
+
+/// Delays the return of the unmap after which nothing is mapped any more. From then on protection may end.
+#[cfg_attr(not(feature = "planted-slow-unmap"), expect(dead_code))]
+pub(crate) fn delay(live_ranges: usize) {
+    let begun = Host.now_us();
+    while live_ranges == 0 && Host.now_us() - begun < DELAY_US {
+        core::hint::spin_loop();
+    }
+}
+
+/// A unit that ignores all invalidations: unmaps are reported as done although the hardware was not told of them.
+#[cfg_attr(not(feature = "planted-no-invalidation"), expect(dead_code))]
 pub(crate) struct Deaf<U>(pub(crate) U);
 
 // SAFETY: it breaks S2, which is its purpose.

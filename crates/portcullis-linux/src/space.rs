@@ -384,7 +384,11 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
     // As in `pcr_map`.
     each!(&space.domain, domain => {
         match domain.unmap_raw(Iova::new(iova), len) {
-            Ok(()) => 0,
+            Ok(()) => {
+                #[cfg(feature = "planted-slow-unmap")]
+                crate::planted::delay(domain.usage().live_ranges);
+                0
+            }
             Err(error) => unmap_whole(space, error, iova, len),
         }
     })

@@ -8,7 +8,7 @@ use super::kernel::{Kernel, Series};
 use super::module;
 use super::object;
 use super::packages::Store;
-use super::scenario::{PLAIN, Scenario};
+use super::scenario::Scenario;
 use crate::apt;
 use crate::columns::aligned;
 use crate::failure::Failure;
@@ -59,17 +59,17 @@ pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<
     for Configuration { name, append, mode, expect } in CONFIGURATIONS {
         eprintln!("xtask: {name}");
         let scenario = Scenario {
-            name: &format!("bench-{name}"),
-            job: JOB,
-            variables: &[("MODE", mode), ("EXPECT", expect)],
-            append,
+            name: format!("bench-{name}"),
+            job: JOB.into(),
+            variables: BTreeMap::from([("MODE".into(), mode.into()), ("EXPECT".into(), expect.into())]),
+            append: append.into(),
             cpus: 1,
             icount: true,
             has_attacker: false,
-            devices: DEVICES,
-            modules: "e1000e nvme",
+            devices: DEVICES.into(),
+            modules: "e1000e nvme".into(),
             limit_s: 240,
-            ..PLAIN
+            ..Scenario::default()
         };
         let transcript = scenario.run(store, &kernel, Some(&modules))?;
         report.add(name, mode != "none", &transcript.lines)?;

@@ -14,13 +14,15 @@ const MACHINE: &str = "-amd64";
 const BUSYBOX: &str = "busybox-static";
 
 /// A series of Debian's kernels.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, serde::Deserialize)]
 pub(crate) enum Series {
     /// The newest series in the backports of Debian 12.
     #[value(name = "6.12")]
+    #[serde(rename = "6.12")]
     Six12,
     /// The series that Debian 12 installs.
     #[value(name = "6.1")]
+    #[serde(rename = "6.1")]
     Six1,
 }
 

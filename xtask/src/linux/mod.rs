@@ -22,7 +22,7 @@ use clap::Subcommand;
 use kernel::{Headers, Kernel, Series};
 use module::Modules;
 use packages::Store;
-use scenario::{PLAIN, Scenario};
+use scenario::Scenario;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -109,15 +109,15 @@ fn boot(store: &Store, job: &Path, series: Series, append: &str, modules: &[Stri
     let kernel = Kernel::newest(store, series)?;
     let built = Modules::built(store, &kernel.headers);
     let scenario = Scenario {
-        name: "boot",
-        job: &fs::read_to_string(job).map_err(Failure::file(job))?,
-        append,
+        name: "boot".into(),
+        job: fs::read_to_string(job).map_err(Failure::file(job))?,
+        append: append.into(),
         memory_mib: 1024,
         has_attacker: false,
-        devices: "-netdev user,id=net -device e1000e,netdev=net",
-        modules: &modules.join(" "),
+        devices: "-netdev user,id=net -device e1000e,netdev=net".into(),
+        modules: modules.join(" "),
         limit_s: 240,
-        ..PLAIN
+        ..Scenario::default()
     };
     let transcript = scenario.run(store, &kernel, built.as_ref())?;
     println!("{}\nended after {:.1} s", transcript.lines.join("\n"), transcript.elapsed.as_secs_f64());

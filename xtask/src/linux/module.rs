@@ -22,6 +22,7 @@ const STAMP: &str = ".ended-without-a-warning";
 const NOT_OURS: &str = "warning: the compiler differs from the one used to build the kernel";
 
 /// Modules for one kernel.
+#[derive(Clone)]
 pub(crate) struct Modules {
     /// `portcullis.ko`.
     pub(crate) portcullis: PathBuf,

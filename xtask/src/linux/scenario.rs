@@ -2,48 +2,70 @@
 
 use super::dmar;
 use super::guest::{Guest, Transcript};
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Series};
 use super::module::Modules;
 use super::packages::Store;
 use super::scratch::Scratch;
 use crate::failure::Failure;
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process;
 
 /// A machine and its job.
-#[derive(Clone, Copy)]
-pub(super) struct Scenario<'a> {
+#[derive(Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Scenario {
     /// For files and for errors.
-    pub(super) name: &'a str,
+    pub(super) name: String,
     /// A script for the shell.
-    pub(super) job: &'a str,
+    pub(super) job: String,
     /// Variables of the job's shell.
-    pub(super) variables: &'a [(&'a str, &'a str)],
-    /// More parameters for the kernel's command line.
-    pub(super) append: &'a str,
+    pub(super) variables: BTreeMap<String, String>,
+    /// When the tests boot the machine, and a kernel of which series.
+    pub(super) runs: Runs,
+    pub(super) series: Series,
+    /// The feature of the Rust half that plants a flaw, and the text with which the job must fail because of it. Without
+    /// such a text it must succeed.
+    pub(super) planted: String,
+    pub(super) finds: String,
+    /// The kernel's command line, besides what every machine has.
+    pub(super) append: String,
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
     /// Whether the clock counts instructions: each takes one nanosecond. `cpus` must then be 1.
     pub(super) icount: bool,
-    /// Options of the machine's IOMMU; `None` for a machine without one.
-    pub(super) iommu: Option<&'a str>,
+    /// Options of the machine's IOMMU. Empty for a machine without one.
+    pub(super) iommu: String,
     pub(super) has_attacker: bool,
     /// Whether the machine has a disk and a network card besides the attacker.
     pub(super) has_traffic: bool,
     /// More arguments for QEMU, and the number of further disks that they name: `disk1` and so on.
-    pub(super) devices: &'a str,
+    pub(super) devices: String,
     pub(super) disks: u32,
     /// Further modules of the kernel.
-    pub(super) modules: &'a str,
+    pub(super) modules: String,
     pub(super) with: With,
     /// Complaints of the kernel are allowed in lines that contain one of these texts.
-    pub(super) allowed: &'a [&'a str],
+    pub(super) allowed: Vec<String>,
     /// The time limit on this machine's clock, in seconds.
     pub(super) limit_s: u64,
 }
 
+/// When the tests boot a machine.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Runs {
+    Always,
+    /// With `--full`.
+    Full,
+    /// If it is named.
+    Named,
+}
+
 /// Features that only a few machines have.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum With {
     Nothing,
     /// QEMU's monitor is at the second serial port, so that the guest can change its own machine.
@@ -57,31 +79,40 @@ pub(super) enum With {
     Kexec,
 }
 
-/// The settings that most scenarios share.
-pub(super) const PLAIN: Scenario<'static> = Scenario {
-    name: "",
-    job: "",
-    variables: &[],
-    append: "intel_iommu=off",
-    cpus: 2,
-    memory_mib: 512,
-    icount: false,
-    iommu: Some("intremap=off"),
-    has_attacker: true,
-    has_traffic: false,
-    devices: "",
-    disks: 0,
-    modules: "",
-    with: With::Nothing,
-    allowed: &[],
-    limit_s: 180,
-};
+/// What most machines share.
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            job: String::new(),
+            variables: BTreeMap::new(),
+            runs: Runs::Always,
+            series: Series::Six12,
+            planted: String::new(),
+            finds: String::new(),
+            append: "intel_iommu=off".into(),
+            cpus: 2,
+            memory_mib: 512,
+            icount: false,
+            iommu: "intremap=off".into(),
+            has_attacker: true,
+            has_traffic: false,
+            devices: String::new(),
+            disks: 0,
+            modules: String::new(),
+            with: With::Nothing,
+            allowed: Vec::new(),
+            limit_s: 180,
+        }
+    }
+}
+
 const ATTACKER: &str = "-device edu,dma_mask=0xffffffffffff,addr=1";
 
-impl<'a> Scenario<'a> {
+impl Scenario {
     /// Boots the machine, with the modules that were built for its kernel, and waits for the end of the job.
     pub(super) fn run(&self, store: &Store, kernel: &Kernel, built: Option<&Modules>) -> Result<Transcript, Failure> {
-        let scratch = Scratch::new(store, self.name)?;
+        let scratch = Scratch::new(store, &self.name)?;
         let mut files = self.files(&scratch, kernel)?;
         files.extend(built.into_iter().flat_map(Modules::files));
         let traffic = if self.has_traffic { "e1000e nvme" } else { "" };
@@ -92,14 +123,14 @@ impl<'a> Scenario<'a> {
             devices: self.devices(&scratch)?,
             modules: self.modules.split_whitespace().chain(traffic.split_whitespace()).collect(),
             files,
-            job: assigned.chain([self.job.to_owned()]).collect(),
+            job: assigned.chain([self.job.clone()]).collect(),
         };
         guest.run(store)
     }
 
     /// QEMU's arguments for the devices of the machine.
     fn devices(&self, scratch: &Scratch) -> Result<Vec<String>, Failure> {
-        let words = |text: &'a str| text.split_whitespace().collect::<Vec<_>>();
+        let words = |text| str::split_whitespace(text).collect::<Vec<_>>();
         let mut all = Vec::new();
         let mut add = |arguments: &[&str]| all.extend(arguments.iter().map(|&argument| argument.to_owned()));
         if self.has_attacker {
@@ -112,7 +143,7 @@ impl<'a> Scenario<'a> {
         for number in 1..=self.disks {
             add(&["-drive", &scratch.disk(&format!("disk{number}"))?]);
         }
-        add(&words(self.devices));
+        add(&words(&self.devices));
         if let With::Monitor = self.with {
             // QEMU connects to itself through an abstract socket, which needs no file.
             let socket = format!("path=portcullis-{}-{},abstract=on", process::id(), self.name);

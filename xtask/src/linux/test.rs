@@ -4,38 +4,42 @@ mod list;
 mod trace;
 
 use super::kernel::{Kernel, Series};
-use super::module::{self, Compiled, Modules};
-use super::object;
+use super::module::{Compiled, Modules};
+use super::object::{self, Core};
 use super::packages::Store;
+use super::scenario::{Runs, Scenario};
 use crate::failure::Failure;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
-use list::{FINDER, FURTHER, OLDER, SCENARIOS, SOAK, Scenario, TRACE};
+use std::collections::BTreeMap;
 use std::panic;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-/// The flaw that has to be found: the hardware is not told of unmaps.
-const PLANTED: &str = "planted-no-invalidation";
 /// The number of machines that run at once: more than small machines have CPUs, because guests also wait.
 const AT_ONCE: usize = 3;
+/// The test whose output is read.
+const TRACE: &str = "trace";
 
 /// Runs every test of the module, or only those named in `only`. Returns an error that says so if the distribution has
 /// no kernel, or no compiler for it.
 pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[String]) -> Result<(), Failure> {
-    let is_meant = |scenario: &Scenario, of_every_run: bool| {
-        if only.is_empty() { full || of_every_run } else { only.iter().any(|name| name == scenario.name) }
-    };
-    if let Some(name) = only.iter().find(|name| !list::names().any(|known| known == name.as_str())) {
-        let names = list::names().collect::<Vec<_>>().join(", ");
+    let machines = list::machines(workspace)?;
+    if let Some(name) = only.iter().find(|name| machines.iter().all(|machine| machine.name != **name)) {
+        let names = machines.iter().map(|machine| machine.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Failure::Other(format!("there is no test `{name}`; the tests are {names}")));
     }
-    let scenarios = |all: &[Scenario], of_every_run: bool| -> Vec<Scenario> {
-        all.iter().copied().filter(|scenario| is_meant(scenario, of_every_run)).collect()
+    let is_meant = |machine: &&Scenario| match machine.runs {
+        _ if !only.is_empty() => only.contains(&machine.name),
+        Runs::Always => true,
+        Runs::Full => full,
+        Runs::Named => false,
     };
+    let (older, newer): (Vec<&Scenario>, Vec<_>) =
+        machines.iter().filter(is_meant).partition(|machine| machine.series == Series::Six1);
     let mut stages = Stages::new(workspace, "linux test");
-    let (kernel, mut compiled, core) = thread::scope(|scope| -> Result<_, Failure> {
+    let (kernel, compiled, core) = thread::scope(|scope| -> Result<_, Failure> {
         // The Rust half takes longest. Most of that is one crate, `core`, so there is a CPU for other work.
         let rust = scope.spawn(|| object::build(workspace, store, &[]));
         let kernel =
@@ -48,71 +52,86 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
         })?;
         Ok((kernel, compiled, core))
     })?;
-    let modules = stages.stage("modules", "link the halves", |_| compiled.link(&core))?;
-    let mut jobs: Vec<Job<'_>> = Vec::new();
-    if is_meant(&FINDER, true) {
-        // It is built beside the first guests.
-        let kernel = &kernel;
-        let work = move || {
-            let flawed = compiled.link(&object::build(workspace, store, &[PLANTED])?)?;
-            found(store, kernel, &flawed)
-        };
-        jobs.push((FINDER.name, Box::new(work)));
-    }
-    let meant = [scenarios(&SCENARIOS, true), scenarios(&FURTHER, false)].concat();
-    // The soak test runs only if it is named.
-    let named = Some(SOAK).filter(|scenario| only.iter().any(|name| name == scenario.name));
-    jobs.extend(meant.into_iter().chain(named).map(|scenario| job(scenario, store, &kernel, &modules)));
-    stages.stage("guests", "run the module, see it refuse, and find the planted flaw", |_| run_all(jobs))?;
-    if is_meant(&TRACE, false) {
-        stages.stage(TRACE.name, "trace a guest, and read it with `portcullis compare`", |workspace| {
-            trace::compared(workspace, store, &kernel, &modules)
-        })?;
-    }
-    let older = scenarios(&OLDER, false);
+    let tested =
+        stages.stage("modules", "link the halves", |_| Tested::new(workspace, store, kernel, compiled, &core))?;
+    stages.stage("guests", "run the module, see it refuse, and find the planted flaw", |_| tested.run_all(newer))?;
     if !older.is_empty() {
         let kernel =
             stages.stage("older kernel", "unpack the distribution's 6.1", |_| Kernel::newest(store, Series::Six1))?;
-        let modules = stages.stage("older modules", "with the same Rust half", |workspace| {
-            module::build(workspace, store, &kernel.headers, &core)
+        let tested = stages.stage("older modules", "with the same Rust half", |_| {
+            let compiled = Compiled::new(workspace, store, &kernel.headers)?;
+            Tested::new(workspace, store, kernel, compiled, &core)
         })?;
-        let jobs = older.into_iter().map(|scenario| job(scenario, store, &kernel, &modules)).collect();
-        stages.stage("older guests", "run the module", |_| run_all(jobs))?;
+        stages.stage("older guests", "run the module", |_| tested.run_all(older))?;
     }
     stages.finish();
     Ok(())
 }
 
-/// A guest, with what has to be built for it: its name, and what to do.
-type Job<'a> = (&'static str, Box<dyn FnOnce() -> Result<(), Failure> + Send + 'a>);
-
-fn job<'a>(scenario: Scenario, store: &'a Store, kernel: &'a Kernel, modules: &'a Modules) -> Job<'a> {
-    (scenario.name, Box::new(move || scenario.run(store, kernel, Some(modules)).map(drop)))
+/// A kernel with the modules for it.
+struct Tested<'a> {
+    workspace: &'a Workspace,
+    store: &'a Store,
+    kernel: Kernel,
+    modules: Modules,
+    /// What links further modules, and those with a planted flaw, by its name. The first test that needs them builds
+    /// them, beside the guests of others.
+    flawed: Mutex<(Compiled<'a>, BTreeMap<String, Modules>)>,
 }
 
-/// Does jobs, a few at a time, because guests also wait. Does all of them, and reports all that fail.
-fn run_all(jobs: Vec<Job<'_>>) -> Result<(), Failure> {
-    let (jobs, failures) = (Mutex::new(jobs.into_iter()), Mutex::new(Vec::new()));
-    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || {
-        while let Some((name, work)) = next() {
-            let begun = Instant::now();
-            match work() {
-                Ok(()) => println!("    {name}: ok, {:.1} s", begun.elapsed().as_secs_f64()),
-                Err(failure) => failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure),
-            }
+impl<'a> Tested<'a> {
+    fn new(
+        workspace: &'a Workspace,
+        store: &'a Store,
+        kernel: Kernel,
+        mut compiled: Compiled<'a>,
+        core: &Core,
+    ) -> Result<Self, Failure> {
+        let modules = compiled.link(core)?;
+        Ok(Self { workspace, store, kernel, modules, flawed: Mutex::new((compiled, BTreeMap::new())) })
+    }
+
+    fn modules(&self, planted: &str) -> Result<Modules, Failure> {
+        if planted.is_empty() {
+            return Ok(self.modules.clone());
         }
-    };
-    thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
-    Failure::all(failures.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
+        let mut flawed = self.flawed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (compiled, built) = &mut *flawed;
+        if !built.contains_key(planted) {
+            let modules = compiled.link(&object::build(self.workspace, self.store, &[planted])?)?;
+            built.insert(planted.to_owned(), modules);
+        }
+        Ok(built[planted].clone())
+    }
 
-/// The attack must find the flaw, by the name of the rule that it breaks.
-fn found(store: &Store, kernel: &Kernel, flawed: &Modules) -> Result<(), Failure> {
-    const FOUND: &str = "FAILED S2 strict";
-    match FINDER.run(store, kernel, Some(flawed)) {
-        Err(Failure::Guest { console, .. }) if console.contains(FOUND) => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => Err(Failure::Other(format!("the flaw `{PLANTED}` was planted, but the test passed"))),
+    /// Boots machines, a few at a time, because guests also wait. Boots all of them, and reports all that fail.
+    fn run_all(&self, machines: Vec<&Scenario>) -> Result<(), Failure> {
+        let (machines, failures) = (Mutex::new(machines.into_iter()), Mutex::new(Vec::new()));
+        let next = || machines.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some(machine) = next() {
+                let begun = Instant::now();
+                match self.run(machine) {
+                    Ok(()) => println!("    {}: ok, {:.1} s", machine.name, begun.elapsed().as_secs_f64()),
+                    Err(failure) => failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure),
+                }
+            }
+        };
+        thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+        Failure::all(failures.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A planted flaw must be found, by the name of the rule that it breaks.
+    fn run(&self, machine: &Scenario) -> Result<(), Failure> {
+        let Scenario { name, planted, finds, .. } = machine;
+        let ended = machine.run(self.store, &self.kernel, Some(&self.modules(planted)?));
+        match ended {
+            Err(Failure::Guest { console, .. }) if !finds.is_empty() && console.contains(finds) => Ok(()),
+            Ok(_) if !finds.is_empty() => {
+                Err(Failure::Other(format!("the flaw `{planted}` was planted, but the test passed")))
+            }
+            Ok(transcript) if name == TRACE => trace::compared(self.workspace, self.store, &transcript),
+            ended => ended.map(drop),
+        }
     }
 }

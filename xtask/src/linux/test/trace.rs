@@ -1,9 +1,7 @@
 //! Checks that `portcullis compare` can read the module's trace.
 
-use super::list::TRACE;
 use crate::failure::Failure;
-use crate::linux::kernel::Kernel;
-use crate::linux::module::Modules;
+use crate::linux::guest::Transcript;
 use crate::linux::packages::Store;
 use crate::process::output;
 use crate::workspace::Workspace;
@@ -33,15 +31,9 @@ fn between(printed: &str) -> &str {
     after.split_once("TRACE-END").map_or("", |(trace, _)| trace)
 }
 
-/// A guest traces devices from before their drivers are loaded until after they are unbound. The program must see
+/// A guest has traced devices from before their drivers were loaded until after they were unbound. The program must see
 /// every map, and an unmap for each.
-pub(super) fn compared(
-    workspace: &Workspace,
-    store: &Store,
-    kernel: &Kernel,
-    modules: &Modules,
-) -> Result<(), Failure> {
-    let transcript = TRACE.run(store, kernel, Some(modules))?;
+pub(super) fn compared(workspace: &Workspace, store: &Store, transcript: &Transcript) -> Result<(), Failure> {
     let printed = transcript.lines.join("\n");
     let trace = between(&printed);
     let path = store.folder.join("logs/trace.txt");
