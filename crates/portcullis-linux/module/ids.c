@@ -2,8 +2,10 @@
 /*
  * The ids that requests of a device carry, and which of them pass through. Each device has its own id. But a bridge
  * to conventional PCI puts one id on the requests of all devices behind it, and some devices use the ids of their
- * neighbors. A device is closed while it is protected or shut out. An id passes through while every device that uses
- * it is open.
+ * neighbors. A hostile device uses every id that the port above it lets through.
+ *
+ * A device is closed while it is protected or shut out. A device passes through while it is not closed, and no closed
+ * device shares an id with it or can use its id.
  */
 #include <linux/list.h>
 #include <linux/module.h>
@@ -136,66 +138,146 @@ static void take_off(struct pci_dev *pdev)
 	kfree(closed);
 }
 
-struct passing {
-	struct pci_dev *pdev;
-	struct pc_unit *unit;
-};
-
-static int open_id(u16 id, void *data)
+static int is_used_by(u16 id, void *other)
 {
-	const struct passing *passing = data;
-	struct closed *closed;
-	int error;
+	return uses(other, pci_domain_nr(((struct pci_dev *)other)->bus), id);
+}
 
-	list_for_each_entry(closed, &all_closed, list)
-		if (closed->pdev != passing->pdev && uses(closed->pdev, pci_domain_nr(passing->pdev->bus), id)) {
-			pr_warn("%s stays cut off: it shares an id with %s, which is protected or shut out\n",
-				pci_name(passing->pdev), pci_name(closed->pdev));
-			return 0;
-		}
-	error = pcr_pass_through(passing->unit->rust, id, true);
+/* Why a device does not pass through while another is closed. Null if it does. */
+static const char *tie(struct pci_dev *closed, struct pci_dev *pdev)
+{
+	if (closed == pdev || pci_domain_nr(closed->bus) != pci_domain_nr(pdev->bus))
+		return NULL;
+	if (pc_for_each_id(pdev, is_used_by, closed))
+		return "they share an id";
+	return pc_can_use_id_of(closed, pdev) ? "the latter can use its id" : NULL;
+}
+
+/* The device that another one is cut off with, and why. Null if it passes through, or is closed itself. */
+static struct pci_dev *cut_off_with(struct pci_dev *pdev, const char **why)
+{
+	struct closed *closed;
+
+	if (find_closed(pdev))
+		return NULL;
+	list_for_each_entry(closed, &all_closed, list) {
+		*why = tie(closed->pdev, pdev);
+		if (*why)
+			return closed->pdev;
+	}
+	return NULL;
+}
+
+bool pc_has_open_neighbor(struct pci_dev *pdev)
+{
+	struct pci_dev *other = NULL;
+	const char *why;
+
+	mutex_lock(&ids_lock);
+	for_each_pci_dev(other)
+		if (other->dev.driver && other->hdr_type == PCI_HEADER_TYPE_NORMAL && pc_can_use_id_of(pdev, other) &&
+		    !find_closed(other) && !cut_off_with(other, &why))
+			break;
+	mutex_unlock(&ids_lock);
+	if (!other)
+		return false;
+	pr_err("%s is not protected: it can use the id of %s, which is bound to %s and passes through; unbind both and name both, or unisolated=1 accepts that\n",
+	       pci_name(pdev), pci_name(other), other->dev.driver ? other->dev.driver->name : "a driver");
+	pci_dev_put(other);
+	return true;
+}
+
+static int open_id(u16 id, void *unit)
+{
+	int error = pcr_pass_through(((struct pc_unit *)unit)->rust, id, true);
+
 	/* It is open already. */
 	return error == -EBUSY ? 0 : error;
 }
 
-static int close_id(u16 id, void *data)
+static int close_id(u16 id, void *unit)
 {
-	const struct passing *passing = data;
-	int error = pcr_pass_through(passing->unit->rust, id, false);
-	struct pci_dev *other = NULL;
+	int error = pcr_pass_through(((struct pc_unit *)unit)->rust, id, false);
 
-	for_each_pci_dev(other)
-		if (other != passing->pdev && other->hdr_type == PCI_HEADER_TYPE_NORMAL &&
-		    uses(other, pci_domain_nr(passing->pdev->bus), id))
-			pr_warn("%s is cut off with %s: they share an id\n", pci_name(other), pci_name(passing->pdev));
 	/* It is closed already. */
 	return error == -EINVAL ? 0 : error;
 }
 
-void pc_open(struct pci_dev *pdev)
+/* Opens a device that is not closed, unless another keeps it cut off. */
+static bool open_untied(struct pci_dev *pdev)
 {
-	struct passing passing = { .pdev = pdev, .unit = pc_unit_of(pdev) };
+	struct pc_unit *unit = pc_unit_of(pdev);
+	struct pci_dev *other;
+	const char *why;
 	int error;
 
-	if (!passing.unit)
-		return;
-	mutex_lock(&ids_lock);
-	take_off(pdev);
-	error = pc_for_each_id(pdev, open_id, &passing);
-	mutex_unlock(&ids_lock);
+	if (!unit)
+		return true;
+	other = cut_off_with(pdev, &why);
+	if (other) {
+		pr_warn("%s stays cut off with %s, which is protected or shut out: %s\n", pci_name(pdev),
+			pci_name(other), why);
+		return false;
+	}
+	error = pc_for_each_id(pdev, open_id, unit);
 	if (error)
 		pr_err("%s stays shut out: error %d\n", pci_name(pdev), error);
+	return !error;
+}
+
+static void open_tied(struct pci_dev *pdev)
+{
+	struct pci_dev *other = NULL;
+
+	for_each_pci_dev(other)
+		if (tie(pdev, other) && !find_closed(other))
+			open_untied(other);
+}
+
+/* The bridges above a device share its id, or do no DMA of their own, so nothing is said of bridges. */
+static int close_tied(struct pci_dev *pdev)
+{
+	struct pci_dev *other = NULL;
+	int error = 0;
+
+	for_each_pci_dev(other) {
+		struct pc_unit *unit = pc_unit_of(other);
+		const char *why = tie(pdev, other);
+
+		if (!why || !unit || find_closed(other))
+			continue;
+		error = error ?: pc_for_each_id(other, close_id, unit);
+		if (other->hdr_type == PCI_HEADER_TYPE_NORMAL)
+			pr_warn("%s is cut off with %s: %s\n", pci_name(other), pci_name(pdev), why);
+	}
+	return error;
+}
+
+bool pc_open(struct pci_dev *pdev)
+{
+	bool is_open;
+
+	mutex_lock(&ids_lock);
+	if (find_closed(pdev)) {
+		take_off(pdev);
+		is_open = open_untied(pdev);
+		open_tied(pdev);
+	} else {
+		is_open = open_untied(pdev);
+	}
+	mutex_unlock(&ids_lock);
+	return is_open;
 }
 
 int pc_close(struct pci_dev *pdev)
 {
-	struct passing passing = { .pdev = pdev, .unit = pc_unit_of(pdev) };
 	struct closed *closed = kzalloc(sizeof(*closed), GFP_KERNEL);
+	struct pc_unit *unit = pc_unit_of(pdev);
 	int error = 0;
 
-	if (!closed || !passing.unit) {
+	if (!closed || !unit) {
 		kfree(closed);
-		return passing.unit ? -ENOMEM : -ENODEV;
+		return unit ? -ENOMEM : -ENODEV;
 	}
 	mutex_lock(&ids_lock);
 	if (find_closed(pdev)) {
@@ -203,7 +285,7 @@ int pc_close(struct pci_dev *pdev)
 	} else {
 		closed->pdev = pdev;
 		list_add(&closed->list, &all_closed);
-		error = pc_for_each_id(pdev, close_id, &passing);
+		error = pc_for_each_id(pdev, close_id, unit) ?: close_tied(pdev);
 		if (error)
 			take_off(pdev);
 	}
@@ -220,7 +302,10 @@ void pc_forget(struct pci_dev *pdev)
 	if (!unit)
 		return;
 	mutex_lock(&ids_lock);
-	take_off(pdev);
+	if (find_closed(pdev)) {
+		take_off(pdev);
+		open_tied(pdev);
+	}
 	other = other_user(pdev, pc_own_id(pdev));
 	if (!other)
 		pcr_pass_through(unit->rust, pc_own_id(pdev), false);

@@ -152,11 +152,13 @@ u16 pc_own_id(struct pci_dev *pdev);
 int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data);
 /* Whether requests of a device carry an id of another device, or an id that another device uses too. */
 bool pc_shares_id(struct pci_dev *pdev);
+/* Whether a device can use the id of another one, which has a driver and passes through. Says so. */
+bool pc_has_open_neighbor(struct pci_dev *pdev);
 /*
- * pc_open lets a device pass through, except by ids that it shares with a closed device. pc_close closes a device,
- * and with it all devices that share an id with it.
+ * pc_close closes a device, and cuts off the devices that share an id with it or whose ids it can use. pc_open opens it
+ * and them again, except those that another closed device keeps cut off. It returns whether the device passes through.
  */
-void pc_open(struct pci_dev *pdev);
+bool pc_open(struct pci_dev *pdev);
 int pc_close(struct pci_dev *pdev);
 bool pc_is_closed(struct pci_dev *pdev);
 void pc_forget(struct pci_dev *pdev);
@@ -166,6 +168,8 @@ void pc_ids_stop(void);
 
 /* Whether other devices can reach a device without passing the IOMMU. Turns on the port features that isolate it. */
 bool pc_is_exposed(struct pci_dev *pdev);
+/* Whether no port keeps a device from using the id of another one. */
+bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other);
 
 /* ---- protect.c ---- */
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The ports above a device isolate it from others (ACS): no request bypasses the IOMMU, and none carries the id of
- * another device.
+ * The ports above a device isolate it from others (ACS): no request bypasses the IOMMU, and none carries an id from
+ * elsewhere. The ids of neighbors remain: see pc_can_use_id_of.
  */
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -10,7 +10,7 @@
 
 static bool unisolated;
 module_param(unisolated, bool, 0644);
-MODULE_PARM_DESC(unisolated, "protect devices that others can reach without passing the IOMMU");
+MODULE_PARM_DESC(unisolated, "protect devices that others can reach without passing the IOMMU, or that can use the ids of others");
 
 /*
  * Makes a port send requests upstream and refuse requests that carry an id from elsewhere, as far as it can do so.
@@ -65,4 +65,41 @@ bool pc_is_exposed(struct pci_dev *pdev)
 	pr_err("%s is not protected: the port %s does not keep it apart from other devices (ACS); unisolated=1 accepts that\n",
 	       pci_name(pdev), pci_name(port));
 	return true;
+}
+
+/* The port that checks the ids of a device. Null on the first bus, and for a device whose id a bridge replaces. */
+static struct pci_dev *port_above(struct pci_dev *pdev)
+{
+	struct pci_bus *bus;
+
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent) {
+		/* A bus of virtual functions has no bridge. */
+		if (!bus->self)
+			continue;
+		if (wanted_of(bus->self))
+			return bus->self;
+		if (!pci_is_pcie(bus->self) || pci_pcie_type(bus->self) != PCI_EXP_TYPE_UPSTREAM)
+			return NULL;
+	}
+	return NULL;
+}
+
+/*
+ * A port compares bus numbers only, so a device can use all ids of the buses below its port. On the first bus no port
+ * checks ids. There, the functions of a slot are taken for one device, with their virtual functions; that it uses no
+ * other ids is trusted, because it is part of the chipset.
+ */
+bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other)
+{
+	struct pci_dev *port = port_above(pdev);
+
+	if (unisolated || other == pdev || pci_domain_nr(pdev->bus) != pci_domain_nr(other->bus))
+		return false;
+	if (port)
+		return other->bus->number >= port->subordinate->busn_res.start &&
+		       other->bus->number <= port->subordinate->busn_res.end;
+	pdev = pci_physfn(pdev);
+	other = pci_physfn(other);
+	return pci_is_root_bus(pdev->bus) && pdev->bus == other->bus &&
+	       PCI_SLOT(pdev->devfn) == PCI_SLOT(other->devfn);
 }

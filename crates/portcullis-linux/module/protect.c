@@ -288,7 +288,7 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		pr_err("%s is not protected: it stands for the disks behind it (VMD)\n", pci_name(pdev));
 		return -EOPNOTSUPP;
 	}
-	if (pc_shares_id(pdev) || pc_is_exposed(pdev) || is_reserved_for(pdev, &opening))
+	if (pc_shares_id(pdev) || pc_is_exposed(pdev) || pc_has_open_neighbor(pdev) || is_reserved_for(pdev, &opening))
 		return -EOPNOTSUPP;
 	device = make(pdev, policy, unit);
 	if (!device)

@@ -21,7 +21,7 @@ unbind "$left" && cut_off "$right" || fail "S1 reach: the end of one driver lets
 bind "$left" portcullis_edu && unbind "$right" && cut_off "$left" || fail "S1 reach: the end of the other driver lets a device through that is shut out"
 # A neighbor that is not named is unbound, bound again, removed from the machine, and found again.
 hush
-echo "$left" >$PARAMETER && said "$right stays cut off: it shares an id with $left" || fail "nothing says why $right is cut off"
+echo "$left" >$PARAMETER && said "$right stays cut off with $left, which is protected or shut out: they share an id" || fail "nothing says why $right is cut off"
 bind "$right" portcullis_edu && cut_off "$left" && cut_off "$right" || fail "S1 reach: a driver's start lets a device through that is shut out"
 again "$right" "$left" && cut_off "$left" || fail "S1 reach: a neighbour's driver lets a device through that is shut out"
 echo 1 >"/sys/bus/pci/devices/$right/remove"
