@@ -131,7 +131,10 @@ static int read_policy(char *text, struct pc_policy *policy)
 	return 0;
 }
 
-/* A bound device is in use, and its buffers are not mapped. A device named before is already protected or shut out. */
+/*
+ * A bound device is in use, and its buffers are not mapped. So is a bound device whose id the named one can use. A
+ * device named before is already protected or shut out.
+ */
 static int refuse_bound(struct pci_dev *pdev)
 {
 	struct pc_policy policy;
@@ -146,6 +149,8 @@ static int refuse_bound(struct pci_dev *pdev)
 		error = -EBUSY;
 	}
 	device_unlock(&pdev->dev);
+	if (!error && !is_named && pc_has_open_neighbor(pdev))
+		error = -EBUSY;
 	return error;
 }
 
@@ -330,8 +335,10 @@ static int set_open(const char *text, const struct kernel_param *parameter)
 		pr_err("open: %s has a driver, or buffers that its driver has left\n", pci_name(pdev));
 		error = -EBUSY;
 	} else {
-		pr_warn("%s is opened without a driver: it reaches all memory\n", pci_name(pdev));
-		pc_open(pdev);
+		if (pc_open(pdev))
+			pr_warn("%s is opened without a driver: it reaches all memory\n", pci_name(pdev));
+		else
+			error = -EBUSY;
 	}
 	device_unlock(&pdev->dev);
 	pci_dev_put(pdev);
@@ -358,6 +365,21 @@ static int protect(struct pci_dev *pdev, const struct pc_policy *policy)
 	return pc_protect(pdev, policy) ?: devm_add_action_or_reset(&pdev->dev, unprotect, pdev);
 }
 
+/*
+ * These drivers ask the kernel's IOMMU core whether their device is translated, are told that it is not, and leave out
+ * what a translated device needs. Only the owner, by naming the device, can decide that it works all the same.
+ */
+static bool is_misled(struct pci_dev *pdev)
+{
+	static const char *const drivers[] = { "amdgpu", "i915", "xe" };
+
+	if (match_string(drivers, ARRAY_SIZE(drivers), pdev->dev.driver->name) < 0)
+		return false;
+	pr_err("%s is not protected: %s would take it for a device without an IOMMU; name it to protect it all the same\n",
+	       pci_name(pdev), pdev->dev.driver->name);
+	return true;
+}
+
 static void bind(struct pci_dev *pdev)
 {
 	struct pc_policy policy = {};
@@ -368,14 +390,12 @@ static void bind(struct pci_dev *pdev)
 	 * it.
 	 */
 	if (!find(pdev, &policy, &is_named) && !pc_is_protected(pdev)) {
-		if (pdev->untrusted)
+		if (pc_open(pdev) && pdev->untrusted)
 			pr_warn("%s is external, and passes through while its driver is bound: name it to protect it\n",
 				pci_name(pdev));
-		if (pc_is_closed(pdev))
-			pc_open(pdev);
 		return;
 	}
-	if (!protect(pdev, &policy))
+	if ((is_named || pc_is_protected(pdev) || !is_misled(pdev)) && !protect(pdev, &policy))
 		return;
 	/* A named device that cannot be protected is never let through: its DMA fails. */
 	if (is_named) {
@@ -383,8 +403,8 @@ static void bind(struct pci_dev *pdev)
 		pr_err("%s stays shut out\n", pci_name(pdev));
 		return;
 	}
-	pc_open(pdev);
-	pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
+	if (pc_open(pdev))
+		pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
 }
 
 static int on_event(struct notifier_block *block, unsigned long event, void *data)

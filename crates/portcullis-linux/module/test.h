@@ -23,7 +23,8 @@ extern const struct file_operations test_exhaust;
 extern const struct file_operations test_places;
 extern const struct file_operations test_late;
 extern const struct file_operations test_alias;
-extern struct pci_driver test_edu;
+int test_edu_register(void);
+void test_edu_unregister(void);
 /* The attacker, while it has its driver. */
 extern struct pci_dev *test_edu_device;
 /* Makes it write to an address, and says whether the write landed in a page of memory, which it overwrites. */

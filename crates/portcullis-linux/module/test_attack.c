@@ -154,10 +154,24 @@ static void edu_remove(struct pci_dev *pdev)
 	test_edu_device = NULL;
 }
 
+static char *name = "portcullis_edu";
+module_param(name, charp, 0444);
+MODULE_PARM_DESC(name, "the name of the attacker's driver");
+
 static const struct pci_device_id edu_ids[] = { { PCI_DEVICE(0x1234, 0x11e8) }, {} };
-struct pci_driver test_edu = {
-	.name = "portcullis_edu",
+static struct pci_driver edu = {
 	.id_table = edu_ids,
 	.probe = edu_probe,
 	.remove = edu_remove,
 };
+
+int test_edu_register(void)
+{
+	edu.name = name;
+	return pci_register_driver(&edu);
+}
+
+void test_edu_unregister(void)
+{
+	pci_unregister_driver(&edu);
+}

@@ -52,7 +52,7 @@ int test_busy_ns(u64 *busy_ns)
 
 static int __init portcullis_test_init(void)
 {
-	int error = pci_register_driver(&test_edu);
+	int error = test_edu_register();
 
 	if (error)
 		return error;
@@ -71,7 +71,7 @@ static int __init portcullis_test_init(void)
 static void __exit portcullis_test_exit(void)
 {
 	debugfs_remove_recursive(folder);
-	pci_unregister_driver(&test_edu);
+	test_edu_unregister();
 }
 
 module_init(portcullis_test_init);

@@ -8,6 +8,8 @@ extern crate alloc;
 
 #[allow(unsafe_code, reason = "the kernel's allocator")]
 mod allocator;
+#[cfg(feature = "planted-slow-unmap")]
+mod delay;
 mod errno;
 #[allow(unsafe_code, reason = "instructions without intrinsics")]
 mod flush;
@@ -21,8 +23,8 @@ mod lock;
 mod log;
 #[allow(unsafe_code, reason = "room for values that are made in place")]
 mod memory;
-#[cfg(any(feature = "planted-no-invalidation", feature = "planted-slow-unmap"))]
-#[allow(unsafe_code, reason = "a planted flaw, for a test")]
+#[cfg(any(feature = "planted-no-invalidation", feature = "planted-no-answer"))]
+#[allow(unsafe_code, reason = "what tests plant")]
 mod planted;
 #[allow(unsafe_code, reason = "called from C")]
 pub mod space;

@@ -1,22 +1,11 @@
-//! What tests plant: a flaw, which a test has to find, and a delay, which the module has to stand.
+//! Planted for tests: a flaw, which one of them has to find, and hardware that does not answer, which the module has to
+//! stand.
 
-use crate::host::Host;
+use portcullis::SourceId;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation};
-use portcullis::{Platform, SourceId};
 
-const DELAY_US: u64 = 3_000_000;
-
-/// Delays the return of the unmap after which nothing is mapped any more. From then on protection may end.
-#[cfg_attr(not(feature = "planted-slow-unmap"), expect(dead_code))]
-pub(crate) fn delay(live_ranges: usize) {
-    let begun = Host.now_us();
-    while live_ranges == 0 && Host.now_us() - begun < DELAY_US {
-        core::hint::spin_loop();
-    }
-}
-
-/// A unit that ignores all invalidations: unmaps are reported as done although the hardware was not told of them.
-#[cfg_attr(not(feature = "planted-no-invalidation"), expect(dead_code))]
+/// A unit that invalidates nothing for an unmap. It reports that all is done, which is the flaw, or that the hardware
+/// has not answered. It confirms what attaches and detaches devices.
 pub(crate) struct Deaf<U>(pub(crate) U);
 
 // SAFETY: it breaks S2, which is its purpose.
@@ -50,6 +39,6 @@ unsafe impl<U: Iommu> Iommu for Deaf<U> {
     }
 
     fn is_done(&self, (): ()) -> Result<bool, QueueError> {
-        Ok(true)
+        if cfg!(feature = "planted-no-answer") { Err(QueueError::Timeout(0)) } else { Ok(true) }
     }
 }

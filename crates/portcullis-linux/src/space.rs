@@ -386,7 +386,7 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
         match domain.unmap_raw(Iova::new(iova), len) {
             Ok(()) => {
                 #[cfg(feature = "planted-slow-unmap")]
-                crate::planted::delay(domain.usage().live_ranges);
+                crate::delay::delay(domain.usage().live_ranges);
                 0
             }
             Err(error) => unmap_whole(space, error, iova, len),

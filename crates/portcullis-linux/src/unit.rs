@@ -20,9 +20,9 @@ use portcullis_vtd::{BringUpError, MappedRegisters, Mmio, RegisterTimeout, UnitC
 /// The driver's unit.
 pub(crate) type VtdUnit = portcullis_vtd::Unit<MappedRegisters, Host>;
 /// The handle that domains have of a unit. The unit outlives all of them.
-#[cfg(not(feature = "planted-no-invalidation"))]
+#[cfg(not(any(feature = "planted-no-invalidation", feature = "planted-no-answer")))]
 pub(crate) type SharedUnit = &'static VtdUnit;
-#[cfg(feature = "planted-no-invalidation")]
+#[cfg(any(feature = "planted-no-invalidation", feature = "planted-no-answer"))]
 pub(crate) type SharedUnit = crate::planted::Deaf<&'static VtdUnit>;
 
 /// A unit that is up.
@@ -41,7 +41,7 @@ impl Unit {
     pub(crate) unsafe fn shared(&self) -> SharedUnit {
         // SAFETY: the caller keeps the contract.
         let vtd: &'static VtdUnit = unsafe { &*core::ptr::from_ref(&self.vtd) };
-        #[cfg(feature = "planted-no-invalidation")]
+        #[cfg(any(feature = "planted-no-invalidation", feature = "planted-no-answer"))]
         let vtd = crate::planted::Deaf(vtd);
         vtd
     }

@@ -174,10 +174,10 @@ moves() {
 # reads REGISTERS ADDRESS, writes REGISTERS ADDRESS: between ADDRESS and the attacker's buffer.
 reads() { moves "$1" "$2" 0x40000 1; }
 writes() { moves "$1" 0x40000 "$2" 3; }
-# is_refused REGISTERS ADDRESS: whether such a read is refused with one fault.
+# is_refused REGISTERS ADDRESS [writes]: whether such a read, or a write, is refused with one fault.
 is_refused() {
 	faults=$(of_units faults)
-	reads "$1" "$2"
+	"${3:-reads}" "$1" "$2"
 	until_true has_faults $((faults + 1)) && [ "$(of_units faults)" = $((faults + 1)) ]
 }
 # is_served REGISTERS ADDRESS [writes]: whether such a read, or a write, causes no fault. QEMU records none for a write

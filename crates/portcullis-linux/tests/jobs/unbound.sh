@@ -34,6 +34,13 @@ echo nonsense >/sys/module/portcullis/parameters/open && fail "nonsense is opene
 echo all >$PARAMETER && is_open || fail "a device that never had a driver is shut out under all"
 load portcullis_test && is_protected "$edu" && rmmod portcullis_test && shut_when "after its driver was unbound, under all"
 echo >$PARAMETER && is_open || fail "a device stays shut out when all is taken off"
+# A driver that takes its device for one without an IOMMU is protected only by name.
+hush
+echo all >$PARAMETER && load portcullis_test name=i915 && none_protected && is_open || fail "a driver that would be misled is protected under all"
+said "$edu is not protected: i915 would take it for a device without an IOMMU" || fail "the reason is not said"
+rmmod portcullis_test && shut_when "after i915 was unbound, under all"
+echo "$edu" >$PARAMETER && load portcullis_test name=i915 && is_protected "$edu" || fail "a named device with i915 is not protected"
+rmmod portcullis_test && echo >$PARAMETER && is_open || fail "a device stays shut out when its name is taken off"
 
 rmmod portcullis && load portcullis protect="$edu" || fail "the module is not loaded with a name"
 shut_when "although the module was loaded with its name"

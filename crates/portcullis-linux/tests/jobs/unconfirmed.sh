@@ -1,0 +1,25 @@
+# The invalidation for an unmap is not confirmed, and the unit answers everything else. The device is cut off for good,
+# whatever it and its driver do, and others are not. Only a bind of its driver gives it back.
+. /lib.sh
+load portcullis && load portcullis_test || fail "a module is not loaded"
+set -- $(pci_of 1234:11e8)
+edu=$1 other=$2
+registers=$(registers "$edu")
+protect "$edu" && hush && echo "buffer 1" >$TESTS/attack || fail "the attacker is not protected"
+said "$edu: .* was not unmapped: error -5" || fail "the unmap is not known to have failed"
+said "$edu is shut out: bind its driver again" || fail "S11 completion: the device is not cut off"
+# A driver and a hostile device turn bus mastering on again.
+master() { printf '\006' | dd of="/sys/bus/pci/devices/$1/config" bs=1 seek=4 conv=notrunc 2>/dev/null; }
+master "$edu"
+is_refused "$registers" 0x1000000 || fail "S11 completion: the device has bus mastering again, and reads memory"
+# The hardware has cached this address, and was not told to drop it.
+at=$(dmesg | sed -n "s/.*$edu: \(0x[0-9a-f]*\) was not unmapped.*/\1/p")
+is_refused "$registers" "$at" writes || fail "S11 completion: the device writes to the buffer whose unmap has failed"
+! echo "buffer 1" 2>/dev/null >$TESTS/attack || fail "a device that was cut off gets an address"
+master "$other" && is_served "$(registers "$other")" 0x1000000 || fail "a device that did nothing is cut off too"
+
+hush
+unbind "$edu" && master "$edu" && is_refused "$registers" 0x1000000 || fail "S11 completion: the device reads memory after its driver was unbound"
+until_true none_protected && bind "$edu" portcullis_edu && said "$edu is protected" || fail "a bind does not give the device back"
+echo "buffer 1" 2>/dev/null >$TESTS/attack
+dmesg | grep -q "attack: buffer, while mapped landed" || fail "the device does not work after a bind"
