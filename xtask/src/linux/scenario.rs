@@ -25,8 +25,8 @@ pub(super) struct Scenario {
     /// When the tests boot the machine, and a kernel of which series.
     pub(super) runs: Runs,
     pub(super) series: Series,
-    /// The feature of the Rust half that plants a flaw, and the text with which the job must fail because of it. Without
-    /// such a text it must succeed.
+    /// The feature of the Rust half that plants something, and the text with which the job must fail because of it.
+    /// Without such a text it must succeed.
     pub(super) planted: String,
     pub(super) finds: String,
     /// The kernel's command line, besides what every machine has.
