@@ -335,10 +335,12 @@ static int set_open(const char *text, const struct kernel_param *parameter)
 		pr_err("open: %s has a driver, or buffers that its driver has left\n", pci_name(pdev));
 		error = -EBUSY;
 	} else {
-		if (pc_open(pdev))
+		if (pc_open(pdev)) {
 			pr_warn("%s is opened without a driver: it reaches all memory\n", pci_name(pdev));
-		else
+		} else {
+			pc_let(pdev);
 			error = -EBUSY;
+		}
 	}
 	device_unlock(&pdev->dev);
 	pci_dev_put(pdev);

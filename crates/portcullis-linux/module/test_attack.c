@@ -131,6 +131,10 @@ static bool fail_probe;
 module_param(fail_probe, bool, 0444);
 MODULE_PARM_DESC(fail_probe, "the attacker's driver allocates memory, and its probe then fails");
 
+static bool external;
+module_param(external, bool, 0444);
+MODULE_PARM_DESC(external, "the kernel takes the attacker for an external device from now on");
+
 static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	int error = pcim_enable_device(pdev) ?: dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
@@ -144,6 +148,7 @@ static int edu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!edu_registers)
 		return -ENOMEM;
 	pci_set_master(pdev);
+	pdev->untrusted |= external;
 	/* The device drives 28 address bits by default. The guest starts it with a dma_mask of all ones. */
 	test_edu_device = pdev;
 	return 0;

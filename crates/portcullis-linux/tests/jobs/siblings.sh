@@ -27,7 +27,7 @@ apart() {
 	binds "$first" && is_protected "$first" || fail "$first is not protected"
 	binds "$second" && said "$second stays cut off with $first, which is protected or shut out: the latter can use its id" || fail "nothing says why $second is cut off"
 	cut_off "$second" || fail "S1 reach: a driver lets $second through, whose id $first can use"
-	echo "$second" >/sys/module/portcullis/parameters/open && fail "$second is opened, and its id can be used by $first"
+	echo "$second" 2>/dev/null >/sys/module/portcullis/parameters/open && fail "$second is opened, and its id can be used by $first"
 	# It is removed from the machine, and found again.
 	unbind "$second" && echo 1 >"/sys/bus/pci/devices/$second/remove" && echo 1 >/sys/bus/pci/rescan
 	until_true [ -e "/sys/bus/pci/devices/$second/driver" ] && cut_off "$second" || fail "S1 reach: a neighbor that comes lets $first use an id that passes through"
@@ -35,6 +35,8 @@ apart() {
 	# Both are named, and are protected each by its own domain.
 	unbind "$second" && echo "$first,$second" >$PARAMETER && binds "$second" && is_protected "$second" && is_protected "$first" || fail "neighbors are not protected together"
 	unbind "$first" && cut_off "$first" || fail "S1 reach: a device passes through without its driver"
+	echo "$first" 2>/dev/null >/sys/module/portcullis/parameters/open && fail "$first is opened, and its id can be used by $second"
+	cut_off "$first" || fail "S1 reach: a device that was refused to its owner passes through"
 	# The end of one leaves the other protected, and itself cut off.
 	echo "$second" >$PARAMETER && cut_off "$first" && is_protected "$second" || fail "S1 reach: a device passes through whose id $second can use"
 	unbind "$second" && echo >$PARAMETER && through "$first" && through "$second" || fail "a device is not let through again"

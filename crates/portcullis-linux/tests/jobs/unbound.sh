@@ -42,6 +42,13 @@ rmmod portcullis_test && shut_when "after i915 was unbound, under all"
 echo "$edu" >$PARAMETER && load portcullis_test name=i915 && is_protected "$edu" || fail "a named device with i915 is not protected"
 rmmod portcullis_test && echo >$PARAMETER && is_open || fail "a device stays shut out when its name is taken off"
 
+# An external device needs no name to be shut.
+load portcullis_test external=1 && is_open && rmmod portcullis_test || fail "the attacker does not get its driver"
+shut_when "although it is external, after its driver was unbound"
+hush
+load portcullis_test && said "$edu is external, and passes through while its driver is bound" && is_open || fail "an external device with its driver is shut out"
+rmmod portcullis_test && shut_when "although it is external, after its driver was unbound again"
+
 rmmod portcullis && load portcullis protect="$edu" || fail "the module is not loaded with a name"
 shut_when "although the module was loaded with its name"
 load portcullis_test && is_protected "$edu" && rmmod portcullis_test || fail "a device that was shut out is not protected"
