@@ -302,7 +302,7 @@ impl<P: Platform> Queue<P> {
             match tried {
                 Some(ticket) => return Ok(ticket),
                 None if !is_full => is_full = true,
-                None if oldest == 0 && !has_error(hardware) && self.is_overdue(hardware) => {
+                None if oldest == 0 && self.is_overdue(hardware) => {
                     return Err(QueueError::Unresponsive);
                 }
                 None if self.await_room(hardware, &mut patience) => {}

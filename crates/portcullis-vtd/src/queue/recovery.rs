@@ -59,12 +59,14 @@ impl<P: Platform> Queue<P> {
         noted.unwrap_or_else(|error| error)
     }
 
-    /// Whether a submission is overdue that has not landed by now.
+    /// Whether a submission is overdue that has not landed by now. Hardware that reports an error is first told to go
+    /// on. It may report the same error for ever, so the error alone is no reason to wait.
     #[cold]
     #[inline(never)]
     pub(super) fn is_overdue<M: Mmio>(&self, hardware: &Hardware<M, P>) -> bool {
         let asked = self.ring.with(|ring| {
-            let Some(overdue) = ring.overdue else { return false };
+            self.resume(ring, hardware);
+            let Some(overdue) = ring.overdue.filter(|_| !ring.broken) else { return false };
             // Some implementations read the queue again only after a doorbell.
             ring_doorbell(ring, hardware);
             if self.has_landed(&hardware.platform, overdue) {

@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) extended: u64,
     pub(super) status: u32,
     pub(super) faults: u32,
+    /// Bits of the fault status that read as set, whatever is written.
+    pub(super) stuck_faults: u32,
     pub(super) protected: u32,
     pub(super) root: u64,
     queue: u64,
@@ -225,7 +227,7 @@ unsafe impl Mmio for &FakeUnit<'_> {
                     self.run_queue(state);
                 }
                 let pending = state.records.values().any(|[_, high]| high & FaultRecord::FAULT != 0);
-                state.faults | if pending { status::PENDING } else { 0 }
+                state.faults | state.stuck_faults | if pending { status::PENDING } else { 0 }
             }
             PMEN => state.protected,
             other => panic!("a 32-bit read of {other:#x}"),

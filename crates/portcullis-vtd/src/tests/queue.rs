@@ -3,6 +3,7 @@ use super::host::Host;
 use super::{bring_up, finish, page, page_descriptor, without_waits};
 use crate::queue::{BURST_MAX, SLOTS};
 use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
+use crate::spec::faults::status;
 use crate::{Unit, UnitConfig};
 use portcullis::Iova;
 use portcullis::Platform;
@@ -194,11 +195,13 @@ fn a_full_ring_is_waited_for_and_never_overrun() {
 /// However many callers of however many domains there are: the first of them waits, and the others do not.
 #[test]
 fn a_queue_that_does_not_answer_is_waited_for_once() {
-    for is_on_board in [false, true] {
+    // An error that does not go away is no reason to wait either.
+    for (is_on_board, stuck_faults) in [(false, 0), (true, 0), (false, status::TIMEOUT_ERROR)] {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);
         let unit = bring_up(&fake, &host);
         fake.behave(Behaviour::Silent);
+        fake.with(|state| state.stuck_faults = stuck_faults);
         // Two go alone, and a third boards the next ride.
         let tickets = [(); 3].map(|()| unit.submit_shared(&[page(7, 0)]).expect("room"));
         let (first, last) = (tickets[0], tickets[2]);
@@ -212,6 +215,7 @@ fn a_queue_that_does_not_answer_is_waited_for_once() {
         }
         assert_eq!(host.now_us(), begun_us, "no caller waits");
         // What was taken before is done when the hardware moves on.
+        fake.with(|state| state.stuck_faults = 0);
         fake.behave(Behaviour::Slow(20));
         assert_eq!(unit.submit(&[]), Err(QueueError::Unresponsive), "the first has not landed yet");
         assert_eq!(finish(&unit, &host, first), Ok(()));
