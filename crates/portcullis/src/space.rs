@@ -506,7 +506,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 
     /// Waits until a submission has taken effect, for at most [`Platform::wait_us_max`] from its submission. A domain
-    /// that got no answer once waits for as long again, in all.
+    /// that got no answer once waits for a hundredth of that, in all.
     ///
     /// # Errors
     /// Those of [`is_done`](Self::is_done), and [`QueueError::Unresponsive`].

@@ -5,9 +5,10 @@ use crate::platform::{Platform, WAIT_US_LEAST, Wait};
 use crate::proof::Proof;
 use crate::sync::{AtomicU64, Ordering};
 
-/// For how long a domain still waits for hardware that has once not answered within the time limit: as long again, in
-/// all. A driver that returns a whole ring of buffers then waits twice the limit at most, and the domain goes on if the
-/// hardware answers after all. Relaxed: CPUs that wait at the same time may each wait for as long as is left.
+/// For how long a domain still waits for hardware that has once not answered within the time limit: for a hundredth of
+/// it, in all. A driver that returns a whole ring of buffers to dead hardware then waits once. Hardware that answers
+/// after all needs microseconds, so it is still heard. Relaxed: CPUs that wait at the same time may each wait for as
+/// long as is left.
 pub(crate) struct Patience {
     left_us: AtomicU64,
 }
@@ -15,6 +16,8 @@ pub(crate) struct Patience {
 impl Patience {
     /// The hardware has always answered.
     const WHOLE: u64 = u64::MAX;
+    /// The part of the limit that is left after the first wait without an answer.
+    const PART: u64 = 100;
 
     pub(crate) fn whole() -> Self {
         Self { left_us: AtomicU64::new(Self::WHOLE) }
@@ -34,7 +37,7 @@ impl Patience {
     /// A wait of this limit has ended without an answer.
     fn spend(&self, platform: &impl Platform, waited_us: u64) {
         let left_us = match self.left_us.load(Ordering::Relaxed) {
-            Self::WHOLE => limit_us(platform),
+            Self::WHOLE => limit_us(platform) / Self::PART,
             left_us => left_us.saturating_sub(waited_us),
         };
         self.left_us.store(left_us, Ordering::Relaxed);
