@@ -121,7 +121,7 @@ static void __exit portcullis_exit(void)
 	pci_lock_rescan_remove();
 	pc_policy_stop();
 	pc_units_down();
-	pc_ids_stop();
+	pc_passing_stop();
 	pci_unlock_rescan_remove();
 	stop_platform();
 	if (pc_pages_lent() || pc_allocations_lent())

@@ -60,6 +60,14 @@ static bool find(struct pci_dev *pdev, struct pc_policy *policy, bool *is_named)
 
 /* ---- devices without a driver ---- */
 
+static bool has_own_entry(struct pci_dev *pdev)
+{
+	struct pc_policy policy;
+	bool is_named = false;
+
+	return find(pdev, &policy, &is_named) && is_named;
+}
+
 /* Whether a device is shut out while it has no driver. Before its first driver, `all` does not count. */
 static bool is_shut_unbound(struct pci_dev *pdev, bool counts_all)
 {
@@ -71,10 +79,17 @@ static bool is_shut_unbound(struct pci_dev *pdev, bool counts_all)
 	return is_named || pdev->untrusted || (is_found && counts_all);
 }
 
+/* A device that is named is closed, at the cost of its neighbors. Others must not cost a neighbor that is at work. */
 static void shut_out(struct pci_dev *pdev)
 {
-	if (pc_close(pdev))
-		pr_err("%s cannot be shut out: it reaches all memory\n", pci_name(pdev));
+	int error = has_own_entry(pdev) ? pc_close(pdev, false) : pc_shut(pdev);
+	struct pci_dev *port = pc_open_port(pdev);
+
+	if (error)
+		pr_err("%s may reach all memory: error %d\n", pci_name(pdev), error);
+	else if (port)
+		pr_warn("%s is shut out by its own id alone: the port %s does not check ids (ACS)\n", pci_name(pdev),
+			pci_name(port));
 }
 
 void pc_let(struct pci_dev *pdev)
@@ -83,6 +98,19 @@ void pc_let(struct pci_dev *pdev)
 		shut_out(pdev);
 	else
 		pc_open(pdev);
+}
+
+static bool is_listed(int segment, u16 id)
+{
+	bool found = false;
+	int i;
+
+	mutex_lock(&entries_lock);
+	for (i = 0; i < entry_count; i++)
+		found |= entries[i].is_all ||
+			 (entries[i].domain == segment && PCI_DEVID(entries[i].bus, entries[i].devfn) == id);
+	mutex_unlock(&entries_lock);
+	return found;
 }
 
 /* Shuts out or opens the devices without a driver, after entries have come, and those in `former` have gone. */
@@ -105,6 +133,7 @@ static void settle_unbound(const struct entry *former, int former_count)
 		}
 		device_unlock(&pdev->dev);
 	}
+	pc_forget_removed(is_listed);
 }
 
 /* ---- reading ---- */
@@ -132,25 +161,19 @@ static int read_policy(char *text, struct pc_policy *policy)
 }
 
 /*
- * A bound device is in use, and its buffers are not mapped. So is a bound device whose id the named one can use. A
- * device named before is already protected or shut out.
+ * A bound device is in use, and its buffers are not mapped. A device named before is already protected or shut out.
  */
 static int refuse_bound(struct pci_dev *pdev)
 {
-	struct pc_policy policy;
-	bool is_named = false;
 	int error = 0;
 
-	find(pdev, &policy, &is_named);
 	device_lock(&pdev->dev);
-	if (pdev->dev.driver && !pdev->dev.dma_ops && !is_named) {
+	if (pdev->dev.driver && !pdev->dev.dma_ops && !has_own_entry(pdev)) {
 		pr_err("protect: %s is bound to %s. Unbind it first: echo %s > /sys/bus/pci/drivers/%s/unbind\n", pci_name(pdev),
 		       pdev->dev.driver->name, pci_name(pdev), pdev->dev.driver->name);
 		error = -EBUSY;
 	}
 	device_unlock(&pdev->dev);
-	if (!error && !is_named && pc_has_open_neighbor(pdev))
-		error = -EBUSY;
 	return error;
 }
 
@@ -229,7 +252,7 @@ static int read_entries(char *text, struct entry *to, int *count)
 
 /*
  * A device that is already bound passes through, and an administrator may expect protection. Returns an error if it is
- * named: its driver was bound after the list was read.
+ * named: its driver was bound after the list was read. Likewise if it can use the id of a bound device.
  */
 static int check_bound(void)
 {
@@ -240,10 +263,12 @@ static int check_bound(void)
 
 	for_each_pci_dev(pdev) {
 		device_lock(&pdev->dev);
-		if (pdev->dev.driver && !pdev->dev.dma_ops && find(pdev, &policy, &is_named) && !pc_is_closed(pdev)) {
-			pr_warn("%s is bound to %s, and not protected until it is bound again\n", pci_name(pdev),
-				pdev->dev.driver->name);
-			error = is_named ? -EBUSY : error;
+		if (find(pdev, &policy, &is_named) && !pdev->dev.dma_ops && !pc_is_closed(pdev)) {
+			if (pdev->dev.driver)
+				pr_warn("%s is bound to %s, and not protected until it is bound again\n",
+					pci_name(pdev), pdev->dev.driver->name);
+			if (is_named && (pdev->dev.driver || pc_has_open_neighbor(pdev)))
+				error = -EBUSY;
 		}
 		device_unlock(&pdev->dev);
 	}
@@ -362,9 +387,9 @@ static void unprotect(void *pdev)
  * The device stays protected until the driver core has released every resource that the driver has registered with
  * it, also if probing fails: the resource that is registered first is released last.
  */
-static int protect(struct pci_dev *pdev, const struct pc_policy *policy)
+static int protect(struct pci_dev *pdev, const struct pc_policy *policy, bool has_choice)
 {
-	return pc_protect(pdev, policy) ?: devm_add_action_or_reset(&pdev->dev, unprotect, pdev);
+	return pc_protect(pdev, policy, has_choice) ?: devm_add_action_or_reset(&pdev->dev, unprotect, pdev);
 }
 
 /*
@@ -382,6 +407,18 @@ static bool is_misled(struct pci_dev *pdev)
 	return true;
 }
 
+/* The vendors and the class of what these drivers drive. */
+static bool may_be_misled(struct pci_dev *pdev)
+{
+	return pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY &&
+	       (pdev->vendor == PCI_VENDOR_ID_INTEL || pdev->vendor == PCI_VENDOR_ID_ATI);
+}
+
+bool pc_must_pass(struct pci_dev *pdev)
+{
+	return !has_own_entry(pdev) && (may_be_misled(pdev) || pc_has_reserved(pdev));
+}
+
 static void bind(struct pci_dev *pdev)
 {
 	struct pc_policy policy = {};
@@ -397,7 +434,7 @@ static void bind(struct pci_dev *pdev)
 				pci_name(pdev));
 		return;
 	}
-	if ((is_named || pc_is_protected(pdev) || !is_misled(pdev)) && !protect(pdev, &policy))
+	if ((is_named || pc_is_protected(pdev) || !is_misled(pdev)) && !protect(pdev, &policy, !is_named))
 		return;
 	/* A named device that cannot be protected is never let through: its DMA fails. */
 	if (is_named) {
@@ -435,6 +472,19 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 
 static struct notifier_block notifier = { .notifier_call = on_event };
 
+/* What is at work goes on. */
+static void open_bound(void)
+{
+	struct pci_dev *pdev = NULL;
+
+	for_each_pci_dev(pdev) {
+		device_lock(&pdev->dev);
+		if (pdev->dev.driver && !pc_is_closed(pdev))
+			pc_open(pdev);
+		device_unlock(&pdev->dev);
+	}
+}
+
 /*
  * Present devices pass through. No device is added or removed during the call. A driver that is bound during it either
  * finds the notifier, or is found bound.
@@ -445,6 +495,7 @@ int pc_policy_start(void)
 
 	if (error)
 		return error;
+	open_bound();
 	error = check_bound();
 	if (error)
 		pc_policy_stop();

@@ -150,26 +150,44 @@ struct pc_unit *pc_unit_of(struct pci_dev *pdev);
 u16 pc_own_id(struct pci_dev *pdev);
 /* Every id that requests of a device may carry, its own first. */
 int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data);
-/* Whether requests of a device carry an id of another device, or an id that another device uses too. */
+bool pc_uses_id(struct pci_dev *pdev, int segment, u16 id);
+/* Another present device that uses an id; null if there is none. The caller must drop the reference to it. */
+struct pci_dev *pc_other_user(struct pci_dev *pdev, u16 id);
+/* Whether requests of a device carry an id of another device, or an id that another device uses too. Says so. */
 bool pc_shares_id(struct pci_dev *pdev);
-/* Whether a device can use the id of another one, which has a driver and passes through. Says so. */
-bool pc_has_open_neighbor(struct pci_dev *pdev);
-/*
- * pc_close closes a device, and cuts off the devices that share an id with it or whose ids it can use. pc_open opens it
- * and them again, except those that another closed device keeps cut off. It returns whether the device passes through.
- */
-bool pc_open(struct pci_dev *pdev);
-int pc_close(struct pci_dev *pdev);
-bool pc_is_closed(struct pci_dev *pdev);
-void pc_forget(struct pci_dev *pdev);
-void pc_ids_stop(void);
 
 /* ---- ports.c ---- */
 
-/* Whether other devices can reach a device without passing the IOMMU. Turns on the port features that isolate it. */
+/* The ids that a device can use, because no port keeps it from that: those from `first` to `last`. */
+struct pc_reach {
+	int segment;
+	u16 first, last;
+};
+
+/* The first port above a device that does not isolate it; null if all do. Turns on what isolates it in all of them. */
+struct pci_dev *pc_open_port(struct pci_dev *pdev);
+/* Whether other devices can reach a device without passing the IOMMU. Says so. */
 bool pc_is_exposed(struct pci_dev *pdev);
-/* Whether no port keeps a device from using the id of another one. */
+struct pc_reach pc_reach_of(struct pci_dev *pdev);
+/* Whether the id of a device, or of its physical function, is among those. Always false with `unisolated`. */
+bool pc_is_within(const struct pc_reach *reach, struct pci_dev *other);
 bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other);
+
+/* ---- passing.c ---- */
+
+/* What has no unit is always open. The others return -ENODEV for it, and for a device that was removed. */
+bool pc_open(struct pci_dev *pdev);	/* returns whether the device passes through now */
+int pc_shut(struct pci_dev *pdev);
+/* If it `has_choice`, it closes no device that would cut off one that is at work. It says so and returns -EBUSY. */
+int pc_close(struct pci_dev *pdev, bool has_choice);
+bool pc_is_closed(struct pci_dev *pdev);
+/* Whether a device that is closed would cut off another one that is at work. Says so. */
+bool pc_has_open_neighbor(struct pci_dev *pdev);
+/* A device was removed. Its id does not pass through, unless another device uses that id. */
+void pc_forget(struct pci_dev *pdev);
+/* Devices that were removed while they were closed count as closed only if they are listed. */
+void pc_forget_removed(bool (*is_listed)(int segment, u16 id));
+void pc_passing_stop(void);
 
 /* ---- protect.c ---- */
 
@@ -216,7 +234,10 @@ extern struct mutex pc_devices_lock;
 int pc_protect_start(void);
 void pc_protect_stop(void);
 bool pc_is_protected(struct pci_dev *pdev);
-int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy);
+/* Whether firmware reserves memory for a device that is not mapped for it (RMRR). */
+bool pc_has_reserved(struct pci_dev *pdev);
+/* `has_choice` is that of pc_close. */
+int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy, bool has_choice);
 void pc_unprotect(struct pci_dev *pdev);
 void pc_leave(struct pci_dev *pdev);
 /*
@@ -250,6 +271,8 @@ int pc_policy_start(void);
 void pc_policy_stop(void);
 /* A device has no driver, or none any more: it is shut out or opened, as its policy says. */
 void pc_let(struct pci_dev *pdev);
+/* Whether a device, as far as can be told without its driver, will be let through although `all` is listed. */
+bool pc_must_pass(struct pci_dev *pdev);
 
 /* ---- dma.c, coherent.c ---- */
 

@@ -9,7 +9,7 @@
 #include "portcullis.h"
 
 static bool unisolated;
-module_param(unisolated, bool, 0644);
+module_param(unisolated, bool, 0444);
 MODULE_PARM_DESC(unisolated, "protect devices that others can reach without passing the IOMMU, or that can use the ids of others");
 
 /*
@@ -26,6 +26,8 @@ static u16 isolate(struct pci_dev *port)
 	pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
 	control |= able & (PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF);
 	pci_write_config_word(port, port->acs_cap + PCI_ACS_CTRL, control);
+	/* Firmware may have locked it. */
+	pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
 	return control;
 }
 
@@ -45,20 +47,20 @@ static u16 wanted_of(struct pci_dev *port)
 	}
 }
 
-/* The first port above a device that does not isolate it; null if there is none. */
-static struct pci_dev *open_port(struct pci_dev *pdev)
+struct pci_dev *pc_open_port(struct pci_dev *pdev)
 {
+	struct pci_dev *first = NULL;
 	struct pci_bus *bus;
 
 	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
 		if (bus->self && wanted_of(bus->self) & ~isolate(bus->self))
-			return bus->self;
-	return NULL;
+			first = first ?: bus->self;
+	return first;
 }
 
 bool pc_is_exposed(struct pci_dev *pdev)
 {
-	struct pci_dev *port = open_port(pdev);
+	struct pci_dev *port = pc_open_port(pdev);
 
 	if (!port || unisolated)
 		return false;
@@ -67,39 +69,42 @@ bool pc_is_exposed(struct pci_dev *pdev)
 	return true;
 }
 
-/* The port that checks the ids of a device. Null on the first bus, and for a device whose id a bridge replaces. */
-static struct pci_dev *port_above(struct pci_dev *pdev)
+/*
+ * A port compares bus numbers only, so a device can use all ids of the buses below its port. On the first bus no port
+ * checks ids. There, the functions of a slot are taken for one device, with their virtual functions; that it uses no
+ * other ids is trusted, because it is part of the chipset.
+ */
+struct pc_reach pc_reach_of(struct pci_dev *pdev)
 {
+	struct pci_dev *physical = pci_physfn(pdev);
+	u16 slot = PCI_DEVID(physical->bus->number, PCI_DEVFN(PCI_SLOT(physical->devfn), 0));
+	struct pc_reach reach = { pci_domain_nr(pdev->bus), slot, slot + 7 };
 	struct pci_bus *bus;
 
 	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent) {
 		/* A bus of virtual functions has no bridge. */
 		if (!bus->self)
 			continue;
+		reach.first = PCI_DEVID(bus->busn_res.start, 0);
+		reach.last = PCI_DEVID(bus->busn_res.end, 0xff);
 		if (wanted_of(bus->self))
-			return bus->self;
-		if (!pci_is_pcie(bus->self) || pci_pcie_type(bus->self) != PCI_EXP_TYPE_UPSTREAM)
-			return NULL;
+			break;
 	}
-	return NULL;
+	return reach;
 }
 
-/*
- * A port compares bus numbers only, so a device can use all ids of the buses below its port. On the first bus no port
- * checks ids. There, the functions of a slot are taken for one device, with their virtual functions; that it uses no
- * other ids is trusted, because it is part of the chipset.
- */
+bool pc_is_within(const struct pc_reach *reach, struct pci_dev *other)
+{
+	u16 id = pc_own_id(other), physical = pc_own_id(pci_physfn(other));
+
+	if (unisolated || reach->segment != pci_domain_nr(other->bus))
+		return false;
+	return (id >= reach->first && id <= reach->last) || (physical >= reach->first && physical <= reach->last);
+}
+
 bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other)
 {
-	struct pci_dev *port = port_above(pdev);
+	struct pc_reach reach = pc_reach_of(pdev);
 
-	if (unisolated || other == pdev || pci_domain_nr(pdev->bus) != pci_domain_nr(other->bus))
-		return false;
-	if (port)
-		return other->bus->number >= port->subordinate->busn_res.start &&
-		       other->bus->number <= port->subordinate->busn_res.end;
-	pdev = pci_physfn(pdev);
-	other = pci_physfn(other);
-	return pci_is_root_bus(pdev->bus) && pdev->bus == other->bus &&
-	       PCI_SLOT(pdev->devfn) == PCI_SLOT(other->devfn);
+	return other != pdev && pc_is_within(&reach, other);
 }

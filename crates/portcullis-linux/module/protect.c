@@ -165,6 +165,14 @@ static struct pcr_opening opening_of(struct pci_dev *pdev, const struct pc_polic
 	};
 }
 
+bool pc_has_reserved(struct pci_dev *pdev)
+{
+	struct pc_policy any = {};
+	struct pcr_opening opening = opening_of(pdev, &any, WIDEST_BITS, READ_ONCE(map_reserved));
+
+	return !opening.maps_reserved && pcr_reserved(&opening);
+}
+
 static int open_space(struct pc_device *device, u8 bits, struct pcr_space **space)
 {
 	struct pcr_opening opening = opening_of(device->pdev, &device->policy, bits, device->maps_reserved);
@@ -212,7 +220,7 @@ static void drop(struct pc_device *device)
 	kfree(device);
 }
 
-static int open(struct pc_device *device)
+static int open(struct pc_device *device, bool has_choice)
 {
 	struct pcr_unit_use use;
 	u8 bits;
@@ -224,7 +232,7 @@ static int open(struct pc_device *device)
 	if (device->pdev->dev.bus_dma_limit)
 		bits = min_t(u8, bits, fls64(device->pdev->dev.bus_dma_limit + 1) - 1);
 	/* From here on the device is shut out. */
-	error = pc_close(device->pdev);
+	error = pc_close(device->pdev, has_choice);
 	if (error)
 		return error;
 	error = open_space(device, bits, &device->space);
@@ -263,7 +271,7 @@ static void take_over(struct pc_device *device)
 }
 
 /* The device has no driver that does DMA yet. The caller holds the device's lock. */
-int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
+int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy, bool has_choice)
 {
 	bool maps_reserved = READ_ONCE(map_reserved);
 	struct pcr_opening opening = opening_of(pdev, policy, WIDEST_BITS, maps_reserved);
@@ -288,14 +296,14 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy)
 		pr_err("%s is not protected: it stands for the disks behind it (VMD)\n", pci_name(pdev));
 		return -EOPNOTSUPP;
 	}
-	if (pc_shares_id(pdev) || pc_is_exposed(pdev) || pc_has_open_neighbor(pdev) || is_reserved_for(pdev, &opening))
+	if (pc_shares_id(pdev) || pc_is_exposed(pdev) || is_reserved_for(pdev, &opening))
 		return -EOPNOTSUPP;
 	device = make(pdev, policy, unit);
 	if (!device)
 		return -ENOMEM;
 	device->maps_reserved = maps_reserved;
 	device->reserved = maps_reserved ? pcr_reserved(&opening) : 0;
-	error = open(device);
+	error = open(device, has_choice);
 	if (error) {
 		drop(device);
 		return error;

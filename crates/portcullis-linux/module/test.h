@@ -23,6 +23,9 @@ extern const struct file_operations test_exhaust;
 extern const struct file_operations test_places;
 extern const struct file_operations test_late;
 extern const struct file_operations test_alias;
+extern const struct file_operations test_slow;
+int test_slow_start(void);
+void test_slow_stop(void);
 int test_edu_register(void);
 void test_edu_unregister(void);
 /* The attacker, while it has its driver. */

@@ -14,6 +14,7 @@
  *                               other devices, and outside this range, which firmware reserves
  *   echo take 0 > late          pages are mapped for edu, and stay mapped without its driver until `give 0`
  *   echo 0000:00:01.0 0x10 > alias         the device also uses the id of 02.0
+ *   echo 0000:00:01.0 > slow    the next bind of this device's driver takes a second
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>
@@ -52,10 +53,15 @@ int test_busy_ns(u64 *busy_ns)
 
 static int __init portcullis_test_init(void)
 {
-	int error = test_edu_register();
+	int error = test_slow_start();
 
 	if (error)
 		return error;
+	error = test_edu_register();
+	if (error) {
+		test_slow_stop();
+		return error;
+	}
 	folder = debugfs_create_dir("portcullis_test", NULL);
 	debugfs_create_file("pairs", 0200, folder, NULL, &test_pairs);
 	debugfs_create_file("datagrams", 0200, folder, NULL, &test_datagrams);
@@ -65,6 +71,7 @@ static int __init portcullis_test_init(void)
 	debugfs_create_file("places", 0200, folder, NULL, &test_places);
 	debugfs_create_file("late", 0200, folder, NULL, &test_late);
 	debugfs_create_file("alias", 0200, folder, NULL, &test_alias);
+	debugfs_create_file("slow", 0200, folder, NULL, &test_slow);
 	return 0;
 }
 
@@ -72,6 +79,7 @@ static void __exit portcullis_test_exit(void)
 {
 	debugfs_remove_recursive(folder);
 	test_edu_unregister();
+	test_slow_stop();
 }
 
 module_init(portcullis_test_init);

@@ -3,7 +3,7 @@
 use crate::host::Host;
 use portcullis::Platform;
 
-const DELAY_US: u64 = 3_000_000;
+const DELAY_US: u64 = 5_000_000;
 
 /// Delays the return of the unmap after which nothing is mapped any more. From then on protection may end.
 pub(crate) fn delay(live_ranges: usize) {

@@ -1,4 +1,4 @@
-# The unmap of the last buffer takes 3 s to return. Protection ends only after that: until then the unmap uses what the
+# The unmap of the last buffer takes 5 s to return. Protection ends only after that: until then the unmap uses what the
 # module has for the device, and the module's text.
 . /lib.sh
 load portcullis && load portcullis_test || fail "a module is not loaded"

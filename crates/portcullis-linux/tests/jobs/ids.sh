@@ -12,8 +12,12 @@ all_through() { through "$alone" && through "$aliased" && through "$left" && thr
 again() { unbind "$1" && echo "$2" >$PARAMETER && bind "$1" portcullis_edu; }
 all_through || fail "a device is shut out with the module loaded"
 
+# A name is refused while another device is at work that would be cut off.
+unbind "$left" && hush || fail "the driver does not go"
+echo "$left" 2>/dev/null >$PARAMETER && fail "$left is taken, and $right passes through"
+said "$left is not protected: that would cut off $right, which passes through (portcullis_edu): they share an id" || fail "the reason is not said"
 # Both devices are named.
-again "$left" "$left" && hush && again "$right" "$left,$right" || fail "a driver is not bound again"
+unbind "$right" && echo "$left" >$PARAMETER && bind "$left" portcullis_edu && bind "$right" portcullis_edu && hush && again "$right" "$left,$right" || fail "a driver is not bound again"
 said "$right is not protected: behind the bridge .* to conventional PCI all devices have one id; put it into" || fail "the reason is not said"
 cut_off "$left" && cut_off "$right" || fail "S1 reach: a device that is shut out gets through"
 # The driver of one is unbound, and the other stays shut out. Then the other way round.
@@ -36,11 +40,11 @@ again "$left" "" && all_through || fail "a device is not let through again"
 
 # The kernel knows that a device uses the id of its neighbor.
 echo "$alone 0x$(printf %02x $((0x${aliased:8:2} << 3)))" >$TESTS/alias || fail "no alias is set"
-hush
+unbind "$alone" && hush
 again "$aliased" "$aliased" && said "$aliased is not protected: $alone uses its id too" || fail "$aliased is protected, and $alone uses its id"
-again "$aliased" "" && again "$alone" "$alone" && said "$alone is not protected: it uses the ids of other functions too" || fail "$alone is protected, and uses the id of $aliased"
-said "$aliased is cut off with $alone: they share an id" || fail "nothing says why $aliased is cut off"
-cut_off "$alone" && again "$aliased" "$alone" && cut_off "$aliased" || fail "S1 reach: the id of a device that is shut out passes through for its neighbour"
+unbind "$aliased" && echo "$alone" >$PARAMETER && said "$aliased stays cut off with $alone, .*: they share an id" || fail "nothing says why $aliased is cut off"
+bind "$alone" portcullis_edu && said "$alone is not protected: it uses the ids of other functions too" || fail "$alone is protected, and uses the id of $aliased"
+cut_off "$alone" && bind "$aliased" portcullis_edu && cut_off "$aliased" || fail "S1 reach: the id of a device that is shut out passes through for its neighbour"
 again "$alone" "" && all_through || fail "a device is not let through again"
 
 # A device that the kernel has removed reaches nothing. When it is found again, it passes through.

@@ -32,7 +32,7 @@ has_faults 1 || fail "S1 reach: a card that should be shut out was refused nothi
 again ""
 all_work || fail "a card does not work when it is let through again"
 
-echo 1 >/sys/module/portcullis/parameters/unisolated
+rmmod portcullis && load portcullis unisolated=1 || fail "the module is not loaded again"
 protect "$switched" && reaches "$switched" 4 || fail "unisolated=1 does not protect what is behind a switch"
 
 # With protect=all, every device that can be protected is, from the first driver on.

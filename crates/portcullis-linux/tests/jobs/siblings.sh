@@ -17,7 +17,7 @@ apart() {
 	# The other one has a driver, and nothing maps its buffers.
 	hush
 	unbind "$first" && ! echo "$first" 2>/dev/null >$PARAMETER || fail "$first is taken, and $second passes through"
-	said "$first is not protected: it can use the id of $second, which is bound to portcullis_edu" || fail "the reason is not said"
+	said "$first is not protected: that would cut off $second, which passes through (portcullis_edu): one can use the id of the other" || fail "the reason is not said"
 	binds "$first" && through "$first" && through "$second" || fail "a refused name has changed something"
 
 	# Neither has a driver. Then one of them has.
@@ -25,11 +25,13 @@ apart() {
 	cut_off "$first" && cut_off "$second" || fail "S1 reach: a device that is shut out can use the id of $second, which passes through"
 	hush
 	binds "$first" && is_protected "$first" || fail "$first is not protected"
-	binds "$second" && said "$second stays cut off with $first, which is protected or shut out: the latter can use its id" || fail "nothing says why $second is cut off"
+	binds "$second" && said "$second stays cut off with $first, which is protected or shut out: one can use the id of the other" || fail "nothing says why $second is cut off"
 	cut_off "$second" || fail "S1 reach: a driver lets $second through, whose id $first can use"
+	unbind "$second" && hush
 	echo "$second" 2>/dev/null >/sys/module/portcullis/parameters/open && fail "$second is opened, and its id can be used by $first"
+	said "$second stays cut off with $first" || fail "$second is not opened, and not because of $first"
 	# It is removed from the machine, and found again.
-	unbind "$second" && echo 1 >"/sys/bus/pci/devices/$second/remove" && echo 1 >/sys/bus/pci/rescan
+	echo 1 >"/sys/bus/pci/devices/$second/remove" && echo 1 >/sys/bus/pci/rescan
 	until_true [ -e "/sys/bus/pci/devices/$second/driver" ] && cut_off "$second" || fail "S1 reach: a neighbor that comes lets $first use an id that passes through"
 
 	# Both are named, and are protected each by its own domain.
@@ -44,27 +46,60 @@ apart() {
 	# Under `all`, a device without a driver is cut off together with the first that has one.
 	echo all >$PARAMETER && through "$second" && binds "$first" && is_protected "$first" && cut_off "$second" || fail "S1 reach: under all, $first can use the id of $second, which passes through"
 	binds "$second" && is_protected "$second" || fail "$second is not protected under all"
-	unbind "$first" && unbind "$second" && echo >$PARAMETER && binds "$first" && binds "$second" || fail "a driver does not come again"
+	unbind "$first" && unbind "$second" || fail "a driver does not go"
+	# Both drivers are bound at the same time.
+	echo "$second" >$TESTS/slow || fail "no bind is slow"
+	binds "$second" &
+	usleep 300000
+	binds "$first" && is_protected "$first" || fail "$first is not protected while a driver of $second is being bound"
+	wait && is_protected "$second" || fail "$second is not protected when its driver was bound with that of $first"
+	# What cannot be protected costs no neighbor that is at work: neither by its driver's end, nor as an external device.
+	unbind "$first" && unbind "$second" && echo >$PARAMETER && binds "$second" && echo all >$PARAMETER || fail "a driver does not come again"
+	hush
+	binds "$first" && said "$first is not protected: that would cut off $second" && through "$first" || fail "$first is not let through under all"
+	unbind "$first" && cut_off "$first" || fail "S1 reach: under all, a device passes through without its driver"
+	through "$second" || fail "a device that is at work is cut off with $first, which is not named"
+	echo >$PARAMETER && binds "$first" && through "$first" && through "$second" || fail "a driver does not come again"
 }
 shift
-[ $# = 4 ] || fail "there are $# attackers, and four are expected"
+[ $# = 5 ] || fail "there are $# attackers, and five are expected"
 apart "$1" "$2"
 apart "$3" "$4"
-# The first device that is removed, with one that is cut off with it.
+# The first device is removed from the kernel while it is shut out, and still works. It counts as long as it is named.
 unbind "$1" && unbind "$2" && echo "$1" >$PARAMETER && cut_off "$2" || fail "S1 reach: a device that is shut out can use the id of $2, which passes through"
-echo 1 >"/sys/bus/pci/devices/$1/remove"
-through "$2" || fail "a device stays cut off with one that is gone"
-echo 1 >/sys/bus/pci/rescan && until_true is_protected "$1" && cut_off "$2" && unbind "$1" && echo >$PARAMETER && through "$2" || fail "S1 reach: a device that is shut out as it comes can use the id of $2, which passes through"
+gone=$(hidden "$1")
+is_refused "$gone" $memory && cut_off "$2" || fail "S1 reach: a device passes through whose id can be used by $1, which was removed"
+echo >$PARAMETER && through "$2" || fail "a device stays cut off with one that is gone and not named any more"
+echo 1 >/sys/bus/pci/rescan && until_true [ -e "/sys/bus/pci/devices/$1/driver" ] && through "$1" || fail "a device that is found again is shut out"
+# It is named, removed, and found again.
+unbind "$1" && echo "$1" >$PARAMETER && gone=$(hidden "$1") && echo 1 >/sys/bus/pci/rescan && until_true is_protected "$1" && cut_off "$2" || fail "S1 reach: a device is found again, and $2 passes through"
+unbind "$1" && echo >$PARAMETER && through "$1" && through "$2" || fail "S1 reach: a device that is shut out as it comes can use the id of $2, which passes through"
 
-# A virtual function comes while its physical function is protected.
+# A graphics device may get a driver that has to pass through, so its neighbor is not protected unless it is named.
+graphics=$(pci_of 1002:5046)
+beside=$5
+unbind "$beside" && hush && echo all >$PARAMETER && binds "$beside" && through "$beside" || fail "the neighbor of a graphics device is not let through under all"
+said "$beside is not protected: that would cut off $graphics" || fail "nothing says why $beside is not protected"
+unbind "$beside" && echo "$beside" >$PARAMETER && binds "$beside" && is_protected "$beside" || fail "the neighbor of a graphics device is not protected by its name"
+unbind "$beside" && echo >$PARAMETER || fail "the driver does not go"
+
+# A virtual function comes while its physical function is at work, and while it is protected.
 disk=$(disk)
-protect "$disk" || fail "the disk is not protected"
+is_live() { read -r state </sys/class/nvme/nvme0/state && [ "$state" = live ]; }
+echo all >$PARAMETER && echo 1 >"/sys/bus/pci/devices/$disk/sriov_numvfs" || fail "there is no virtual function"
+echo 1 >/sys/class/nvme/nvme0/reset_controller && until_true is_live || fail "a virtual function cuts off its physical function, which is not protected"
+echo 0 >"/sys/bus/pci/devices/$disk/sriov_numvfs" && echo >$PARAMETER && protect "$disk" || fail "the disk is not protected"
 hush
 echo 1 >"/sys/bus/pci/devices/$disk/sriov_numvfs" || fail "there is no virtual function"
 function=$(readlink "/sys/bus/pci/devices/$disk/virtfn0")
-said "${function##*/} stays cut off with $disk, which is protected or shut out: the latter can use its id" || fail "S1 reach: a virtual function passes through, whose id $disk can use"
+said "${function##*/} stays cut off with $disk, which is protected or shut out: one can use the id of the other" || fail "S1 reach: a virtual function passes through, whose id $disk can use"
 
 # It is accepted by the owner.
 rmmod portcullis_test && rmmod nvme && rmmod portcullis && load portcullis_test && load portcullis unisolated=1 || fail "a module is not loaded again"
 unbind "$3" && echo "$3" >$PARAMETER && binds "$3" && is_protected "$3" && through "$4" || fail "unisolated=1 does not accept a neighbor"
+
+# An external card whose first function gets no driver.
+rmmod portcullis_test && rmmod portcullis && load portcullis && load portcullis_test external=1 || fail "a module is not loaded again"
+unbind "$3" && cut_off "$3" || fail "S1 reach: an external device passes through without its driver"
+through "$4" || fail "an external device that is at work is cut off with $3, which has no driver"
 rmmod portcullis_test && rmmod portcullis || fail "the modules are not unloaded"
