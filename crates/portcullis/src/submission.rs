@@ -28,17 +28,11 @@ impl Patience {
         self.left_us.load(Ordering::Relaxed).min(limit_us(platform))
     }
 
-    /// Whether a wait that has taken this long may go on.
-    fn allows(&self, platform: &impl Platform, waited_us: u64) -> bool {
-        let limit_us = self.limit_us(platform);
-        limit_us > 0 && waited_us <= limit_us
-    }
-
-    /// A wait of this limit has ended without an answer.
-    fn spend(&self, platform: &impl Platform, waited_us: u64) {
+    /// A wait of this limit has ended without an answer. If another one has ended since it began, it spends nothing.
+    fn spend(&self, limit_us: u64) {
         let left_us = match self.left_us.load(Ordering::Relaxed) {
-            Self::WHOLE => limit_us(platform) / Self::PART,
-            left_us => left_us.saturating_sub(waited_us),
+            Self::WHOLE => limit_us / Self::PART,
+            left_us => left_us.checked_sub(limit_us).unwrap_or(left_us),
         };
         self.left_us.store(left_us, Ordering::Relaxed);
     }
@@ -86,13 +80,14 @@ impl<T: Copy + Send> Submission<T> {
         iommu: &impl Iommu<Ticket = T>,
         patience: &Patience,
     ) -> Result<Proof, QueueError> {
+        let limit_us = patience.limit_us(platform);
         loop {
-            // As in `look`. The limit is asked for after that: the stack of a kernel is small.
+            // As in `look`.
             let waited_us = platform.now_us().saturating_sub(self.submitted_us);
             match Proof::ask(iommu, self.ticket) {
                 Ok(Some(proof)) => return Ok(proof),
-                Ok(None) if patience.allows(platform, waited_us) => platform.pause(Wait::Invalidation),
-                Ok(None) => return Err(self.give_up(platform, iommu, patience)),
+                Ok(None) if limit_us > 0 && waited_us <= limit_us => platform.pause(Wait::Invalidation),
+                Ok(None) => return Err(self.give_up(iommu, patience, limit_us)),
                 Err(error) => return Err(error),
             }
         }
@@ -101,12 +96,11 @@ impl<T: Copy + Send> Submission<T> {
     /// The error of a wait that has ended without an answer.
     #[cold]
     #[inline(never)]
-    fn give_up(self, platform: &impl Platform, iommu: &impl Iommu<Ticket = T>, patience: &Patience) -> QueueError {
-        let limit_us = patience.limit_us(platform);
+    fn give_up(self, iommu: &impl Iommu<Ticket = T>, patience: &Patience, limit_us: u64) -> QueueError {
         if limit_us == 0 {
             return QueueError::Unresponsive;
         }
-        patience.spend(platform, limit_us);
+        patience.spend(limit_us);
         iommu.gave_up(self.ticket);
         QueueError::Timeout(limit_us)
     }
@@ -115,4 +109,23 @@ impl<T: Copy + Send> Submission<T> {
 /// The time limit of a wait.
 fn limit_us(platform: &impl Platform) -> u64 {
     platform.wait_us_max().max(WAIT_US_LEAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::fake::FakeHost;
+
+    #[test]
+    fn a_wait_that_began_before_another_gave_up_spends_nothing() {
+        let (host, patience) = (FakeHost::default(), Patience::whole());
+        let whole_us = patience.limit_us(&host);
+        patience.spend(whole_us);
+        let left_us = patience.limit_us(&host);
+        assert_eq!(left_us, whole_us / Patience::PART);
+        patience.spend(whole_us);
+        assert_eq!(patience.limit_us(&host), left_us);
+        patience.spend(left_us);
+        assert_eq!(patience.limit_us(&host), 0);
+    }
 }
