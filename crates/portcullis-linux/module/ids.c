@@ -15,18 +15,19 @@ u16 pc_own_id(struct pci_dev *pdev)
 }
 
 /*
- * The id that a bridge to conventional PCI puts on requests from behind it. Negative for other bridges, which do not
- * change ids.
+ * The id that a bridge to conventional PCI puts on requests from the bus behind it. Negative for other bridges, which do
+ * not change ids. A bridge that is being removed has lost its `subordinate`.
  */
-static int id_behind(struct pci_dev *bridge)
+static int id_behind(struct pci_bus *bus)
 {
+	struct pci_dev *bridge = bus->self;
 	bool is_pcie = pci_is_pcie(bridge);
 	int type = is_pcie ? pci_pcie_type(bridge) : 0;
 
 	if (is_pcie && type != PCI_EXP_TYPE_PCI_BRIDGE && type != PCI_EXP_TYPE_PCIE_BRIDGE)
 		return -1;
 	if (is_pcie ? type == PCI_EXP_TYPE_PCI_BRIDGE : bridge->dev_flags & PCI_DEV_FLAG_PCIE_BRIDGE_ALIAS)
-		return PCI_DEVID(bridge->subordinate->number, 0);
+		return PCI_DEVID(bus->number, 0);
 	return pc_own_id(bridge);
 }
 
@@ -42,8 +43,8 @@ int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void 
 			error = error ?: found(PCI_DEVID(pdev->bus->number, devfn), data);
 	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
 		/* A bus of virtual functions has no bridge. */
-		if (bus->self && id_behind(bus->self) >= 0)
-			error = error ?: found(id_behind(bus->self), data);
+		if (bus->self && id_behind(bus) >= 0)
+			error = error ?: found(id_behind(bus), data);
 	return error;
 }
 
@@ -57,7 +58,8 @@ bool pc_uses_id(struct pci_dev *pdev, int segment, u16 id)
 	return pci_domain_nr(pdev->bus) == segment && pc_for_each_id(pdev, is_same, &id);
 }
 
-struct pci_dev *pc_other_user(struct pci_dev *pdev, u16 id)
+/* Another present device that uses an id; null if there is none. The caller must drop the reference to it. */
+static struct pci_dev *other_user(struct pci_dev *pdev, u16 id)
 {
 	struct pci_dev *other = NULL;
 
@@ -78,12 +80,12 @@ bool pc_shares_id(struct pci_dev *pdev)
 		return true;
 	}
 	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
-		if (bus->self && id_behind(bus->self) >= 0) {
+		if (bus->self && id_behind(bus) >= 0) {
 			pr_err("%s is not protected: behind the bridge %s to conventional PCI all devices have one id; put it into a slot of PCI Express, or take it off the list\n",
 			       pci_name(pdev), pci_name(bus->self));
 			return true;
 		}
-	other = pc_other_user(pdev, pc_own_id(pdev));
+	other = other_user(pdev, pc_own_id(pdev));
 	if (!other)
 		return false;
 	pr_err("%s is not protected: %s uses its id too\n", pci_name(pdev), pci_name(other));

@@ -76,15 +76,22 @@ static int start(void)
 {
 	int error;
 
-	/* No device can appear between the listing for the unit and the registration of the notifier. */
+	/*
+	 * No device can appear between the listing for the unit and the registration of the notifier, and no parameter is
+	 * written.
+	 */
+	kernel_param_lock(THIS_MODULE);
 	pci_lock_rescan_remove();
 	error = pc_units_up();
 	if (!error) {
 		error = pc_policy_start();
-		if (error)
+		if (error) {
 			pc_units_down();
+			pc_passing_stop();
+		}
 	}
 	pci_unlock_rescan_remove();
+	kernel_param_unlock(THIS_MODULE);
 	return error;
 }
 
@@ -118,11 +125,13 @@ static void __exit portcullis_exit(void)
 	pc_report_stop();
 	unregister_pm_notifier(&suspend_notifier);
 	unregister_reboot_notifier(&reboot_notifier);
+	kernel_param_lock(THIS_MODULE);
 	pci_lock_rescan_remove();
 	pc_policy_stop();
 	pc_units_down();
 	pc_passing_stop();
 	pci_unlock_rescan_remove();
+	kernel_param_unlock(THIS_MODULE);
 	stop_platform();
 	if (pc_pages_lent() || pc_allocations_lent())
 		pr_err("gone, and %lld pages and %lld allocations are left behind\n", pc_pages_lent(), pc_allocations_lent());

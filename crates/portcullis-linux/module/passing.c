@@ -8,7 +8,11 @@
  *             use pass through.
  *
  * So an open device is cut off while a closed one shares an id with it, or can use its id. A device that is removed
- * while it is closed may still be at work. It counts as closed until it is found again, or is not listed any more.
+ * while it is closed may still be at work. It counts as closed until it is found again, or no device is left within its
+ * reach, or it is not listed any more.
+ *
+ * Bridges are none of this. They do no DMA of their own, and an id that they put on the requests of others passes while
+ * one of these is open. A hostile device may call itself a bridge.
  */
 #include <linux/list.h>
 #include <linux/module.h>
@@ -23,6 +27,7 @@ enum state { OPEN, SHUT, CLOSED };
 struct known {
 	struct list_head list;
 	enum state state;
+	bool is_at_work;	/* an open device has a driver, and its policy was applied to that */
 	int segment;
 	u16 id;
 	struct pci_dev *pdev;	/* null if it was removed while it was closed */
@@ -47,7 +52,7 @@ static bool is_in(struct pci_dev *pdev, enum state state)
 {
 	struct known *known = find(pdev);
 
-	return known ? known->state == state : state == OPEN;
+	return known && known->state == state;
 }
 
 static void drop(struct known *known)
@@ -139,44 +144,41 @@ static struct known *cut_off_with(struct pci_dev *pdev, const char **why)
 	return NULL;
 }
 
-/*
- * An open device that would be cut off if another one was closed, and that is at work, or will have to be. The caller
- * must drop the reference to it.
- */
+/* A device that would be cut off if another one was closed, and that is at work, or will have to be. */
 static struct pci_dev *open_neighbor(struct pci_dev *pdev, bool has_choice)
 {
-	struct pci_dev *other = NULL;
+	struct known *known;
 	const char *why;
 
-	for_each_pci_dev(other) {
-		/* A device of which nothing is known yet is not at work: its driver is just being bound. */
-		bool is_at_work = find(other) && READ_ONCE(other->dev.driver);
+	list_for_each_entry(known, &all_known, list) {
+		struct pci_dev *other = known->pdev;
 
-		if (other->hdr_type == PCI_HEADER_TYPE_NORMAL && tie_of(pdev, other) && is_in(other, OPEN) &&
-		    (is_at_work || (has_choice && pc_must_pass(other))) && !cut_off_with(other, &why))
-			break;
+		if (other && known->state != CLOSED && tie_of(pdev, other) &&
+		    (known->is_at_work || (has_choice && pc_must_pass(other))) && !cut_off_with(other, &why))
+			return other;
 	}
-	return other;
+	return NULL;
 }
 
-static bool tell_neighbor(struct pci_dev *pdev, struct pci_dev *other)
+static bool has_open_neighbor(struct pci_dev *pdev, bool has_choice)
 {
+	struct pci_dev *other = open_neighbor(pdev, has_choice);
+
 	if (!other)
 		return false;
 	pr_err("%s is not protected: that would cut off %s, which passes through (%s): %s; unbind both and name both\n",
 	       pci_name(pdev), pci_name(other), dev_driver_string(&other->dev), tie_of(pdev, other));
-	pci_dev_put(other);
 	return true;
 }
 
 bool pc_has_open_neighbor(struct pci_dev *pdev)
 {
-	struct pci_dev *other;
+	bool has_one;
 
 	mutex_lock(&known_lock);
-	other = open_neighbor(pdev, false);
+	has_one = has_open_neighbor(pdev, false);
 	mutex_unlock(&known_lock);
-	return tell_neighbor(pdev, other);
+	return has_one;
 }
 
 /* ---- opening and closing ---- */
@@ -197,15 +199,15 @@ static int close_id(u16 id, void *unit)
 	return error == -EINVAL ? 0 : error;
 }
 
-static int shut_id(u16 id, void *of)
+/* Closes an id of a device, unless an open device uses it too. */
+static int shut_id(u16 id, void *pdev)
 {
-	struct pci_dev *pdev = of, *other = NULL;
+	int segment = pci_domain_nr(((struct pci_dev *)pdev)->bus);
+	struct known *known;
 
-	for_each_pci_dev(other)
-		if (other != pdev && other->hdr_type == PCI_HEADER_TYPE_NORMAL && is_in(other, OPEN) &&
-		    pc_uses_id(other, pci_domain_nr(pdev->bus), id)) {
-			pr_warn("%s is not shut out: %s uses its id too\n", pci_name(pdev), pci_name(other));
-			pci_dev_put(other);
+	list_for_each_entry(known, &all_known, list)
+		if (known->pdev && known->pdev != pdev && known->state == OPEN && pc_uses_id(known->pdev, segment, id)) {
+			pr_warn("an id of %s passes through: %s uses it too\n", pci_name(pdev), pci_name(known->pdev));
 			return 0;
 		}
 	return close_id(id, pc_unit_of(pdev));
@@ -219,11 +221,8 @@ static bool open_untied(struct pci_dev *pdev, struct pc_unit *unit)
 	int error;
 
 	if (with) {
-		/* The bridges above a device share its id, or do no DMA of their own. */
-		if (pdev->hdr_type == PCI_HEADER_TYPE_NORMAL)
-			pr_warn("%s stays cut off with %04x:%02x:%02x.%u, which is protected or shut out: %s\n",
-				pci_name(pdev), with->segment, PCI_BUS_NUM(with->id), PCI_SLOT(with->id),
-				PCI_FUNC(with->id), why);
+		pr_warn("%s stays cut off with %04x:%02x:%02x.%u, which is protected or shut out: %s\n", pci_name(pdev),
+			with->segment, PCI_BUS_NUM(with->id), PCI_SLOT(with->id), PCI_FUNC(with->id), why);
 		return false;
 	}
 	error = pc_for_each_id(pdev, open_id, unit);
@@ -235,14 +234,11 @@ static bool open_untied(struct pci_dev *pdev, struct pc_unit *unit)
 /* A device is not closed any more. */
 static void open_tied(const struct known *former)
 {
-	struct pci_dev *other = NULL;
+	struct known *known;
 
-	for_each_pci_dev(other) {
-		struct pc_unit *unit = pc_unit_of(other);
-
-		if (unit && is_in(other, OPEN) && tie(former, other))
-			open_untied(other, unit);
-	}
+	list_for_each_entry(known, &all_known, list)
+		if (known->pdev && known->state == OPEN && tie(former, known->pdev) && pc_unit_of(known->pdev))
+			open_untied(known->pdev, pc_unit_of(known->pdev));
 }
 
 /* A device is closed now. Returns the first error; the others are cut off all the same. */
@@ -256,20 +252,20 @@ static int cut_off_tied(const struct known *closed)
 		const char *why = tie(closed, other);
 		int error;
 
-		if (!why || !unit || !is_in(other, OPEN))
+		if (!why || !unit || is_in(other, SHUT) || is_in(other, CLOSED))
 			continue;
 		error = pc_for_each_id(other, close_id, unit);
 		if (error)
 			pr_err("%s passes through, and %s may use its id: error %d\n", pci_name(other), pci_name(closed->pdev),
 			       error);
-		else if (other->hdr_type == PCI_HEADER_TYPE_NORMAL)
+		else if (is_in(other, OPEN))
 			pr_warn("%s is cut off with %s: %s\n", pci_name(other), pci_name(closed->pdev), why);
 		first = first ?: error;
 	}
 	return first;
 }
 
-bool pc_open(struct pci_dev *pdev)
+bool pc_open(struct pci_dev *pdev, bool is_at_work)
 {
 	struct pc_unit *unit = pc_unit_of(pdev);
 	struct known *known;
@@ -283,6 +279,7 @@ bool pc_open(struct pci_dev *pdev)
 		enum state former = known->state;
 
 		known->state = OPEN;
+		known->is_at_work = is_at_work;
 		is_open = open_untied(pdev, unit);
 		if (former == CLOSED)
 			open_tied(known);
@@ -304,6 +301,7 @@ int pc_shut(struct pci_dev *pdev)
 		enum state former = known->state;
 
 		known->state = SHUT;
+		known->is_at_work = false;
 		error = pc_for_each_id(pdev, shut_id, pdev);
 		if (former == CLOSED)
 			open_tied(known);
@@ -315,19 +313,22 @@ int pc_shut(struct pci_dev *pdev)
 static int close_now(struct pci_dev *pdev, struct pc_unit *unit, bool has_choice)
 {
 	struct known *known;
+	enum state former;
 	int error;
 
 	if (is_in(pdev, CLOSED))
 		return 0;
-	if (has_choice && tell_neighbor(pdev, open_neighbor(pdev, true)))
+	if (has_choice && has_open_neighbor(pdev, true))
 		return -EBUSY;
 	known = know(pdev);
 	if (!known)
 		return -ENODEV;
+	former = known->state;
 	known->state = CLOSED;
+	known->is_at_work = false;
 	error = pc_for_each_id(pdev, close_id, unit);
 	if (error)
-		known->state = OPEN;
+		known->state = former;
 	return error ?: cut_off_tied(known);
 }
 
@@ -346,37 +347,41 @@ int pc_close(struct pci_dev *pdev, bool has_choice)
 
 /* ---- removal ---- */
 
-/* Without power, or as a virtual function that its physical function has turned off, a removed device does nothing. */
-static bool is_off(struct pci_dev *pdev)
+static bool has_device_within(const struct pc_reach *reach)
 {
-	return pdev->is_virtfn || pdev->error_state == pci_channel_io_perm_failure;
+	struct known *known;
+
+	list_for_each_entry(known, &all_known, list)
+		if (known->pdev && pc_is_within(reach, known->pdev))
+			return true;
+	return false;
 }
 
+/*
+ * The device is off the list of its bus. Neither a lost link nor a removal that the kernel was asked for means that it
+ * does nothing more.
+ */
 void pc_forget(struct pci_dev *pdev)
 {
 	struct pc_unit *unit = pc_unit_of(pdev);
-	struct known *known;
-	struct pci_dev *other;
+	struct known *known, *next;
 
 	if (!unit)
 		return;
 	mutex_lock(&known_lock);
 	known = find(pdev);
-	if (known && known->state == CLOSED && !is_off(pdev)) {
+	if (known && known->state == CLOSED) {
 		known->reach = pc_reach_of(pdev);
 		known->pdev = NULL;
-	} else if (known) {
-		enum state former = known->state;
-
-		known->state = OPEN;
-		if (former == CLOSED)
-			open_tied(known);
-		drop(known);
+	} else {
+		if (known)
+			drop(known);
+		pc_for_each_id(pdev, shut_id, pdev);
 	}
-	other = pc_other_user(pdev, pc_own_id(pdev));
-	if (!other)
-		pcr_pass_through(unit->rust, pc_own_id(pdev), false);
-	pci_dev_put(other);
+	/* Where no device is left, no id passes through. */
+	list_for_each_entry_safe(known, next, &all_known, list)
+		if (!known->pdev && !has_device_within(&known->reach))
+			drop(known);
 	mutex_unlock(&known_lock);
 }
 

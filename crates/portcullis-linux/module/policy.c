@@ -37,14 +37,19 @@ static bool is_for(const struct entry *entry, struct pci_dev *pdev)
 				 entry->devfn == pdev->devfn);
 }
 
+/* A bridge does no DMA of its own. */
+static bool is_bridge(struct pci_dev *pdev)
+{
+	return pdev->hdr_type != PCI_HEADER_TYPE_NORMAL;
+}
+
 /* An entry for the device itself takes precedence over one for all devices. */
 static bool find(struct pci_dev *pdev, struct pc_policy *policy, bool *is_named)
 {
 	const struct entry *found = NULL;
 	int i;
 
-	/* A bridge does no DMA of its own. */
-	if (pdev->hdr_type != PCI_HEADER_TYPE_NORMAL)
+	if (is_bridge(pdev))
 		return false;
 	mutex_lock(&entries_lock);
 	for (i = 0; i < entry_count; i++)
@@ -74,8 +79,6 @@ static bool is_shut_unbound(struct pci_dev *pdev, bool counts_all)
 	struct pc_policy policy;
 	bool is_named = false, is_found = find(pdev, &policy, &is_named);
 
-	if (pdev->hdr_type != PCI_HEADER_TYPE_NORMAL)
-		return false;
 	return is_named || pdev->untrusted || (is_found && counts_all);
 }
 
@@ -97,7 +100,7 @@ void pc_let(struct pci_dev *pdev)
 	if (is_shut_unbound(pdev, true))
 		shut_out(pdev);
 	else
-		pc_open(pdev);
+		pc_open(pdev, false);
 }
 
 static bool is_listed(int segment, u16 id)
@@ -122,14 +125,17 @@ static void settle_unbound(const struct entry *former, int former_count)
 	for_each_pci_dev(pdev) {
 		bool was_listed = false;
 
+		if (is_bridge(pdev))
+			continue;
 		for (i = 0; i < former_count; i++)
 			was_listed |= is_for(&former[i], pdev);
 		device_lock(&pdev->dev);
 		if (!pdev->dev.driver && !pc_is_protected(pdev)) {
-			if (is_shut_unbound(pdev, false))
+			/* A device that was named may be under `all` now: it has neighbors again. */
+			if (is_shut_unbound(pdev, pc_is_closed(pdev)))
 				shut_out(pdev);
 			else if (was_listed && !is_shut_unbound(pdev, true))
-				pc_open(pdev);
+				pc_open(pdev, false);
 		}
 		device_unlock(&pdev->dev);
 	}
@@ -205,11 +211,11 @@ static int read_device(char *text, struct entry *entry)
 		pr_info("protect: there is no device %s yet; it is shut out until its driver is bound\n", text);
 		return 0;
 	}
-	if (pdev->hdr_type == PCI_HEADER_TYPE_NORMAL) {
-		error = refuse_bound(pdev);
-	} else {
+	if (is_bridge(pdev)) {
 		pr_err("protect: %s is a bridge, which does no DMA\n", text);
 		error = -EINVAL;
+	} else {
+		error = refuse_bound(pdev);
 	}
 	pci_dev_put(pdev);
 	return error;
@@ -353,14 +359,17 @@ static int set_open(const char *text, const struct kernel_param *parameter)
 	if (error)
 		return error;
 	pdev = pci_get_domain_bus_and_slot(entry.domain, entry.bus, entry.devfn);
-	if (!pdev)
+	/* While the module is loaded, all devices pass through. */
+	if (!pdev || is_bridge(pdev) || !pc_unit_count) {
+		pci_dev_put(pdev);
 		return -ENODEV;
+	}
 	device_lock(&pdev->dev);
 	if (pdev->dev.driver || pc_is_protected(pdev)) {
 		pr_err("open: %s has a driver, or buffers that its driver has left\n", pci_name(pdev));
 		error = -EBUSY;
 	} else {
-		if (pc_open(pdev)) {
+		if (pc_open(pdev, false)) {
 			pr_warn("%s is opened without a driver: it reaches all memory\n", pci_name(pdev));
 		} else {
 			pc_let(pdev);
@@ -410,7 +419,7 @@ static bool is_misled(struct pci_dev *pdev)
 /* The vendors and the class of what these drivers drive. */
 static bool may_be_misled(struct pci_dev *pdev)
 {
-	return pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY &&
+	return !pdev->untrusted && pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY &&
 	       (pdev->vendor == PCI_VENDOR_ID_INTEL || pdev->vendor == PCI_VENDOR_ID_ATI);
 }
 
@@ -429,7 +438,7 @@ static void bind(struct pci_dev *pdev)
 	 * it.
 	 */
 	if (!find(pdev, &policy, &is_named) && !pc_is_protected(pdev)) {
-		if (pc_open(pdev) && pdev->untrusted)
+		if (pc_open(pdev, true) && pdev->untrusted)
 			pr_warn("%s is external, and passes through while its driver is bound: name it to protect it\n",
 				pci_name(pdev));
 		return;
@@ -442,7 +451,7 @@ static void bind(struct pci_dev *pdev)
 		pr_err("%s stays shut out\n", pci_name(pdev));
 		return;
 	}
-	if (pc_open(pdev))
+	if (pc_open(pdev, true))
 		pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
 }
 
@@ -450,9 +459,14 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 {
 	struct pci_dev *pdev = to_pci_dev(data);
 
+	if (is_bridge(pdev))
+		return NOTIFY_DONE;
 	switch (event) {
 	case BUS_NOTIFY_ADD_DEVICE:
+		/* `protect` may be written at the same time. */
+		device_lock(&pdev->dev);
 		pc_let(pdev);
+		device_unlock(&pdev->dev);
 		break;
 	case BUS_NOTIFY_BIND_DRIVER:
 		bind(pdev);
@@ -472,36 +486,45 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 
 static struct notifier_block notifier = { .notifier_call = on_event };
 
-/* What is at work goes on. */
-static void open_bound(void)
+/*
+ * Devices pass through as they come, and those that are at work go on. If a driver of a named device was bound after
+ * the list was checked, the device is shut out.
+ */
+static void open_present(bool is_checked)
 {
 	struct pci_dev *pdev = NULL;
 
 	for_each_pci_dev(pdev) {
+		if (is_bridge(pdev))
+			continue;
 		device_lock(&pdev->dev);
-		if (pdev->dev.driver && !pc_is_closed(pdev))
-			pc_open(pdev);
+		if (pc_is_protected(pdev) || pc_is_closed(pdev)) {
+			/* The notifier has seen its driver. */
+		} else if (is_checked && pdev->dev.driver && has_own_entry(pdev)) {
+			pr_err("%s was bound to %s too early\n", pci_name(pdev), pdev->dev.driver->name);
+			shut_out(pdev);
+		} else {
+			pc_open(pdev, pdev->dev.driver);
+		}
 		device_unlock(&pdev->dev);
 	}
 }
 
 /*
  * Present devices pass through. No device is added or removed during the call. A driver that is bound during it either
- * finds the notifier, or is found bound.
+ * finds the notifier, or is found bound. The call does not fail once the notifier is there: devices may be protected.
  */
 int pc_policy_start(void)
 {
-	int error = bus_register_notifier(&pci_bus_type, &notifier);
+	int error;
 
+	open_present(false);
+	error = check_bound() ?: bus_register_notifier(&pci_bus_type, &notifier);
 	if (error)
 		return error;
-	open_bound();
-	error = check_bound();
-	if (error)
-		pc_policy_stop();
-	else
-		settle_unbound(NULL, 0);
-	return error;
+	open_present(true);
+	settle_unbound(NULL, 0);
+	return 0;
 }
 
 /* No device is protected any more. Taking each device's lock once waits for an unprotect that is still returning. */

@@ -151,8 +151,6 @@ u16 pc_own_id(struct pci_dev *pdev);
 /* Every id that requests of a device may carry, its own first. */
 int pc_for_each_id(struct pci_dev *pdev, int (*found)(u16 id, void *data), void *data);
 bool pc_uses_id(struct pci_dev *pdev, int segment, u16 id);
-/* Another present device that uses an id; null if there is none. The caller must drop the reference to it. */
-struct pci_dev *pc_other_user(struct pci_dev *pdev, u16 id);
 /* Whether requests of a device carry an id of another device, or an id that another device uses too. Says so. */
 bool pc_shares_id(struct pci_dev *pdev);
 
@@ -168,15 +166,20 @@ struct pc_reach {
 struct pci_dev *pc_open_port(struct pci_dev *pdev);
 /* Whether other devices can reach a device without passing the IOMMU. Says so. */
 bool pc_is_exposed(struct pci_dev *pdev);
+/* A range that has the ids that a device uses, and those that it can use. */
 struct pc_reach pc_reach_of(struct pci_dev *pdev);
-/* Whether the id of a device, or of its physical function, is among those. Always false with `unisolated`. */
+/* Whether the id of a device, or of its physical function, is in a range. */
 bool pc_is_within(const struct pc_reach *reach, struct pci_dev *other);
+/* Always false with `unisolated`. */
 bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other);
 
 /* ---- passing.c ---- */
 
-/* What has no unit is always open. The others return -ENODEV for it, and for a device that was removed. */
-bool pc_open(struct pci_dev *pdev);	/* returns whether the device passes through now */
+/*
+ * Returns whether the device passes through now. What has no unit always does; the next two return -ENODEV for it, and
+ * for a device that was removed.
+ */
+bool pc_open(struct pci_dev *pdev, bool is_at_work);
 int pc_shut(struct pci_dev *pdev);
 /* If it `has_choice`, it closes no device that would cut off one that is at work. It says so and returns -EBUSY. */
 int pc_close(struct pci_dev *pdev, bool has_choice);

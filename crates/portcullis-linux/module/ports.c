@@ -74,7 +74,7 @@ bool pc_is_exposed(struct pci_dev *pdev)
  * checks ids. There, the functions of a slot are taken for one device, with their virtual functions; that it uses no
  * other ids is trusted, because it is part of the chipset.
  */
-struct pc_reach pc_reach_of(struct pci_dev *pdev)
+static struct pc_reach usable_by(struct pci_dev *pdev)
 {
 	struct pci_dev *physical = pci_physfn(pdev);
 	u16 slot = PCI_DEVID(physical->bus->number, PCI_DEVFN(PCI_SLOT(physical->devfn), 0));
@@ -93,18 +93,37 @@ struct pc_reach pc_reach_of(struct pci_dev *pdev)
 	return reach;
 }
 
+static int widen(u16 id, void *data)
+{
+	struct pc_reach *reach = data;
+
+	reach->first = min(reach->first, id);
+	reach->last = max(reach->last, id);
+	return 0;
+}
+
+struct pc_reach pc_reach_of(struct pci_dev *pdev)
+{
+	struct pc_reach reach = { pci_domain_nr(pdev->bus), pc_own_id(pdev), pc_own_id(pdev) };
+
+	if (!unisolated)
+		reach = usable_by(pdev);
+	pc_for_each_id(pdev, widen, &reach);
+	return reach;
+}
+
 bool pc_is_within(const struct pc_reach *reach, struct pci_dev *other)
 {
 	u16 id = pc_own_id(other), physical = pc_own_id(pci_physfn(other));
 
-	if (unisolated || reach->segment != pci_domain_nr(other->bus))
+	if (reach->segment != pci_domain_nr(other->bus))
 		return false;
 	return (id >= reach->first && id <= reach->last) || (physical >= reach->first && physical <= reach->last);
 }
 
 bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other)
 {
-	struct pc_reach reach = pc_reach_of(pdev);
+	struct pc_reach reach = usable_by(pdev);
 
-	return other != pdev && pc_is_within(&reach, other);
+	return !unisolated && other != pdev && pc_is_within(&reach, other);
 }

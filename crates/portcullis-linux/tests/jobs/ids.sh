@@ -37,6 +37,15 @@ if [ -e "/sys/bus/pci/devices/$bridge/driver" ]; then
 	unbind "$bridge" && cut_off "$left" || fail "S1 reach: the bridge's driver lets a device through that is shut out"
 fi
 again "$left" "" && all_through || fail "a device is not let through again"
+# Both are shut out without their names, and the bridge is found again.
+unbind "$left" && unbind "$right" && echo all >$PARAMETER && bind "$left" portcullis_edu && bind "$right" portcullis_edu && unbind "$left" && unbind "$right" || fail "a driver does not come or go"
+if [ -e "/sys/bus/pci/devices/$bridge/driver" ]; then
+	driver=$(driver_of "$bridge")
+	unbind "$bridge" && bind "$bridge" "$driver" || fail "the driver of the bridge does not come"
+fi
+printf '\006' | dd of="/sys/bus/pci/devices/$left/config" bs=1 seek=4 conv=notrunc 2>/dev/null
+cut_off "$left" || fail "S1 reach: the bridge's driver lets a device through that is shut out"
+echo >$PARAMETER && bind "$left" portcullis_edu && bind "$right" portcullis_edu && all_through || fail "a device is not let through again"
 
 # The kernel knows that a device uses the id of its neighbor.
 echo "$alone 0x$(printf %02x $((0x${aliased:8:2} << 3)))" >$TESTS/alias || fail "no alias is set"

@@ -47,14 +47,12 @@ apart() {
 	echo all >$PARAMETER && through "$second" && binds "$first" && is_protected "$first" && cut_off "$second" || fail "S1 reach: under all, $first can use the id of $second, which passes through"
 	binds "$second" && is_protected "$second" || fail "$second is not protected under all"
 	unbind "$first" && unbind "$second" || fail "a driver does not go"
-	# Both drivers are bound at the same time.
-	echo "$second" >$TESTS/slow || fail "no bind is slow"
-	binds "$second" &
-	usleep 300000
-	binds "$first" && is_protected "$first" || fail "$first is not protected while a driver of $second is being bound"
-	wait && is_protected "$second" || fail "$second is not protected when its driver was bound with that of $first"
+	# A device that was named and is under `all` now costs no neighbor.
+	echo "$first" >$PARAMETER && binds "$second" && cut_off "$second" || fail "S1 reach: a device passes through whose id $first can use"
+	echo all >$PARAMETER && cut_off "$first" && through "$second" || fail "$second stays cut off with $first, which is not named any more"
+	unbind "$second" || fail "a driver does not go"
 	# What cannot be protected costs no neighbor that is at work: neither by its driver's end, nor as an external device.
-	unbind "$first" && unbind "$second" && echo >$PARAMETER && binds "$second" && echo all >$PARAMETER || fail "a driver does not come again"
+	echo >$PARAMETER && binds "$second" && echo all >$PARAMETER || fail "a driver does not come again"
 	hush
 	binds "$first" && said "$first is not protected: that would cut off $second" && through "$first" || fail "$first is not let through under all"
 	unbind "$first" && cut_off "$first" || fail "S1 reach: under all, a device passes through without its driver"
@@ -69,16 +67,19 @@ apart "$3" "$4"
 unbind "$1" && unbind "$2" && echo "$1" >$PARAMETER && cut_off "$2" || fail "S1 reach: a device that is shut out can use the id of $2, which passes through"
 gone=$(hidden "$1")
 is_refused "$gone" $memory && cut_off "$2" || fail "S1 reach: a device passes through whose id can be used by $1, which was removed"
+binds "$2" && cut_off "$2" || fail "S1 reach: a driver opens a device whose id can be used by $1, which was removed"
 echo >$PARAMETER && through "$2" || fail "a device stays cut off with one that is gone and not named any more"
 echo 1 >/sys/bus/pci/rescan && until_true [ -e "/sys/bus/pci/devices/$1/driver" ] && through "$1" || fail "a device that is found again is shut out"
 # It is named, removed, and found again.
-unbind "$1" && echo "$1" >$PARAMETER && gone=$(hidden "$1") && echo 1 >/sys/bus/pci/rescan && until_true is_protected "$1" && cut_off "$2" || fail "S1 reach: a device is found again, and $2 passes through"
+unbind "$1" && unbind "$2" && echo "$1" >$PARAMETER && gone=$(hidden "$1") && echo 1 >/sys/bus/pci/rescan && until_true is_protected "$1" && cut_off "$2" || fail "S1 reach: a device is found again, and $2 passes through"
 unbind "$1" && echo >$PARAMETER && through "$1" && through "$2" || fail "S1 reach: a device that is shut out as it comes can use the id of $2, which passes through"
 
 # A graphics device may get a driver that has to pass through, so its neighbor is not protected unless it is named.
 graphics=$(pci_of 1002:5046)
 beside=$5
 unbind "$beside" && hush && echo all >$PARAMETER && binds "$beside" && through "$beside" || fail "the neighbor of a graphics device is not let through under all"
+# It is shut out after it was plugged in.
+unbind "$beside" && echo 1 >"/sys/bus/pci/devices/$graphics/remove" && echo 1 >/sys/bus/pci/rescan && binds "$beside" && through "$beside" || fail "the neighbor of a graphics device that was plugged in is not let through under all"
 said "$beside is not protected: that would cut off $graphics" || fail "nothing says why $beside is not protected"
 unbind "$beside" && echo "$beside" >$PARAMETER && binds "$beside" && is_protected "$beside" || fail "the neighbor of a graphics device is not protected by its name"
 unbind "$beside" && echo >$PARAMETER || fail "the driver does not go"
@@ -93,6 +94,13 @@ hush
 echo 1 >"/sys/bus/pci/devices/$disk/sriov_numvfs" || fail "there is no virtual function"
 function=$(readlink "/sys/bus/pci/devices/$disk/virtfn0")
 said "${function##*/} stays cut off with $disk, which is protected or shut out: one can use the id of the other" || fail "S1 reach: a virtual function passes through, whose id $disk can use"
+
+# The drivers of two neighbors are bound at the same time.
+echo >$PARAMETER && through "$1" && through "$2" && echo all >$PARAMETER && echo "$2" >$TESTS/slow || fail "no bind is slow"
+binds "$2" &
+usleep 300000
+binds "$1" && is_protected "$1" || fail "$1 is not protected while a driver of $2 is being bound"
+wait && is_protected "$2" || fail "$2 is not protected when its driver was bound with that of $1"
 
 # It is accepted by the owner.
 rmmod portcullis_test && rmmod nvme && rmmod portcullis && load portcullis_test && load portcullis unisolated=1 || fail "a module is not loaded again"
