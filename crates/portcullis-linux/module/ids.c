@@ -15,8 +15,8 @@ u16 pc_own_id(struct pci_dev *pdev)
 }
 
 /*
- * The id that a bridge to conventional PCI puts on requests from the bus behind it. Negative for other bridges, which do
- * not change ids. A bridge that is being removed has lost its `subordinate`.
+ * The id that a bridge to conventional PCI puts on requests from the bus behind it. Negative for other bridges, which
+ * do not change ids. A bridge that is being removed has lost its `subordinate`.
  */
 static int id_behind(struct pci_bus *bus)
 {
