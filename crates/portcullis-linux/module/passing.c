@@ -8,8 +8,8 @@
  *             use pass through.
  *
  * So an open device is cut off while a closed one shares an id with it, or can use its id. A device that is removed
- * while it is closed may still be at work. It counts as closed until it is found again, or no device is left within its
- * reach, or it is not listed any more.
+ * while it is closed may still be at work. It counts as closed until it is found again, or is not listed any more. If
+ * it is not named, it counts until no device is left within its reach.
  *
  * Bridges are none of this. They do no DMA of their own, and an id that they put on the requests of others passes while
  * one of these is open. A hostile device may call itself a bridge.
@@ -105,6 +105,16 @@ bool pc_is_closed(struct pci_dev *pdev)
 	is_closed = is_in(pdev, CLOSED);
 	mutex_unlock(&known_lock);
 	return is_closed;
+}
+
+bool pc_is_known(struct pci_dev *pdev)
+{
+	bool is_known;
+
+	mutex_lock(&known_lock);
+	is_known = find(pdev);
+	mutex_unlock(&known_lock);
+	return is_known;
 }
 
 /* ---- who is cut off with whom ---- */
@@ -361,13 +371,10 @@ static bool has_device_within(const struct pc_reach *reach)
  * The device is off the list of its bus. Neither a lost link nor a removal that the kernel was asked for means that it
  * does nothing more.
  */
-void pc_forget(struct pci_dev *pdev)
+void pc_forget(struct pci_dev *pdev, bool (*is_named)(int segment, u16 id))
 {
-	struct pc_unit *unit = pc_unit_of(pdev);
 	struct known *known, *next;
 
-	if (!unit)
-		return;
 	mutex_lock(&known_lock);
 	known = find(pdev);
 	if (known && known->state == CLOSED) {
@@ -376,11 +383,12 @@ void pc_forget(struct pci_dev *pdev)
 	} else {
 		if (known)
 			drop(known);
-		pc_for_each_id(pdev, shut_id, pdev);
+		if (pc_unit_of(pdev))
+			pc_for_each_id(pdev, shut_id, pdev);
 	}
 	/* Where no device is left, no id passes through. */
 	list_for_each_entry_safe(known, next, &all_known, list)
-		if (!known->pdev && !has_device_within(&known->reach))
+		if (!known->pdev && !is_named(known->segment, known->id) && !has_device_within(&known->reach))
 			drop(known);
 	mutex_unlock(&known_lock);
 }

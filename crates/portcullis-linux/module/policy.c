@@ -103,17 +103,27 @@ void pc_let(struct pci_dev *pdev)
 		pc_open(pdev, false);
 }
 
-static bool is_listed(int segment, u16 id)
+static bool has_entry(int segment, u16 id, bool counts_all)
 {
 	bool found = false;
 	int i;
 
 	mutex_lock(&entries_lock);
 	for (i = 0; i < entry_count; i++)
-		found |= entries[i].is_all ||
-			 (entries[i].domain == segment && PCI_DEVID(entries[i].bus, entries[i].devfn) == id);
+		found |= entries[i].is_all ? counts_all :
+			 entries[i].domain == segment && PCI_DEVID(entries[i].bus, entries[i].devfn) == id;
 	mutex_unlock(&entries_lock);
 	return found;
+}
+
+static bool is_named(int segment, u16 id)
+{
+	return has_entry(segment, id, false);
+}
+
+static bool is_listed(int segment, u16 id)
+{
+	return has_entry(segment, id, true);
 }
 
 /* Shuts out or opens the devices without a driver, after entries have come, and those in `former` have gone. */
@@ -455,11 +465,18 @@ static void bind(struct pci_dev *pdev)
 		pr_warn("%s passes through, for it cannot be protected\n", pci_name(pdev));
 }
 
+/* Whether the policy is in effect. Before that, the notifier only learns of removals. */
+static bool decides;
+
 static int on_event(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct pci_dev *pdev = to_pci_dev(data);
 
-	if (is_bridge(pdev))
+	if (event == BUS_NOTIFY_REMOVED_DEVICE) {
+		pc_leave(pdev);
+		pc_forget(pdev, is_named);
+	}
+	if (is_bridge(pdev) || !READ_ONCE(decides))
 		return NOTIFY_DONE;
 	switch (event) {
 	case BUS_NOTIFY_ADD_DEVICE:
@@ -476,10 +493,6 @@ static int on_event(struct notifier_block *block, unsigned long event, void *dat
 		if (!pc_is_protected(pdev))
 			pc_let(pdev);
 		break;
-	case BUS_NOTIFY_REMOVED_DEVICE:
-		pc_leave(pdev);
-		pc_forget(pdev);
-		break;
 	}
 	return NOTIFY_DONE;
 }
@@ -490,7 +503,7 @@ static struct notifier_block notifier = { .notifier_call = on_event };
  * Devices pass through as they come, and those that are at work go on. If a driver of a named device was bound after
  * the list was checked, the device is shut out.
  */
-static void open_present(bool is_checked)
+static void open_present(void)
 {
 	struct pci_dev *pdev = NULL;
 
@@ -498,12 +511,10 @@ static void open_present(bool is_checked)
 		if (is_bridge(pdev))
 			continue;
 		device_lock(&pdev->dev);
-		if (pc_is_protected(pdev) || pc_is_closed(pdev)) {
-			/* The notifier has seen its driver. */
-		} else if (is_checked && pdev->dev.driver && has_own_entry(pdev)) {
+		if (decides && pdev->dev.driver && !pdev->dev.dma_ops && !pc_is_closed(pdev) && has_own_entry(pdev)) {
 			pr_err("%s was bound to %s too early\n", pci_name(pdev), pdev->dev.driver->name);
 			shut_out(pdev);
-		} else {
+		} else if (!pc_is_known(pdev) || (pdev->dev.driver && !pc_is_closed(pdev))) {
 			pc_open(pdev, pdev->dev.driver);
 		}
 		device_unlock(&pdev->dev);
@@ -511,18 +522,23 @@ static void open_present(bool is_checked)
 }
 
 /*
- * Present devices pass through. No device is added or removed during the call. A driver that is bound during it either
- * finds the notifier, or is found bound. The call does not fail once the notifier is there: devices may be protected.
+ * Present devices pass through. A driver that is bound during the call either finds the notifier, or is found bound.
+ * The call does not fail once it decides: devices may be protected.
  */
 int pc_policy_start(void)
 {
-	int error;
+	int error = bus_register_notifier(&pci_bus_type, &notifier);
 
-	open_present(false);
-	error = check_bound() ?: bus_register_notifier(&pci_bus_type, &notifier);
 	if (error)
 		return error;
-	open_present(true);
+	open_present();
+	error = check_bound();
+	if (error) {
+		pc_policy_stop();
+		return error;
+	}
+	WRITE_ONCE(decides, true);
+	open_present();
 	settle_unbound(NULL, 0);
 	return 0;
 }

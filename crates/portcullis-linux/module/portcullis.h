@@ -156,19 +156,23 @@ bool pc_shares_id(struct pci_dev *pdev);
 
 /* ---- ports.c ---- */
 
-/* The ids that a device can use, because no port keeps it from that: those from `first` to `last`. */
+/*
+ * The ids that a device can use, because no port keeps it from that: those from `first` to `last`. Besides, the ids
+ * that it uses.
+ */
 struct pc_reach {
 	int segment;
 	u16 first, last;
+	u16 used[4];
+	u8 used_count;
 };
 
 /* The first port above a device that does not isolate it; null if all do. Turns on what isolates it in all of them. */
 struct pci_dev *pc_open_port(struct pci_dev *pdev);
 /* Whether other devices can reach a device without passing the IOMMU. Says so. */
 bool pc_is_exposed(struct pci_dev *pdev);
-/* A range that has the ids that a device uses, and those that it can use. */
 struct pc_reach pc_reach_of(struct pci_dev *pdev);
-/* Whether the id of a device, or of its physical function, is in a range. */
+/* Whether an id of a device, or that of its physical function, is within reach. */
 bool pc_is_within(const struct pc_reach *reach, struct pci_dev *other);
 /* Always false with `unisolated`. */
 bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other);
@@ -186,9 +190,13 @@ int pc_close(struct pci_dev *pdev, bool has_choice);
 bool pc_is_closed(struct pci_dev *pdev);
 /* Whether a device that is closed would cut off another one that is at work. Says so. */
 bool pc_has_open_neighbor(struct pci_dev *pdev);
-/* A device was removed. Its id does not pass through, unless another device uses that id. */
-void pc_forget(struct pci_dev *pdev);
-/* Devices that were removed while they were closed count as closed only if they are listed. */
+bool pc_is_known(struct pci_dev *pdev);
+/*
+ * A device was removed. Its ids do not pass through, unless another device uses them. Devices that were removed while
+ * they were closed count no more when nothing is left within their reach, unless they are named.
+ */
+void pc_forget(struct pci_dev *pdev, bool (*is_named)(int segment, u16 id));
+/* Such devices count only if they are listed. */
 void pc_forget_removed(bool (*is_listed)(int segment, u16 id));
 void pc_passing_stop(void);
 

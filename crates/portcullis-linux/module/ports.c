@@ -93,12 +93,29 @@ static struct pc_reach usable_by(struct pci_dev *pdev)
 	return reach;
 }
 
-static int widen(u16 id, void *data)
+static int is_in(u16 id, void *data)
+{
+	const struct pc_reach *reach = data;
+	int i;
+
+	for (i = 0; i < reach->used_count; i++)
+		if (id == reach->used[i])
+			return true;
+	return id >= reach->first && id <= reach->last;
+}
+
+static int add(u16 id, void *data)
 {
 	struct pc_reach *reach = data;
 
-	reach->first = min(reach->first, id);
-	reach->last = max(reach->last, id);
+	if (is_in(id, data))
+		return 0;
+	if (reach->used_count < ARRAY_SIZE(reach->used)) {
+		reach->used[reach->used_count++] = id;
+	} else {
+		reach->first = min(reach->first, id);
+		reach->last = max(reach->last, id);
+	}
 	return 0;
 }
 
@@ -108,17 +125,14 @@ struct pc_reach pc_reach_of(struct pci_dev *pdev)
 
 	if (!unisolated)
 		reach = usable_by(pdev);
-	pc_for_each_id(pdev, widen, &reach);
+	pc_for_each_id(pdev, add, &reach);
 	return reach;
 }
 
 bool pc_is_within(const struct pc_reach *reach, struct pci_dev *other)
 {
-	u16 id = pc_own_id(other), physical = pc_own_id(pci_physfn(other));
-
-	if (reach->segment != pci_domain_nr(other->bus))
-		return false;
-	return (id >= reach->first && id <= reach->last) || (physical >= reach->first && physical <= reach->last);
+	return reach->segment == pci_domain_nr(other->bus) &&
+	       (pc_for_each_id(other, is_in, (void *)reach) || is_in(pc_own_id(pci_physfn(other)), (void *)reach));
 }
 
 bool pc_can_use_id_of(struct pci_dev *pdev, struct pci_dev *other)

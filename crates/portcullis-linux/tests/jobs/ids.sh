@@ -63,5 +63,12 @@ is_refused "$gone" $memory || fail "S1 reach: a device gets through after the ke
 echo 1 >/sys/bus/pci/rescan
 until_true [ -e "/sys/bus/pci/devices/$alone/driver" ] && through "$alone" || fail "a device that is found again is shut out"
 
+# The same of the last two devices behind the bridge. Their id passes as long as one of them is there.
+unbind "$left" && unbind "$right" || fail "a driver does not go"
+gone=$(hidden "$left")
+is_served "$gone" $memory || fail "the id of a device that is there does not pass through"
+hidden "$right" >/dev/null
+is_refused "$gone" $memory || fail "S1 reach: an id passes through when all that used it were removed"
+
 rmmod portcullis_test && rmmod portcullis || fail "the modules are not unloaded"
 dmesg | grep -q "gone, and nothing is left behind" || fail "memory is left behind"
