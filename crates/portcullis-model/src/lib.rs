@@ -42,7 +42,7 @@ pub use nic::{
     BusCounters, COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Frame, Moderation, Nic,
     NicCounters, NicParameters, Output, PIECES_MAX, RingConfig, RingNumber, entry_bytes,
 };
-pub use parameters::{ParameterError, Parameters};
+pub use parameters::{ParameterError, Parameters, PsiDrops};
 pub use prefetch::{PrefetcherError, PrefetcherSpec};
 pub use ram::Ram;
 pub use slab::{PagePool, Slab};

@@ -11,6 +11,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+/// What a page-selective invalidation (PSI) drops from the IOTLB if it is not limited to leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PsiDrops {
+    /// The entries of the pages that it names, as specified.
+    #[default]
+    Exact,
+    /// All entries of the domain. No manual says so: it is a hypothesis that fits the published miss counts of \[F\].
+    All,
+}
+
+impl PsiDrops {
+    /// The default is left out of JSON, so that a machine that does not use it reads as it did before it existed.
+    fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
+}
+
 /// The hardware parameters of one IOMMU.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,6 +63,10 @@ pub struct Parameters {
     /// Whether the invalidation hint (IH) of a page-selective invalidation spares the paging-structure caches. If
     /// not, every page-selective invalidation drops their entries too, as specified for IH=0.
     pub honours_hint: bool,
+    /// What a page-selective invalidation drops from the IOTLB if it also drops from the paging-structure caches: if
+    /// it comes without the hint, or the hint is not honoured. From those caches it drops the same in either case.
+    #[serde(default, skip_serializing_if = "PsiDrops::is_exact")]
+    pub psi_drops: PsiDrops,
     /// Whether there is an invalidation queue (`ECAP.QI`). The model has no other means of invalidation.
     pub queued_invalidation: bool,
     /// Whether page-selective invalidation is supported (`CAP.PSI`).
@@ -146,6 +168,7 @@ impl Parameters {
             invalidation_ps: 358_000,
             wait_ps: 179_000,
             honours_hint: true,
+            psi_drops: PsiDrops::Exact,
             queued_invalidation: true,
             page_selective: true,
             mamv: 18,
@@ -215,6 +238,8 @@ impl Parameters {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ParameterError> {
         let refused = |reason: String| ParameterError::Value { key: key.into(), value: value.into(), reason };
         let mut all = serde_json::to_value(&*self).map_err(|error| refused(error.to_string()))?;
+        // It can be set even though it is not written while it has its default.
+        all["psi_drops"] = serde_json::to_value(self.psi_drops).map_err(|error| refused(error.to_string()))?;
         let Some(slot) = all.get_mut(key) else {
             let known = all.as_object().into_iter().flat_map(|all| all.keys().cloned()).collect::<Vec<_>>().join(", ");
             return Err(ParameterError::Unknown { key: key.into(), known });
@@ -332,9 +357,25 @@ mod tests {
         parameters.set("iotlb_entries", "64").unwrap();
         parameters.set("iotlb_replacement", "clear-when-full").unwrap();
         parameters.set("honours_hint", "false").unwrap();
+        parameters.set("psi_drops", "all").unwrap();
         assert_eq!(parameters.iotlb_entries, 64);
         assert_eq!(parameters.iotlb_replacement, Replacement::ClearWhenFull);
         assert!(!parameters.honours_hint);
+        assert_eq!(parameters.psi_drops, PsiDrops::All);
+    }
+
+    #[test]
+    fn a_machine_that_does_not_say_what_psi_drops_drops_exactly() {
+        let mut parameters = Parameters::cascadelake();
+        let before = serde_json::to_string(&parameters).unwrap();
+        assert!(!before.contains("psi_drops"), "{before}");
+        assert_eq!(serde_json::from_str::<Parameters>(&before).unwrap(), parameters);
+        parameters.set("psi_drops", "all").unwrap();
+        let after = serde_json::to_string(&parameters).unwrap();
+        assert!(after.contains(r#""psi_drops":"all""#), "{after}");
+        assert_eq!(serde_json::from_str::<Parameters>(&after).unwrap(), parameters);
+        parameters.set("psi_drops", "exact").unwrap();
+        assert_eq!(parameters, Parameters::cascadelake());
     }
 
     #[test]
@@ -342,10 +383,12 @@ mod tests {
         let mut parameters = Parameters::cascadelake();
         let unknown = parameters.set("iotlb_size", "64").unwrap_err().to_string();
         assert!(unknown.contains("`iotlb_size`") && unknown.contains("iotlb_entries") && unknown.contains("walkers"));
+        assert!(unknown.contains("psi_drops"), "{unknown}");
         let value = parameters.set("iotlb_entries", "many").unwrap_err().to_string();
         assert!(value.contains("`many`") && value.contains("`iotlb_entries`"), "{value}");
         assert!(parameters.set("iotlb_entries", "-1").is_err());
         assert!(parameters.set("iotlb_replacement", "fifo").unwrap_err().to_string().contains("clear-when-full"));
+        assert!(parameters.set("psi_drops", "some").unwrap_err().to_string().contains("exact"));
         assert_eq!(parameters, Parameters::cascadelake());
     }
 

@@ -9,7 +9,7 @@ use portcullis::iommu::{DomainId, Invalidation, Iommu, SourceId, Translation};
 use portcullis::platform::{Platform, Wait};
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
-use portcullis_model::{Clock, Device, DmaError, Host, ModelMmio, Parameters, Ram, Vtd};
+use portcullis_model::{Clock, Device, DmaError, Host, ModelMmio, Parameters, PsiDrops, Ram, Vtd};
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::spec::registers::*;
 use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType};
@@ -146,9 +146,10 @@ fn step() -> impl Strategy<Value = Step> {
 fn parameters() -> impl Strategy<Value = Parameters> {
     let which = select(vec![Parameters::cascadelake(), Parameters::sandybridge(), Parameters::qemu()]);
     let sizes = (0..5u32, 0..3u32, 0..3u32, 1..4u32, 1..9u16);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (which, sizes, flags).prop_map(|(base, (iotlb, l1, l3, walkers, faults), (selective, drains, hint, rwbf))| {
-        Parameters {
+    let psi_drops = select(vec![PsiDrops::Exact, PsiDrops::All]);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), psi_drops);
+    (which, sizes, flags).prop_map(
+        |(base, (iotlb, l1, l3, walkers, faults), (selective, drains, hint, rwbf, psi_drops))| Parameters {
             iotlb_entries: iotlb * 4,
             iotlb_ways: 0,
             ptcache_l1_entries: l1,
@@ -158,10 +159,11 @@ fn parameters() -> impl Strategy<Value = Parameters> {
             page_selective: selective,
             drains,
             honours_hint: hint,
+            psi_drops,
             rwbf,
             ..base
-        }
-    })
+        },
+    )
 }
 
 struct Bench {

@@ -117,7 +117,7 @@ impl Leaves {
         self.cache.keys().filter_map(page_of).filter(move |page| covered.contains(*page))
     }
 
-    /// Executes an invalidation.
+    /// Drops the leaves, of every size, that serve a covered page.
     pub(super) fn invalidate(&mut self, covered: Covered) {
         match (covered.domain, covered.pages) {
             (Some(domain), Some(pages)) => {
@@ -167,10 +167,8 @@ impl Caches {
         self.pointers[level as usize - 1].insert(key(domain, 0, iova, level_shift(level + 1)), pointer.bits());
     }
 
-    /// Drops the entries that serve a covered page: leaves of every size and, unless `leaf_only`, pointers of every
-    /// level.
-    pub(super) fn invalidate(&mut self, covered: Covered, leaf_only: bool) {
-        self.iotlb.invalidate(covered);
+    /// Drops the pointers of every level that serve a covered page, unless an invalidation of pages is `leaf_only`.
+    pub(super) fn invalidate_pointers(&mut self, covered: Covered, leaf_only: bool) {
         match (covered.domain, covered.pages) {
             (Some(domain), Some(pages)) if !leaf_only => {
                 for (cache, level) in self.pointers.iter_mut().zip(1..) {

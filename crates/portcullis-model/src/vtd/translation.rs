@@ -6,7 +6,7 @@ use super::rings::{self, RingFlaw, Rings};
 use super::walk::{self, ContextRefusal, Format, Found, Leaf, NO_POINTER, Pointers, is_interrupt, level_shift};
 use super::{Counters, LookupOutcome, Translated};
 use crate::iotlb_log::IotlbLog;
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, PsiDrops};
 use crate::prefetch::{Covered, Page};
 use crate::ram::Ram;
 use portcullis::riommu::format::RING_ADDRESS_MASK;
@@ -400,13 +400,19 @@ impl Translation {
             }
         };
         let covered = Covered { domain, pages };
+        // What is dropped of the leaves. All else, the buffer of the prefetcher included, is dropped as `covered` says.
+        let leaves = match self.parameters.psi_drops {
+            PsiDrops::All if pages.is_some() && !leaf_only => Covered { domain, pages: None },
+            _ => covered,
+        };
         if let Some(log) = &mut self.log {
-            log.invalidated(covered);
+            log.invalidated(leaves);
         }
         if let Some(prefetching) = &mut self.prefetching {
-            prefetching.invalidated(counters, covered, &mut self.caches.iotlb.pages_in(covered));
+            prefetching.invalidated(counters, covered, &mut self.caches.iotlb.pages_in(leaves));
         }
-        self.caches.invalidate(covered, leaf_only);
+        self.caches.iotlb.invalidate(leaves);
+        self.caches.invalidate_pointers(covered, leaf_only);
         let ring = |pfn: u64| (pfn >> RING_ADDRESS_MASK) as u16;
         self.rings.invalidate(domain, pages.map(|(first, last)| (ring(first), ring(last))));
         let lands = self.prefetching.as_ref().and_then(|it| it.flaw) == Some(PrefetchFlaw::LandsAfterInvalidation);
@@ -415,13 +421,15 @@ impl Translation {
                 continue;
             }
             let pfn = walk.iova.pfn();
-            let overlaps = |shift: u32| {
+            let overlaps = |pages: Option<(u64, u64)>, shift: u32| {
                 let covers = shift - PAGE_SHIFT;
                 pages.is_none_or(|(first, last)| (first >> covers..=last >> covers).contains(&(pfn >> covers)))
             };
-            walk.inserts_leaf &= !overlaps(walk.leaf.shift) || walk.is_prefetch && lands;
+            // The leaf of a prefetch goes into the buffer and not into the IOTLB.
+            let dropped = if walk.is_prefetch { pages } else { leaves.pages };
+            walk.inserts_leaf &= !overlaps(dropped, walk.leaf.shift) || walk.is_prefetch && lands;
             for (pointer, level) in walk.pointers.iter_mut().zip(1..) {
-                if !leaf_only && overlaps(level_shift(level + 1)) {
+                if !leaf_only && overlaps(pages, level_shift(level + 1)) {
                     *pointer = NO_POINTER;
                 }
             }

@@ -4,7 +4,7 @@ use super::common::*;
 use portcullis::iommu::DomainId;
 use portcullis::table::Rights;
 use portcullis::{PAGE_SIZE, PhysAddr};
-use portcullis_model::{LookupOutcome, Parameters, Scope};
+use portcullis_model::{LookupOutcome, Parameters, PsiDrops, Scope};
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 
 fn cached(machine: &Machine, iovas: impl IntoIterator<Item = u64>) -> Vec<u64> {
@@ -132,6 +132,40 @@ fn hardware_that_ignores_the_hint_drops_pointers_always() {
     assert_eq!(machine.touch(0x1000), LookupOutcome::Miss { reads: 4 });
 }
 
+#[test]
+fn psi_that_drops_all_costs_the_domain_its_leaves_but_no_further_pointers() {
+    // The outcomes for a page, its neighbour, a page of another GiB, and a page of another domain.
+    let outcomes = |psi_drops, honours_hint, leaf_only| {
+        let parameters = Parameters { psi_drops, honours_hint, ..Parameters::cascadelake() };
+        let (mut machine, top) = Machine::with_pages(parameters, 0x1000, 2);
+        machine.map(top, 3 << 30, phys_of(3 << 30));
+        let other_top = machine.ram.allocate().unwrap();
+        machine.attach(OTHER, 2, other_top, 4);
+        machine.map(other_top, 0x1000, 0xabc000);
+        let all = [(DEVICE, 0x1000), (DEVICE, 0x2000), (DEVICE, 3 << 30), (OTHER, 0x1000)];
+        let touch = |machine: &mut Machine, (source, iova)| {
+            let outcome = machine.ask(source, iova, Rights::READ).unwrap().outcome;
+            machine.settle();
+            outcome
+        };
+        all.iter().for_each(|request| _ = touch(&mut machine, *request));
+        machine.run(pages(1, 0x1000, 0, leaf_only));
+        let before = machine.counters().iotlb_misses;
+        let [page, far, neighbour, other] =
+            [all[0], all[2], all[1], all[3]].map(|request| touch(&mut machine, request));
+        ([page, neighbour, far, other], machine.counters().iotlb_misses - before)
+    };
+    const HIT: LookupOutcome = LookupOutcome::Hit;
+    const ONE: LookupOutcome = LookupOutcome::Miss { reads: 1 };
+    const FOUR: LookupOutcome = LookupOutcome::Miss { reads: 4 };
+    assert_eq!(outcomes(PsiDrops::Exact, true, false), ([FOUR, HIT, HIT, HIT], 1));
+    assert_eq!(outcomes(PsiDrops::All, true, false), ([FOUR, ONE, ONE, HIT], 3), "L3 of the other GiB stays");
+    for psi_drops in [PsiDrops::Exact, PsiDrops::All] {
+        assert_eq!(outcomes(psi_drops, true, true), ([ONE, HIT, HIT, HIT], 1), "{psi_drops:?} with the hint");
+    }
+    assert_eq!(outcomes(PsiDrops::All, false, true), ([FOUR, ONE, ONE, HIT], 3), "the hint is not honoured");
+}
+
 /// Takes a leaf table out of the tree while PTcache-L3 points to it.
 fn detach_a_table(leaf_only: bool) -> (Machine, PhysAddr) {
     let (mut machine, top) = Machine::with_pages(Parameters::cascadelake(), 0x1000, 2);
@@ -185,8 +219,9 @@ fn domains_do_not_share() {
 }
 
 /// Starts a cold walk for 0x1000 and executes `descriptor` while it is under way.
-fn walk_across(descriptor: InvalidationDescriptor) -> Machine {
-    let parameters = Parameters { memory_read_ps: 1_000_000, invalidation_ps: 100_000, ..Parameters::cascadelake() };
+fn walk_across(psi_drops: PsiDrops, descriptor: InvalidationDescriptor) -> Machine {
+    let (memory_read_ps, invalidation_ps) = (1_000_000, 100_000);
+    let parameters = Parameters { memory_read_ps, invalidation_ps, psi_drops, ..Parameters::cascadelake() };
     let (mut machine, _) = Machine::with_pages(parameters, 0x1000, 2);
     let walk = machine.ask(DEVICE, 0x1000, Rights::READ).unwrap();
     machine.push(descriptor);
@@ -202,23 +237,28 @@ fn a_walk_whose_range_was_invalidated_inserts_nothing() {
     const FOUR: LookupOutcome = LookupOutcome::Miss { reads: 4 };
     const ONE: LookupOutcome = LookupOutcome::Miss { reads: 1 };
     let page = |iova, leaf_only| pages(1, iova, 0, leaf_only);
-    for (descriptor, meanwhile, the_page, its_neighbour) in [
-        (page(0x8000, true), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
+    const EXACT: PsiDrops = PsiDrops::Exact;
+    for (psi_drops, descriptor, meanwhile, the_page, its_neighbour) in [
+        (EXACT, page(0x8000, true), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
         // A neighbour's invalidation leaves the leaf, but drops the pointers, which serve the neighbour too.
-        (page(0x8000, false), LookupOutcome::Joined, LookupOutcome::Hit, FOUR),
-        (page(0x1000, true), FOUR, ONE, ONE),
-        (page(0x1000, false), FOUR, FOUR, FOUR),
-        (domain(1), FOUR, FOUR, FOUR),
-        (domain(2), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
-        (global_flush(), FOUR, FOUR, FOUR),
+        (EXACT, page(0x8000, false), LookupOutcome::Joined, LookupOutcome::Hit, FOUR),
+        (EXACT, page(0x1000, true), FOUR, ONE, ONE),
+        (EXACT, page(0x1000, false), FOUR, FOUR, FOUR),
+        // Every leaf of the domain goes, and only the pointers that serve the invalidated page.
+        (PsiDrops::All, page(0x8000, false), FOUR, FOUR, FOUR),
+        (PsiDrops::All, page(1 << 30, false), FOUR, ONE, ONE),
+        (PsiDrops::All, page(0x8000, true), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
+        (EXACT, domain(1), FOUR, FOUR, FOUR),
+        (EXACT, domain(2), LookupOutcome::Joined, LookupOutcome::Hit, ONE),
+        (EXACT, global_flush(), FOUR, FOUR, FOUR),
     ] {
-        let machine = walk_across(descriptor);
+        let machine = walk_across(psi_drops, descriptor);
         let other = machine.ask(DEVICE, 0x1800, Rights::READ).unwrap();
         assert_eq!(other.outcome, meanwhile, "{descriptor:?}: a request before the walk ends");
-        let mut machine = walk_across(descriptor);
+        let mut machine = walk_across(psi_drops, descriptor);
         machine.settle();
         assert_eq!(machine.touch(0x1000), the_page, "{descriptor:?}: a request after the walk");
-        let mut machine = walk_across(descriptor);
+        let mut machine = walk_across(psi_drops, descriptor);
         machine.settle();
         assert_eq!(machine.touch(0x2000), its_neighbour, "{descriptor:?}: a page that shares its tables");
     }
