@@ -6,21 +6,25 @@
 //! memory.
 
 mod bus;
+mod format;
 mod moderation;
 mod parameters;
+mod posted;
+mod receive;
 mod ring;
 
 pub use bus::BusCounters;
-pub use parameters::{Moderation, NicParameters};
-pub use ring::{
+pub use format::{
     COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, PIECES_MAX, RingConfig, entry_bytes,
 };
+pub use parameters::{Moderation, NicParameters};
 
 use crate::schedule::Schedule;
 use crate::vtd::{Requests, Vtd};
 use bus::Bus;
 use moderation::Announce;
-use portcullis::{Iova, PhysAddr, SourceId};
+use portcullis::{PhysAddr, SourceId};
+use posted::{Completed, Write};
 use ring::{Entry, Reading, Ring, pages};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,27 +78,6 @@ enum Due {
     Completed(RingNumber, Completed),
     Arm(RingNumber, u32),
     Announce(RingNumber, u32),
-}
-
-/// What the end of the write of a completion means.
-struct Completed {
-    /// A frame of so many bytes has left the receive buffer.
-    drained_bytes: Option<u32>,
-    /// Whether the completion has landed in memory.
-    has_landed: bool,
-}
-
-/// A posted write that was not issued yet.
-struct Write {
-    iova: Iova,
-    len: u64,
-    what: Written,
-}
-
-enum Written {
-    /// Part of a frame.
-    Data,
-    Completion(RingNumber, Completion),
 }
 
 /// A network card behind a [`Vtd`].
@@ -358,73 +341,5 @@ impl Card {
         let frame = Frame { bytes: entry.bytes(), cookie };
         self.link_free_ps = self.link_free_ps.max(there_ps) + self.parameters.wire_ps(frame.bytes);
         self.set_due(self.link_free_ps, Due::Sent(number, entry.number, frame));
-    }
-
-    fn buffer(&mut self, unit: &mut Requests<'_>, number: RingNumber, frame: Frame) {
-        if self.buffered_bytes + u64::from(frame.bytes) > self.parameters.receive_buffer_bytes {
-            self.counters.dropped += 1;
-            return;
-        }
-        self.buffered_bytes += u64::from(frame.bytes);
-        self.rings[number].arrived.push_back(frame);
-        self.deliver(unit, number);
-    }
-
-    /// Writes frames that have arrived to buffers, while there are buffers.
-    fn deliver(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
-        loop {
-            let ring = &mut self.rings[number];
-            if ring.arrived.is_empty() || ring.ready.is_empty() {
-                break;
-            }
-            let (Some(frame), Some(entry)) = (ring.arrived.pop_front(), ring.ready.pop_front()) else { break };
-            let mut left = u64::from(frame.bytes);
-            for piece in &entry.pieces {
-                let bytes = left.min(piece.bytes.into());
-                left -= bytes;
-                self.writes.extend(pages(piece.iova, bytes).map(|(iova, len)| Write {
-                    iova,
-                    len,
-                    what: Written::Data,
-                }));
-            }
-            self.complete(number, entry.number, frame);
-            self.fetch(unit, number);
-        }
-        self.write_on(unit);
-    }
-
-    /// Queues a completion after all writes so far.
-    fn complete(&mut self, number: RingNumber, entry: u32, frame: Frame) {
-        let ring = &mut self.rings[number];
-        let at = ring.config.completions.as_u64() + ring.config.completion_offset(ring.completed);
-        ring.completed = ring.completed.wrapping_add(1);
-        let completion = Completion { entry, bytes: frame.bytes, cookie: frame.cookie, serial: ring.completed };
-        let what = Written::Completion(number, completion);
-        self.writes.push_back(Write { iova: Iova::new(at), len: COMPLETION_BYTES, what });
-    }
-
-    /// Issues posted writes while the bus has room.
-    fn write_on(&mut self, unit: &mut Requests<'_>) {
-        while !self.writes_on {
-            let Some(&Write { iova, len, .. }) = self.writes.front() else { return };
-            let room_ps = self.bus.write_room_ps(self.now_ps, len);
-            if room_ps > self.now_ps {
-                self.writes_on = true;
-                return self.set_due(room_ps, Due::WriteOn);
-            }
-            let Some(Write { what, .. }) = self.writes.pop_front() else { return };
-            let write = self.bus.write(unit, self.now_ps, iova, len);
-            let Written::Completion(number, completion) = what else { continue };
-            let is_received = self.rings[number].config.direction == Direction::Receive;
-            let phys = write.phys.filter(|phys| unit.ram().contains(*phys, COMPLETION_BYTES as usize));
-            if let Some(phys) = phys {
-                let bytes = completion.words().map(u64::to_le_bytes);
-                unit.post(write.done_ps, phys, bytes.as_flattened());
-            }
-            let completed =
-                Completed { drained_bytes: is_received.then_some(completion.bytes), has_landed: phys.is_some() };
-            self.set_due(write.done_ps, Due::Completed(number, completed));
-        }
     }
 }
