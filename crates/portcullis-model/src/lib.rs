@@ -39,8 +39,9 @@ pub use host::{Host, HostLock};
 pub use iotlb_log::{Eviction, IotlbLog};
 pub use mmio::{Clock, ModelMmio};
 pub use nic::{
-    BusCounters, COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Frame, Moderation, Nic,
-    NicCounters, NicParameters, Output, PIECES_MAX, RingConfig, RingNumber, entry_bytes,
+    BusCounters, COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EVENT_BYTES, Event, EventQueue,
+    Frame, Moderation, Nic, NicCounters, NicParameters, Output, PIECES_MAX, RingConfig, RingFormat, RingNumber,
+    STRIDING_COMPLETION_BYTES, STRIDING_PIECES_MAX, entry_bytes,
 };
 pub use parameters::{ParameterError, Parameters, PsiDrops};
 pub use prefetch::{PrefetcherError, PrefetcherSpec};

@@ -1,14 +1,20 @@
-//! What a driver and the card agree on: rings, and the words of descriptors and completions in memory.
+//! What a driver and the card agree on: rings, and the words of descriptors, completions and events in memory.
 
-use super::Moderation;
-use portcullis::Iova;
+use super::{Frame, Moderation};
+use portcullis::{Iova, PAGE_SIZE};
 
 /// Bytes of a descriptor: one buffer of an entry.
 pub const DESCRIPTOR_BYTES: u64 = 16;
-/// Bytes of a completion.
+/// Bytes of a completion at least: the words that those of every ring have.
 pub const COMPLETION_BYTES: u64 = 16;
+/// Bytes of a completion of a striding ring at least. It has one more word, and sizes are powers of two.
+pub const STRIDING_COMPLETION_BYTES: u64 = 32;
+/// Bytes of an event.
+pub const EVENT_BYTES: u64 = 64;
 /// Buffers that an entry may have: the headers, and as many pages as 64 KiB of payload touch.
 pub const PIECES_MAX: u32 = 18;
+/// Buffers that an entry of a striding ring may have.
+pub const STRIDING_PIECES_MAX: u32 = 64;
 
 /// The direction of the frames of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,11 +32,11 @@ pub struct RingConfig {
     pub direction: Direction,
     /// The number of entries.
     pub entries: u32,
-    /// The number of buffers of an entry, at most [`PIECES_MAX`].
+    /// The number of buffers of an entry, at most [`PIECES_MAX`], or [`STRIDING_PIECES_MAX`] in a striding ring.
     pub pieces: u32,
-    /// The address of the entries. Each has `pieces` descriptors.
+    /// The address of the entries, aligned to the size of one. Each begins with `pieces` descriptors.
     pub descriptors: Iova,
-    /// The address of the completions. There are as many as entries.
+    /// The address of the completions, aligned to the size of one. `format` says how many there are.
     pub completions: Iova,
     /// The address of the doorbell record, a word that counts the entries that the driver has ever filled.
     pub record: Iova,
@@ -38,9 +44,108 @@ pub struct RingConfig {
     pub moderation: Moderation,
     /// The vector of its interrupts.
     pub vector: u8,
+    /// How its entries and its completions are laid out and used.
+    pub format: RingFormat,
+    /// Where the card writes an event before each interrupt of this ring. The interrupt is raised when the event has
+    /// landed. If the IOMMU refuses the event, there is no interrupt.
+    pub events: Option<EventQueue>,
 }
 
-/// Bytes of an entry with so many buffers.
+/// How the entries and the completions of a ring are laid out and used. By default they are packed, and an entry holds
+/// one frame.
+///
+/// # Striding
+///
+/// The buffers of an entry of a striding ring form one run of bytes, which is cut into strides. Frames are written one
+/// after another, and each begins with the next unused stride. A frame that does not fit in the strides that are left
+/// begins in the next entry. For the strides that are left over, the card writes a completion of its own, a *filler*,
+/// when that frame comes. Moderation counts it as a frame. A frame that is longer than a whole entry gets an entry of
+/// its own and is cut off.
+///
+/// Each completion says how many strides it accounts for. Every stride is accounted for once, so a driver sums them up
+/// for each entry. The card is done with an entry when the sum is the number of its strides. Bytes after the last whole
+/// stride are not used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingFormat {
+    /// Bytes that an entry occupies at least, up to a page. Its descriptors may need more.
+    pub least_entry_bytes: u64,
+    /// Bytes that a completion occupies: a power of two from [`COMPLETION_BYTES`], or from
+    /// [`STRIDING_COMPLETION_BYTES`] in a striding ring, up to a page. Its words are at its beginning. The card writes
+    /// all of it; what follows the words has no meaning, and so the model leaves it as it is in memory.
+    pub completion_bytes: u64,
+    /// The number of completions for each entry. A striding ring needs as many as an entry has strides.
+    pub completions_per_entry: u32,
+    /// Bytes of a stride, if this is a striding ring. Only receive rings can be.
+    pub stride_bytes: Option<u32>,
+    /// Whether a frame is dropped if the card knows of no entry for it. Otherwise it waits in the receive buffer. The
+    /// card knows of an entry when it has read the doorbell record, before it has fetched the entry.
+    pub drops_without_buffer: bool,
+}
+
+impl Default for RingFormat {
+    fn default() -> Self {
+        Self {
+            least_entry_bytes: 0,
+            completion_bytes: COMPLETION_BYTES,
+            completions_per_entry: 1,
+            stride_bytes: None,
+            drops_without_buffer: false,
+        }
+    }
+}
+
+impl RingFormat {
+    /// Bytes of an entry with so many buffers: a power of two, so that no entry crosses the end of a page.
+    pub fn entry_bytes(&self, pieces: u32) -> u64 {
+        entry_bytes(pieces).max(self.least_entry_bytes.min(PAGE_SIZE).next_power_of_two())
+    }
+
+    /// The number of completions of a ring with so many entries.
+    pub fn completions(&self, entries: u32) -> u64 {
+        u64::from(entries) * u64::from(self.completions_per_entry)
+    }
+}
+
+/// A queue of events in memory. Rings that name the same queue share it. The card does not know which events the driver
+/// has seen, so the queue must be long enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EventQueue {
+    /// The address of the events, aligned to [`EVENT_BYTES`].
+    pub base: Iova,
+    /// The number of events.
+    pub events: u32,
+}
+
+impl EventQueue {
+    /// The offset of event `number`, counted from the first ever.
+    pub fn offset(&self, number: u32) -> u64 {
+        u64::from(number % self.events) * EVENT_BYTES
+    }
+}
+
+/// An event: a ring has completions that its driver has not seen. It is the first word of its [`EVENT_BYTES`]. The
+/// others have no meaning, and so the model leaves them as they are in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Event {
+    /// The number of the ring.
+    pub ring: u32,
+    /// The number of the event in its queue, counted from one.
+    pub serial: u32,
+}
+
+impl Event {
+    /// Encodes it for memory.
+    pub fn word(&self) -> u64 {
+        u64::from(self.ring) | u64::from(self.serial) << 32
+    }
+
+    /// Decodes it from memory.
+    pub fn of(word: u64) -> Self {
+        Self { ring: word as u32, serial: (word >> 32) as u32 }
+    }
+}
+
+/// Bytes of an entry with so many buffers and no others.
 pub fn entry_bytes(pieces: u32) -> u64 {
     (u64::from(pieces) * DESCRIPTOR_BYTES).next_power_of_two()
 }
@@ -48,7 +153,7 @@ pub fn entry_bytes(pieces: u32) -> u64 {
 impl RingConfig {
     /// Bytes of an entry: a power of two, so that no entry crosses the end of a page.
     pub fn entry_bytes(&self) -> u64 {
-        entry_bytes(self.pieces)
+        self.format.entry_bytes(self.pieces)
     }
 
     /// The offset of entry `number`, counted from the first entry ever filled.
@@ -58,7 +163,35 @@ impl RingConfig {
 
     /// The offset of completion `number`, counted from the first ever.
     pub fn completion_offset(&self, number: u32) -> u64 {
-        u64::from(number % self.entries) * COMPLETION_BYTES
+        u64::from(number) % self.format.completions(self.entries) * self.format.completion_bytes
+    }
+
+    /// Completion `number`, counted from the first ever, if it has landed. `read` reads a word at an offset from
+    /// `completions`.
+    pub fn completion(&self, number: u32, read: impl Fn(u64) -> Option<u64>) -> Option<Completion> {
+        let at = self.completion_offset(number);
+        let strides = if self.format.stride_bytes.is_some() { read(at + 16)? } else { 0 };
+        let completion = Completion::of([read(at)?, read(at + 8)?, strides]);
+        (completion.serial == number.wrapping_add(1)).then_some(completion)
+    }
+
+    /// Whether it is within the limits that its fields state.
+    pub(super) fn is_sound(&self) -> bool {
+        let Self { format, .. } = self;
+        let strides = match format.stride_bytes {
+            Some(bytes) => bytes > 0 && self.direction == Direction::Receive,
+            None => true,
+        };
+        let (pieces_max, least_completion_bytes) = match format.stride_bytes {
+            Some(_) => (STRIDING_PIECES_MAX, STRIDING_COMPLETION_BYTES),
+            None => (PIECES_MAX, COMPLETION_BYTES),
+        };
+        let completions = format.completion_bytes.is_power_of_two()
+            && (least_completion_bytes..=PAGE_SIZE).contains(&format.completion_bytes)
+            && format.completions_per_entry > 0;
+        let entries =
+            self.entries > 0 && (1..=pieces_max).contains(&self.pieces) && format.least_entry_bytes <= PAGE_SIZE;
+        strides && completions && entries && self.events.is_none_or(|queue| queue.events > 0)
     }
 }
 
@@ -97,33 +230,55 @@ impl Descriptor {
     }
 }
 
-/// The completion of an entry.
+/// The completion of an entry, or of strides of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Completion {
     /// The number of the entry, counted from the first entry ever filled.
     pub entry: u32,
-    /// The length of the frame in bytes.
+    /// The length of the frame in bytes. A filler has none.
     pub bytes: u32,
     /// The meaning of the frame.
     pub cookie: u32,
     /// The number of the completion, counted from one. It tells a completion from zeroed memory, and from one of an
     /// earlier round.
     pub serial: u32,
+    /// In a striding ring, the stride of the entry at which the frame begins.
+    pub first_stride: u32,
+    /// In a striding ring, the number of strides that this completion accounts for, less than 2^31.
+    pub strides: u32,
+    /// Whether there is no frame: the strides were left over because the next frame did not fit.
+    pub is_filler: bool,
 }
 
+/// The bit of the last word of a completion that says that it is a filler.
+const FILLER: u64 = 1 << 63;
+
 impl Completion {
-    /// Encodes it for memory.
-    pub fn words(&self) -> [u64; 2] {
-        [u64::from(self.entry) | u64::from(self.bytes) << 32, u64::from(self.cookie) | u64::from(self.serial) << 32]
+    /// That of a frame in an entry, without its serial number and its strides.
+    pub(super) fn of_frame(entry: u32, frame: Frame) -> Self {
+        Self { entry, bytes: frame.bytes, cookie: frame.cookie, ..Self::default() }
     }
 
-    /// Decodes it from memory.
-    pub fn of(words: [u64; 2]) -> Self {
+    /// Encodes it for memory. In a ring that is not striding, the last word is zero and is not written.
+    pub fn words(&self) -> [u64; 3] {
+        let filler = if self.is_filler { FILLER } else { 0 };
+        [
+            u64::from(self.entry) | u64::from(self.bytes) << 32,
+            u64::from(self.cookie) | u64::from(self.serial) << 32,
+            u64::from(self.first_stride) | u64::from(self.strides) << 32 & !FILLER | filler,
+        ]
+    }
+
+    /// Decodes it from memory. In a ring that is not striding, the last word is not in memory and must be zero.
+    pub fn of(words: [u64; 3]) -> Self {
         Self {
             entry: words[0] as u32,
             bytes: (words[0] >> 32) as u32,
             cookie: words[1] as u32,
             serial: (words[1] >> 32) as u32,
+            first_stride: words[2] as u32,
+            strides: ((words[2] & !FILLER) >> 32) as u32,
+            is_filler: words[2] & FILLER != 0,
         }
     }
 }

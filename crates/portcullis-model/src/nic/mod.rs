@@ -15,7 +15,8 @@ mod ring;
 
 pub use bus::BusCounters;
 pub use format::{
-    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, PIECES_MAX, RingConfig, entry_bytes,
+    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EVENT_BYTES, Event, EventQueue, PIECES_MAX,
+    RingConfig, RingFormat, STRIDING_COMPLETION_BYTES, STRIDING_PIECES_MAX, entry_bytes,
 };
 pub use parameters::{Moderation, NicParameters};
 
@@ -56,6 +57,8 @@ pub struct NicCounters {
     pub received: u64,
     /// Frames dropped because the receive buffer was full.
     pub dropped: u64,
+    /// Frames dropped because their ring had no entry for them, if it drops them then.
+    pub out_of_buffer: u64,
     /// Interrupts raised.
     pub interrupts: u64,
     /// Counters of the bus.
@@ -78,6 +81,7 @@ enum Due {
     Completed(RingNumber, Completed),
     Arm(RingNumber, u32),
     Announce(RingNumber, u32),
+    Raise(RingNumber),
 }
 
 /// A network card behind a [`Vtd`].
@@ -91,6 +95,8 @@ struct Card {
     parameters: NicParameters,
     bus: Bus,
     rings: Vec<Ring>,
+    /// The event queues, and how many events were written to each.
+    event_queues: Vec<(EventQueue, u32)>,
     now_ps: u64,
     due: Schedule<Due>,
     /// Posted writes in order, and whether there is an event for the first of them.
@@ -109,6 +115,7 @@ impl Nic {
             bus: Bus::new(source, &parameters),
             parameters,
             rings: Vec::new(),
+            event_queues: Vec::new(),
             now_ps: 0,
             due: Schedule::default(),
             writes: VecDeque::new(),
@@ -124,10 +131,18 @@ impl Nic {
     /// Opens a ring.
     ///
     /// # Panics
-    /// If it has no entries, or no buffers in one, or more than [`PIECES_MAX`].
+    /// If it has no entries, no buffers in one, no completions or no events, if a size is beyond the limits that
+    /// [`RingConfig`] and [`RingFormat`] state, or if a transmit ring is striding.
     pub fn open(&mut self, config: RingConfig) -> RingNumber {
-        self.card.rings.push(Ring::new(config));
-        self.card.rings.len() - 1
+        let Card { rings, event_queues, .. } = &mut self.card;
+        let events = config.events.map(|queue| {
+            event_queues.iter().position(|(known, _)| *known == queue).unwrap_or_else(|| {
+                event_queues.push((queue, 0));
+                event_queues.len() - 1
+            })
+        });
+        rings.push(Ring::new(config, events));
+        rings.len() - 1
     }
 
     /// The description of a ring.
@@ -205,7 +220,7 @@ impl Card {
             Due::Sent(ring, entry, frame) => {
                 self.counters.sent += 1;
                 self.outputs.push_back((self.now_ps, Output::Sent(frame)));
-                self.complete(ring, entry, frame);
+                self.complete(ring, Completion::of_frame(entry, frame));
                 self.write_on(unit);
             }
             Due::Arrived(ring, frame) => self.buffer(unit, ring, frame),
@@ -221,31 +236,34 @@ impl Card {
                 if has_landed {
                     let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);
                     let announce = announcer.landed(now_ps, config.moderation);
-                    self.announce(ring, announce);
+                    self.announce(unit, ring, announce);
                 }
             }
             Due::Arm(ring, seen) => {
                 let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);
                 let announce = announcer.arm(now_ps, seen, config.moderation);
-                self.announce(ring, announce);
+                self.announce(unit, ring, announce);
             }
             Due::Announce(ring, arming) => {
                 if self.rings[ring].announcer.due(arming) {
-                    self.announce(ring, Announce::Now);
+                    self.announce(unit, ring, Announce::Now);
                 }
             }
+            Due::Raise(ring) => self.raise(ring),
         }
     }
 
-    fn announce(&mut self, ring: RingNumber, announce: Announce) {
+    fn announce(&mut self, unit: &mut Requests<'_>, ring: RingNumber, announce: Announce) {
         match announce {
             Announce::Nothing => {}
-            Announce::Now => {
-                self.counters.interrupts += 1;
-                self.outputs.push_back((self.now_ps, Output::Interrupt(self.rings[ring].config.vector)));
-            }
+            Announce::Now => self.interrupt(unit, ring),
             Announce::At(at_ps, arming) => self.set_due(at_ps, Due::Announce(ring, arming)),
         }
+    }
+
+    fn raise(&mut self, ring: RingNumber) {
+        self.counters.interrupts += 1;
+        self.outputs.push_back((self.now_ps, Output::Interrupt(self.rings[ring].config.vector)));
     }
 
     fn read_record(&mut self, unit: &mut Requests<'_>, number: RingNumber) {

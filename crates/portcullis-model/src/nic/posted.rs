@@ -1,9 +1,9 @@
-//! Posted writes: parts of frames and completions, in order.
+//! Posted writes: parts of frames, completions and events, in order.
 
-use super::format::{COMPLETION_BYTES, Completion, Direction};
-use super::{Card, Due, Frame, RingNumber};
+use super::format::{Completion, Direction, EVENT_BYTES, Event};
+use super::{Card, Due, RingNumber};
 use crate::vtd::Requests;
-use portcullis::Iova;
+use portcullis::{Iova, PhysAddr};
 
 /// What the end of the write of a completion means.
 pub(super) struct Completed {
@@ -24,17 +24,28 @@ pub(super) enum Written {
     /// Part of a frame.
     Data,
     Completion(RingNumber, Completion),
+    Event(RingNumber, Event),
 }
 
 impl Card {
-    /// Queues a completion after all writes so far.
-    pub(super) fn complete(&mut self, number: RingNumber, entry: u32, frame: Frame) {
+    /// Queues a completion after all writes so far, as the next of its ring.
+    pub(super) fn complete(&mut self, number: RingNumber, completion: Completion) {
         let ring = &mut self.rings[number];
         let at = ring.config.completions.as_u64() + ring.config.completion_offset(ring.completed);
         ring.completed = ring.completed.wrapping_add(1);
-        let completion = Completion { entry, bytes: frame.bytes, cookie: frame.cookie, serial: ring.completed };
-        let what = Written::Completion(number, completion);
-        self.writes.push_back(Write { iova: Iova::new(at), len: COMPLETION_BYTES, what });
+        let what = Written::Completion(number, Completion { serial: ring.completed, ..completion });
+        self.writes.push_back(Write { iova: Iova::new(at), len: ring.config.format.completion_bytes, what });
+    }
+
+    /// Announces completions of a ring: now, or when an event has landed that is queued after all writes so far.
+    pub(super) fn interrupt(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
+        let Some(events) = self.rings[number].events else { return self.raise(number) };
+        let (queue, written) = &mut self.event_queues[events];
+        let at = queue.base.as_u64().wrapping_add(queue.offset(*written));
+        *written = written.wrapping_add(1);
+        let what = Written::Event(number, Event { ring: number as u32, serial: *written });
+        self.writes.push_back(Write { iova: Iova::new(at), len: EVENT_BYTES, what });
+        self.write_on(unit);
     }
 
     /// Issues posted writes while the bus has room.
@@ -48,16 +59,28 @@ impl Card {
             }
             let Some(Write { what, .. }) = self.writes.pop_front() else { return };
             let write = self.bus.write(unit, self.now_ps, iova, len);
-            let Written::Completion(number, completion) = what else { continue };
-            let is_received = self.rings[number].config.direction == Direction::Receive;
-            let phys = write.phys.filter(|phys| unit.ram().contains(*phys, COMPLETION_BYTES as usize));
-            if let Some(phys) = phys {
-                let bytes = completion.words().map(u64::to_le_bytes);
-                unit.post(write.done_ps, phys, bytes.as_flattened());
+            let phys = write.phys.filter(|phys| unit.ram().contains(*phys, len as usize));
+            let mut post = |phys: PhysAddr, words: &[[u8; 8]]| unit.post(write.done_ps, phys, words.as_flattened());
+            match what {
+                Written::Data => {}
+                Written::Completion(number, completion) => {
+                    let config = &self.rings[number].config;
+                    let words = if config.format.stride_bytes.is_some() { 3 } else { 2 };
+                    if let Some(phys) = phys {
+                        post(phys, &completion.words().map(u64::to_le_bytes)[..words]);
+                    }
+                    let is_received = config.direction == Direction::Receive && !completion.is_filler;
+                    let drained_bytes = is_received.then_some(completion.bytes);
+                    let completed = Completed { drained_bytes, has_landed: phys.is_some() };
+                    self.set_due(write.done_ps, Due::Completed(number, completed));
+                }
+                Written::Event(number, event) => {
+                    if let Some(phys) = phys {
+                        post(phys, &[event.word().to_le_bytes()]);
+                        self.set_due(write.done_ps, Due::Raise(number));
+                    }
+                }
             }
-            let completed =
-                Completed { drained_bytes: is_received.then_some(completion.bytes), has_landed: phys.is_some() };
-            self.set_due(write.done_ps, Due::Completed(number, completed));
         }
     }
 }

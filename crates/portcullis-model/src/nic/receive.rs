@@ -1,7 +1,7 @@
 //! Receiving: frames wait in the receive buffer of the card until there are buffers for them in memory.
 
+use super::format::Completion;
 use super::posted::{Write, Written};
-use super::ring::pages;
 use super::{Card, Frame, RingNumber};
 use crate::vtd::Requests;
 
@@ -24,20 +24,62 @@ impl Card {
             if ring.arrived.is_empty() || ring.ready.is_empty() {
                 break;
             }
-            let (Some(frame), Some(entry)) = (ring.arrived.pop_front(), ring.ready.pop_front()) else { break };
-            let mut left = u64::from(frame.bytes);
-            for piece in &entry.pieces {
-                let bytes = left.min(piece.bytes.into());
-                left -= bytes;
-                self.writes.extend(pages(piece.iova, bytes).map(|(iova, len)| Write {
-                    iova,
-                    len,
-                    what: Written::Data,
-                }));
+            match ring.config.format.stride_bytes {
+                None => self.deliver_alone(unit, number),
+                Some(stride_bytes) => self.deliver_striding(unit, number, stride_bytes),
             }
-            self.complete(number, entry.number, frame);
+        }
+        self.drop_unposted(number);
+        self.write_on(unit);
+    }
+
+    /// Writes the first frame that waits to the first entry, which is used up.
+    fn deliver_alone(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
+        let ring = &mut self.rings[number];
+        let (Some(frame), Some(entry)) = (ring.arrived.pop_front(), ring.ready.pop_front()) else { return };
+        let parts = entry.parts(0, frame.bytes.into());
+        self.writes.extend(parts.map(|(iova, len)| Write { iova, len, what: Written::Data }));
+        self.complete(number, Completion::of_frame(entry.number, frame));
+        self.fetch(unit, number);
+    }
+
+    /// Writes the first frame that waits to the next strides of the first entry, or gives up what is left of the entry.
+    fn deliver_striding(&mut self, unit: &mut Requests<'_>, number: RingNumber, stride_bytes: u32) {
+        let ring = &mut self.rings[number];
+        let (Some(&frame), Some(entry)) = (ring.arrived.front(), ring.ready.front_mut()) else { return };
+        let (first_stride, left) = (entry.used_strides, entry.strides - entry.used_strides);
+        let needed = frame.bytes.div_ceil(stride_bytes).max(1);
+        let is_filler = needed > left && first_stride > 0;
+        // A frame that does not fit in an unused entry fits in none. It is cut off, so that it does not wait for ever.
+        let strides = if is_filler { left } else { needed.min(left) };
+        entry.used_strides += strides;
+        let is_used_up = entry.used_strides == entry.strides;
+        let of = if is_filler {
+            Completion { entry: entry.number, ..Completion::default() }
+        } else {
+            let in_strides = |strides: u32| u64::from(strides) * u64::from(stride_bytes);
+            let parts = entry.parts(in_strides(first_stride), in_strides(strides).min(frame.bytes.into()));
+            self.writes.extend(parts.map(|(iova, len)| Write { iova, len, what: Written::Data }));
+            ring.arrived.pop_front();
+            Completion::of_frame(entry.number, frame)
+        };
+        if is_used_up {
+            ring.ready.pop_front();
+        }
+        self.complete(number, Completion { first_stride, strides, is_filler, ..of });
+        if is_used_up {
             self.fetch(unit, number);
         }
-        self.write_on(unit);
+    }
+
+    /// Drops the frames that wait for entries if the card knows of none and the ring does not let them wait.
+    fn drop_unposted(&mut self, number: RingNumber) {
+        let ring = &mut self.rings[number];
+        if ring.config.format.drops_without_buffer && ring.ready.is_empty() && ring.filled == ring.fetched {
+            for frame in ring.arrived.drain(..) {
+                self.buffered_bytes -= u64::from(frame.bytes);
+                self.counters.out_of_buffer += 1;
+            }
+        }
     }
 }

@@ -1,22 +1,41 @@
 //! The state of a ring in the card.
 
 use super::Frame;
-use super::format::{DESCRIPTOR_BYTES, Descriptor, PIECES_MAX, RingConfig};
+use super::format::{DESCRIPTOR_BYTES, Descriptor, RingConfig};
 use super::moderation::Announcer;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+
+/// The most strides of an entry: a completion has room for so many.
+const STRIDES_MAX: u32 = (1 << 31) - 1;
 
 /// An entry that the card has fetched.
 pub(super) struct Entry {
     pub(super) number: u32,
     /// Its buffers, without those that have no bytes.
     pub(super) pieces: SmallVec<[Descriptor; 2]>,
+    /// The strides of its buffers, and how many of them are used. There are none in a ring that is not striding.
+    pub(super) strides: u32,
+    pub(super) used_strides: u32,
 }
 
 impl Entry {
     pub(super) fn bytes(&self) -> u32 {
         self.pieces.iter().map(|piece| piece.bytes).sum()
+    }
+
+    /// The parts of its buffers, within pages, from byte `offset` of all buffers on. If the buffers end before
+    /// `bytes`, so do the parts.
+    pub(super) fn parts(&self, offset: u64, bytes: u64) -> impl Iterator<Item = (Iova, u64)> {
+        let (mut skipped, mut left) = (offset, bytes);
+        self.pieces.iter().flat_map(move |piece| {
+            let piece_bytes = u64::from(piece.bytes);
+            let skip = skipped.min(piece_bytes);
+            let len = left.min(piece_bytes - skip);
+            (skipped, left) = (skipped - skip, left - len);
+            pages(Iova::new(piece.iova.as_u64().wrapping_add(skip)), len)
+        })
     }
 }
 
@@ -59,11 +78,13 @@ pub(super) struct Ring {
     /// How many completions were written.
     pub(super) completed: u32,
     pub(super) announcer: Announcer,
+    /// Its event queue, as an index into those of the card.
+    pub(super) events: Option<usize>,
 }
 
 impl Ring {
-    pub(super) fn new(config: RingConfig) -> Self {
-        assert!((1..=PIECES_MAX).contains(&config.pieces) && config.entries > 0, "a ring of {config:?}");
+    pub(super) fn new(config: RingConfig, events: Option<usize>) -> Self {
+        assert!(config.is_sound(), "a ring of {config:?}");
         Self {
             config,
             filled: 0,
@@ -77,6 +98,7 @@ impl Ring {
             arrived: VecDeque::new(),
             completed: 0,
             announcer: Announcer::default(),
+            events,
         }
     }
 
@@ -101,6 +123,10 @@ impl Ring {
                 pieces.push(descriptor);
             }
         }
-        Entry { number, pieces }
+        let strides = self.config.format.stride_bytes.map_or(0, |stride_bytes| {
+            let bytes: u64 = pieces.iter().map(|piece: &Descriptor| u64::from(piece.bytes)).sum();
+            (bytes / u64::from(stride_bytes)).min(STRIDES_MAX.into()) as u32
+        });
+        Entry { number, pieces, strides, used_strides: 0 }
     }
 }

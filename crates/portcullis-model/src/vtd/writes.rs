@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 struct Write {
     phys: PhysAddr,
-    /// Most writes are completions of a network card, which have 16 bytes.
-    bytes: SmallVec<[u8; 16]>,
+    /// Most writes are completions of a network card, whose words have 16 or 24 bytes.
+    bytes: SmallVec<[u8; 24]>,
 }
 
 /// Writes in flight. Those that land at the same time land in the order in which they were issued.

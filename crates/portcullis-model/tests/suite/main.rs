@@ -5,6 +5,7 @@ mod device;
 mod driver;
 mod invalidation;
 mod nic;
+mod nic_rings;
 mod prefetching;
 mod queue;
 mod rings;

@@ -3,18 +3,20 @@
 use super::common::*;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use portcullis_model::{
-    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Frame, Moderation, Nic, NicParameters,
-    Output, Parameters, RingConfig,
+    Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Frame, Moderation, Nic, NicParameters, Output, Parameters,
+    RingConfig, RingFormat,
 };
 
 /// Where the ring, its completions, its record and the buffers are for the device.
 const RING: u64 = 0x10_0000;
 const COMPLETIONS: u64 = 0x20_0000;
 const RECORD: u64 = 0x30_0000;
-const BUFFERS: u64 = 0x4000_0000;
+pub(crate) const BUFFERS: u64 = 0x4000_0000;
 const ENTRIES: u32 = 64;
+/// The pages of the ring and of its completions.
+const RING_PAGES: usize = 4;
 
-fn parameters() -> NicParameters {
+pub(crate) fn parameters() -> NicParameters {
     NicParameters {
         link_gbps: 10.0,
         segment_bytes: 1448,
@@ -30,55 +32,76 @@ fn parameters() -> NicParameters {
     }
 }
 
+/// A ring of packed entries of two buffers.
+pub(crate) fn config(direction: Direction, moderation: Moderation) -> RingConfig {
+    let [descriptors, completions, record] = [RING, COMPLETIONS, RECORD].map(Iova::new);
+    RingConfig {
+        direction,
+        entries: ENTRIES,
+        pieces: 2,
+        descriptors,
+        completions,
+        record,
+        moderation,
+        vector: 7,
+        format: RingFormat::default(),
+        events: None,
+    }
+}
+
 /// A card with one ring.
-struct Bench {
-    machine: Machine,
-    top: PhysAddr,
-    nic: Nic,
+pub(crate) struct Bench {
+    pub(crate) machine: Machine,
+    pub(crate) top: PhysAddr,
+    pub(crate) nic: Nic,
     /// The memory behind ring, completions and record.
-    pages: [PhysAddr; 3],
+    pub(crate) memory: [PhysAddr; 3],
     filled: u32,
-    outputs: Vec<(u64, Output)>,
+    pub(crate) outputs: Vec<(u64, Output)>,
 }
 
 impl Bench {
     fn new(parameters: NicParameters, direction: Direction, moderation: Moderation) -> Self {
+        Self::with(parameters, config(direction, moderation))
+    }
+
+    pub(crate) fn with(parameters: NicParameters, config: RingConfig) -> Self {
         let (machine, top) = Machine::with_pages(Parameters::cascadelake(), BUFFERS, 64);
-        let pages = [(); 3].map(|()| machine.ram.allocate().unwrap());
-        for (iova, page) in [RING, COMPLETIONS, RECORD].into_iter().zip(pages) {
-            machine.map(top, iova, page.as_u64());
-        }
+        let memory = [RING, COMPLETIONS, RECORD].map(|iova| {
+            let run = machine.ram.allocate_run(RING_PAGES).unwrap();
+            for page in 0..RING_PAGES as u64 {
+                machine.map(top, iova + page * PAGE_SIZE, run.as_u64() + page * PAGE_SIZE);
+            }
+            run
+        });
         let mut nic = Nic::new(DEVICE, parameters, machine.vtd.clone());
-        let [descriptors, completions, record] = [RING, COMPLETIONS, RECORD].map(Iova::new);
-        let config = RingConfig {
-            direction,
-            entries: ENTRIES,
-            pieces: 2,
-            descriptors,
-            completions,
-            record,
-            moderation,
-            vector: 7,
-        };
         assert_eq!(nic.open(config), 0);
-        Self { machine, top, nic, pages, filled: 0, outputs: Vec::new() }
+        Self { machine, top, nic, memory, filled: 0, outputs: Vec::new() }
     }
 
     /// Fills an entry with these buffers, and rings the doorbell.
-    fn fill(&mut self, pieces: [(u64, u32); 2]) {
+    pub(crate) fn fill<const PIECES: usize>(&mut self, pieces: [(u64, u32); PIECES]) {
         let config = *self.nic.ring(0);
-        for (piece, (iova, bytes)) in pieces.into_iter().enumerate() {
+        for (piece, (iova, bytes)) in (0..).zip(pieces) {
             let descriptor = Descriptor { iova: Iova::new(iova), bytes, is_inline: false, cookie: 1000 + self.filled };
-            let at = (config.entry_offset(self.filled) / DESCRIPTOR_BYTES) as usize + piece;
-            self.machine.poke128(self.pages[0], at, descriptor.words());
+            let at = self.memory[0].as_u64() + config.entry_offset(self.filled) + piece * DESCRIPTOR_BYTES;
+            for (at, word) in (at..).step_by(8).zip(descriptor.words()) {
+                self.machine.poke(PhysAddr::new(at), word);
+            }
         }
         self.filled += 1;
-        self.machine.ram.frame(self.pages[2])[0].store_bits(self.filled.into());
+        self.machine.ram.frame(self.memory[2])[0].store_bits(self.filled.into());
         self.nic.doorbell(self.machine.now_ps, 0);
     }
 
+    /// Receives a frame, and lets everything happen that is due.
+    pub(crate) fn receive(&mut self, bytes: u32, cookie: u32) {
+        self.nic.receive(self.machine.now_ps, 0, Frame { bytes, cookie });
+        self.settle();
+    }
+
     /// Lets everything happen that is due.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         loop {
             let due = [self.nic.next_event_ps(), self.machine.vtd.next_event_ps()];
             let Some(at_ps) = due.into_iter().flatten().min() else { break };
@@ -90,13 +113,12 @@ impl Bench {
         self.machine.vtd.advance(self.machine.now_ps);
     }
 
-    fn completion(&self, number: u32) -> Completion {
-        let at = self.nic.ring(0).completion_offset(number) / COMPLETION_BYTES * 2;
-        let frame = self.machine.ram.frame(self.pages[1]);
-        Completion::of([at, at + 1].map(|word| frame[word as usize].load_bits()))
+    pub(crate) fn completion(&self, number: u32) -> Completion {
+        let word = |offset| self.machine.ram.read_u64(PhysAddr::new(self.memory[1].as_u64() + offset));
+        self.nic.ring(0).completion(number, word).unwrap_or_default()
     }
 
-    fn sent(&self) -> Vec<(u64, Frame)> {
+    pub(crate) fn sent(&self) -> Vec<(u64, Frame)> {
         let frame = |&(at_ps, output): &_| match output {
             Output::Sent(frame) => Some((at_ps, frame)),
             Output::Interrupt(_) => None,
@@ -105,7 +127,7 @@ impl Bench {
     }
 }
 
-const AT_ONCE: Moderation = Moderation { delay_ps: 0, frames: None };
+pub(crate) const AT_ONCE: Moderation = Moderation { delay_ps: 0, frames: None };
 
 #[test]
 fn a_frame_of_two_buffers_is_read_sent_completed_and_announced() {
@@ -119,7 +141,10 @@ fn a_frame_of_two_buffers_is_read_sent_completed_and_announced() {
     // The record, the descriptors and the buffers, one behind the other, each with a walk of what is not cached yet.
     let walks = (4 + 2 + 3) * 197_000;
     assert_eq!(sent_ps, 100_000 + 3 * 500_000 + walks + 1538 * 800);
-    assert_eq!(bench.completion(0), Completion { entry: 0, bytes: 1514, cookie: 1000, serial: 1 });
+    assert_eq!(
+        bench.completion(0),
+        Completion { entry: 0, bytes: 1514, cookie: 1000, serial: 1, ..Completion::default() }
+    );
     let landed_ps = sent_ps + 197_000 + 65_000;
     assert_eq!(bench.outputs.last(), Some(&(landed_ps + 16_000_000, Output::Interrupt(7))));
     assert_eq!(bench.outputs.len(), 2, "it is not armed any more");

@@ -6,7 +6,8 @@ use crate::run::live::{Buffer, Slot};
 use crate::run::world::{TABLES_BYTES, World, tables_base};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Segment};
 use portcullis_model::{
-    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Moderation, RingConfig, entry_bytes,
+    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Moderation, RingConfig, RingFormat,
+    entry_bytes,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -116,6 +117,8 @@ impl RingShape {
             record: record.iova,
             moderation: self.moderation,
             vector: self.vector,
+            format: RingFormat::default(),
+            events: None,
         };
         RingMemory { config, descriptors: descriptors.phys, completions: completions.phys, record: record.phys }
     }
@@ -136,10 +139,8 @@ impl RingMemory {
     /// Reads completion `number`, if it has landed.
     pub(super) fn completion(&self, world: &World, number: u32) -> Option<Completion> {
         world.vtd.advance(world.engine.now_ps());
-        let at = self.completions.as_u64() + self.config.completion_offset(number);
-        let word = |offset| world.vtd.ram().read_u64(PhysAddr::new(at + offset));
-        let completion = Completion::of([word(0)?, word(8)?]);
-        (completion.serial == number.wrapping_add(1)).then_some(completion)
+        let word = |offset| world.vtd.ram().read_u64(PhysAddr::new(self.completions.as_u64() + offset));
+        self.config.completion(number, word)
     }
 }
 
