@@ -9,6 +9,7 @@ mod clients;
 mod flows;
 mod frames;
 mod hardware;
+mod iperf;
 mod memory;
 mod rate;
 mod sockets;

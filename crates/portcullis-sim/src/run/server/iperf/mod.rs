@@ -1,0 +1,6 @@
+//! Receive at 100 Gb/s, as `iperf` measures it.
+
+mod ticks;
+
+#[cfg_attr(not(test), expect(dead_code, reason = "the workload that uses it follows"))]
+mod receiver;
