@@ -4,3 +4,5 @@ mod ticks;
 
 #[cfg_attr(not(test), expect(dead_code, reason = "the workload that uses it follows"))]
 mod receiver;
+#[cfg_attr(not(test), expect(dead_code, reason = "the workload that uses it follows"))]
+mod sender;
