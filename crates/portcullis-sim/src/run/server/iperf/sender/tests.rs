@@ -83,8 +83,9 @@ fn what_is_sent_again_and_lost_again_is_sent_a_third_time() {
 fn a_packet_that_is_only_late_is_not_sent_again_before_the_timer() {
     let (mut late, mut now_ps) = (sender(250), 0);
     send(&mut late, &mut now_ps);
-    late.acknowledge(40 * US, &acknowledgement(4, &[5..6], 250));
-    now_ps = 40 * US;
+    late.acknowledge(38 * US, &acknowledgement(4, &[], 250));
+    late.acknowledge(39 * US, &acknowledgement(4, &[5..6], 250));
+    now_ps = 39 * US;
     assert!(send(&mut late, &mut now_ps).1.is_empty());
     let end_ps = late.timer_ps().expect("a timer for reordering");
     assert_eq!(end_ps, 16 * MS, "a jiffy, two more, and one of the timer wheel");
@@ -95,7 +96,7 @@ fn a_packet_that_is_only_late_is_not_sent_again_before_the_timer() {
     lost.expire(end_ps);
     assert_eq!(lost.next(end_ps), Some(Packet { number: 4, is_again: true }));
 
-    late.acknowledge(41 * US, &acknowledgement(10, &[], 250));
+    late.acknowledge(43 * US, &acknowledgement(10, &[], 250));
     assert!(send(&mut late, &mut now_ps).1.is_empty());
     assert!(late.has_reordered);
     late.acknowledge(82 * US, &acknowledgement(11, &[12..15], 250));
