@@ -222,6 +222,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
                     Due::Invalidation => policy.commit_alone(space, allocator, taken),
                     Due::InvalidationAtOnce => self.commit_placed(taken),
                     Due::Nothing => Ok(self.give_back_shared(taken)),
+                    Due::Kept => Ok(Committed::Deferred),
                 }
             },
         )

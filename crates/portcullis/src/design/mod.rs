@@ -4,17 +4,22 @@ mod assembled;
 mod identity;
 mod locking;
 mod options;
+mod page_pool;
 mod parts;
 mod physical;
 mod placed;
+mod pool;
 
 pub use assembled::AssembledMapper;
 pub(crate) use identity::dynamic_identity_in;
 pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
+pub use page_pool::PagePoolMapper;
+pub(crate) use page_pool::page_pool_in;
 pub use parts::Parts;
 pub use physical::{IdentityMapped, Untranslated};
+pub(crate) use pool::PART_PAGES_MAX as POOL_PART_PAGES_MAX;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};

@@ -73,6 +73,7 @@ designs! {
     identity::Identity,
     kmalloc::Kmalloc,
     magazine::Magazine,
+    page_pool::PagePool,
     fast_and_safe::FastAndSafe,
     riommu::RIommu,
     portcullis::Portcullis,

@@ -20,6 +20,8 @@ impl Packed {
     const LEAF_ONLY_SHIFT: u32 = 55;
     /// The number of pages from which the length of a run is stored in the next entry.
     pub(super) const LONG: u64 = 1 << (Self::KIND_SHIFT - Self::LENGTH_SHIFT);
+    /// The kind of a run for which no invalidation is due.
+    const NOT_DUE: u64 = Due::Nothing as u64;
     /// The kind of a run that unmaps may join. It is due for invalidation.
     const JOINED: u64 = 3;
 
@@ -32,8 +34,10 @@ impl Packed {
         let (pages, is_long) = (range.pages(), range.pages() >= Self::LONG);
         let (length, kind) = match is_joined {
             true => (pages << Self::LENGTH_SHIFT | (unmaps as u64) << Self::UNMAPS_SHIFT, Self::JOINED),
-            false => (if is_long { 0 } else { pages << Self::LENGTH_SHIFT }, due as u64),
+            false => (if is_long { 0 } else { pages << Self::LENGTH_SHIFT }, (due as u64).min(Self::NOT_DUE)),
         };
+        // Where nothing is due, the bit tells the two reasons apart.
+        let leaf_only = if due == Due::Kept { false } else { leaf_only || due == Due::Nothing };
         let leaf_only = u64::from(leaf_only) << Self::LEAF_ONLY_SHIFT;
         to.push(Self::of(range.first_pfn() | length | kind << Self::KIND_SHIFT | leaf_only));
         if is_long {
@@ -82,7 +86,13 @@ impl Packed {
             let first = packed.field(0, Self::LENGTH_SHIFT);
             let leaf_only = packed.field(Self::LEAF_ONLY_SHIFT, Self::LEAF_ONLY_SHIFT + 1) != 0;
             let due = match packed.field(Self::KIND_SHIFT, Self::LEAF_ONLY_SHIFT) {
-                2 => Due::Nothing,
+                Self::NOT_DUE => {
+                    if leaf_only {
+                        Due::Nothing
+                    } else {
+                        Due::Kept
+                    }
+                }
                 1 => Due::InvalidationAtOnce,
                 _ => Due::Invalidation,
             };
@@ -95,4 +105,5 @@ impl Packed {
     }
 }
 
-const _: () = assert!(Due::Invalidation as u64 == 0 && Due::Nothing as u64 == 2 && BATCH_MAX < 1 << 7);
+const _: () = assert!(Due::Invalidation as u64 == 0 && Due::Nothing as u64 == 2 && Due::Kept as u64 == 3);
+const _: () = assert!(BATCH_MAX < 1 << 7);

@@ -1,6 +1,8 @@
-//! Mappings that share pages, in the address space of a domain.
+//! Mappings that share pages, and pages that stay mapped without a mapping, in the address space of a domain.
 
 use super::AddressSpace;
+use crate::address::PhysAddr;
+use crate::entry::EntryValue;
 use crate::error::{RawMapError, SyncError, UnmapError};
 use crate::iommu::Iommu;
 use crate::platform::Platform;
@@ -61,5 +63,27 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
                 Err(UnmapError::NotMapped(absent))
             }
         }
+    }
+    /// Claims the mapping of the one page `pfn`, if its leaf is `leaf`, and leaves its translation
+    /// ([`SecondLevelTable::claim_and_keep`](crate::table::SecondLevelTable::claim_and_keep)).
+    ///
+    /// # Panics
+    /// If the table does not keep its pages.
+    ///
+    /// # Safety
+    /// Marked mappings are claimed only by this method and by [`claim_and_unmap`](Self::claim_and_unmap).
+    pub(crate) unsafe fn claim_and_keep(&self, pfn: u64, leaf: EntryValue) -> bool {
+        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
+        unsafe { self.table.claim_and_keep(self.walker(), pfn, leaf) }
+    }
+
+    /// The memory behind page `pfn`, if no mapping begins there that an unmap could claim
+    /// ([`SecondLevelTable::claimed_page`](crate::table::SecondLevelTable::claimed_page)).
+    ///
+    /// # Panics
+    /// If the table does not keep its pages.
+    pub(crate) fn claimed_page(&self, pfn: u64) -> Option<PhysAddr> {
+        // SAFETY: the walker is that of `new`.
+        unsafe { self.table.claimed_page(self.walker(), pfn) }
     }
 }

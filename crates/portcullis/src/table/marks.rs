@@ -4,7 +4,7 @@
 use super::TableRule;
 use super::second_level::{SecondLevelTable, frame, index, span};
 use super::walker::Walker;
-use crate::address::IovaRange;
+use crate::address::{IovaRange, PhysAddr};
 use crate::entry::{ENTRIES, Entry, EntryValue, LEVEL_BITS};
 use crate::error::UnmapError;
 use crate::platform::{Platform, Step};
@@ -69,6 +69,38 @@ impl SecondLevelTable {
             _ => unsafe { self.unmap_kept(walker, range) },
         }
         Ok(())
+    }
+
+    /// Claims the mapping of the one page `pfn` by its marks, if its leaf is `leaf`, and leaves the translation as it
+    /// is. From now on no unmap finds the mapping, and the caller alone may clear it. Returns whether it was claimed.
+    ///
+    /// # Panics
+    /// Unless the table keeps its pages.
+    ///
+    /// # Safety
+    /// That of [`claim_and_unmap`](Self::claim_and_unmap).
+    pub(crate) unsafe fn claim_and_keep<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64, leaf: EntryValue) -> bool {
+        assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
+        let Some((entries, 1)) = self.leaves_from(walker, pfn) else { return false };
+        walker.platform().probe(Step::TableClaim);
+        // The exchange compares memory and rights too. If a wrong unmap has taken the mapping and another has its
+        // address, that other mapping is left alone.
+        entries[0].claim(leaf.marked(true, true))
+    }
+
+    /// The memory behind page `pfn`, if a leaf of 4 KiB translates it and no mapping begins there that an unmap could
+    /// claim by its marks.
+    ///
+    /// # Panics
+    /// Unless the table keeps its pages.
+    ///
+    /// # Safety
+    /// `walker` is the one that the table was made with.
+    pub(crate) unsafe fn claimed_page<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64) -> Option<PhysAddr> {
+        assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
+        let (entries, 1) = self.leaves_from(walker, pfn)? else { return None };
+        let value = entries[0].load();
+        (value.is_present() && !value.is_first()).then_some(value.phys())
     }
 
     /// Calls `visit` with every marked mapping that is not claimed.
