@@ -61,6 +61,11 @@ const RANGES: [&str; 2] = ["estimate_gbps_min", "estimate_vs_none_min"];
 const QUEUE_US: f64 = 10_000.0;
 const LATE_US: f64 = 20.0;
 
+/// Whether the design declares that nothing bounds its window.
+fn is_unbounded(row: &Value) -> bool {
+    ["solaris", "page-pool"].iter().any(|design| row["design"] == *design)
+}
+
 /// The numbers of maps, pages and unmaps of the three traces, from `traces/README.md`.
 const BUNDLED: [(&str, [u64; 3]); 3] =
     [(RECEIVE, [7370, 9820, 7370]), (SEND, [4673, 10682, 4673]), (DISK, [8000, 8000, 8000])];
@@ -96,7 +101,7 @@ fn check_row(row: &Value) {
     assert!(shared.as_f64().map_or(shared.is_null(), |commits| commits == 1.0), "commits_per_wait: {row}");
     assert!(!physical || shared.is_null(), "commits_per_wait: {row}");
     assert!(keys().any(|name| name == "commits_per_wait"), "{row}");
-    let unbounded = physical || row["design"] == "solaris";
+    let unbounded = physical || is_unbounded(row);
     assert!(
         row.get("bound_us").is_some_and(|bound| bound.is_u64() != unbounded && bound.is_null() == unbounded),
         "{row}"
@@ -190,8 +195,7 @@ fn check_numbers(row: &Value, machine: &Value) {
             assert!(of("stale_accesses") > 0.0, "{row}");
             let (mean, max) = (of("stale_window_us_mean"), of("stale_window_us_max"));
             assert!(mean > 0.0 && mean <= max, "{row}");
-            // `solaris` declares that nothing bounds its window.
-            assert!(max <= QUEUE_US + LATE_US || row["design"] == "solaris", "{row}");
+            assert!(max <= QUEUE_US + LATE_US || is_unbounded(row), "{row}");
         }
         _ => assert_eq!((of("cycles_per_page"), of("invalidations_per_page")), (0.0, 0.0), "{row}"),
     }

@@ -178,7 +178,12 @@ fn a_cpu_may_unmap_what_another_has_mapped() {
         let run = format!("{} {protection}", design.info().id);
         assert_eq!((outcome.operations, outcome.pages, outcome.faults), (50, 50, 0), "{run}");
         assert_eq!(misses(&outcome), 50, "{run}: each is accessed once");
-        let stale = if protection == Protection::Strict { 0 } else { 50 };
+        let stale = match protection {
+            Protection::Strict => 0,
+            // Only what the device writes stays in its pool.
+            _ if design == DesignId::PagePool => 25,
+            _ => 50,
+        };
         assert_eq!(outcome.stale_accesses, stale, "{run}");
         assert_eq!(outcome.lock_wait_percent, 0.0, "{run}: the CPUs take turns");
     }

@@ -1,8 +1,8 @@
 //! Receive pages that stay mapped while a pool recycles them.
 //!
 //! ```text
-//! strict: mapped by `magazine` --claim, into the pool--> in use, 1 mapping --map--> 2 mappings --unmap--> 1 mapping
-//! in use --the last unmap, committed: nothing happens--> waits, still mapped --map of the page--> in use, at the same address
+//! mapped by `magazine` --claim, into the pool--> in use, 1 mapping --map--> 2 mappings --unmap--> 1 mapping
+//! in use --the last unmap, committed: nothing happens--> waits, still mapped --map of the page--> in use again
 //! waits --the pool is full, or addresses run out--> cleared --invalidate, wait--> free
 //! ```
 //!
@@ -17,9 +17,10 @@
 //! hand-back (S2).
 //!
 //! An unmap finds the page by the table: the leaf says which memory it leads to. A batch finds its pages twice, because
-//! they keep their addresses until it is committed. A domain that bounces partial pages
-//! pools nothing, because its bounce pages go from buffer to buffer. In a poisoned domain nothing is mapped any more, so
-//! a page leaves the pool with the commit of its last unmap, which then invalidates.
+//! they keep their addresses until it is committed.
+//!
+//! A domain that bounces partial pages pools nothing, because its bounce pages go from buffer to buffer. In a poisoned
+//! domain nothing is mapped any more. A page then leaves the pool with the commit of its last unmap, which invalidates.
 
 use super::pool::{Left, PART_PAGES_MAX, Pool};
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};

@@ -17,8 +17,8 @@ use alloc::vec::Vec;
 
 /// The parts of a pool.
 pub(super) const PARTS: usize = if cfg!(loom) { 1 } else { 64 };
-/// The most pages that a part can be given room for. All parts together then keep 64 MiB of memory mapped: 16,384 pages,
-/// which is also the most that a pool of Linux holds back for one ring.
+/// The most pages that a part can be given room for. All parts together then keep 64 MiB of memory mapped: 16,384
+/// pages, which is also the most that a pool of Linux holds back for one ring.
 pub(crate) const PART_PAGES_MAX: usize = 256;
 /// Records that a part has room for at first.
 const RECORDS_FIRST: usize = 8;
@@ -226,7 +226,7 @@ impl Part {
 
     /// The chain of a page. The lower bits of the hash have chosen the part.
     fn chain(&mut self, phys_pfn: u64) -> &mut Link {
-        let number = hash(phys_pfn) / PARTS & (self.chains.len() - 1);
+        let number = (hash(phys_pfn) / PARTS) & (self.chains.len() - 1);
         &mut self.chains[number]
     }
 
