@@ -19,9 +19,14 @@ pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange
     unsafe { domain.map_request(request) }
 }
 
-/// Whether the last unmap of a batch has cleared translations. It has not if other mappings still use all of the pages.
-pub(super) fn has_cleared(batch: &AnyBatch<'_>) -> bool {
-    batch.revoked().last().is_some_and(|revoked| revoked.due != Due::Nothing)
+/// Whether the last unmap of a batch has left its pages within reach. It has not if other mappings still use all of the
+/// pages. `None` if the unmap does not say: the design has kept the page mapped, perhaps for other mappings.
+pub(super) fn leaves_within_reach(batch: &AnyBatch<'_>) -> Option<bool> {
+    batch.revoked().last().map_or(Some(false), |revoked| match revoked.due {
+        Due::Nothing => Some(false),
+        Due::Kept => None,
+        _ => Some(true),
+    })
 }
 
 type Opened = Result<DynDomain, NewDomainError>;

@@ -288,16 +288,19 @@ impl<'w> Driver<'w> {
         let batch = &mut self.batches[live.device];
         let is_watched = world.is_watched();
         let unmap = || {
-            let mut any_cleared = false;
+            let mut any_cleared = Some(false);
             for range in &live.ranges {
                 batch.unmap(*range)?;
                 // This passes all unmaps of the batch, so it is asked only for those who want to know.
-                any_cleared |= is_watched && design::has_cleared(batch);
+                if is_watched {
+                    let cleared = design::leaves_within_reach(batch);
+                    any_cleared = any_cleared.and_then(|any| Some(any | cleared?));
+                }
             }
             Ok(any_cleared)
         };
         match world.engine.charged(unmap) {
-            Ok(any_cleared) => world.provoke(&RunEvent::Cleared { slot, live: &live, announced: Some(any_cleared) }),
+            Ok(announced) => world.provoke(&RunEvent::Cleared { slot, live: &live, announced }),
             Err(error) => return world.fail(RunError::Unmap(error)),
         }
         self.members.push((slot, live));

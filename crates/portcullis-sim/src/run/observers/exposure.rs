@@ -5,8 +5,9 @@ use super::{Observer, RunEvent};
 use crate::run::live::{Live, Slot};
 use crate::run::ranges::{Key, Ranges};
 use crate::run::world::World;
+use portcullis::design::Addressing;
 use portcullis::riommu::format::RING_ADDRESS_MASK;
-use portcullis::{DomainId, IovaRange, Protection, Rule};
+use portcullis::{DomainId, Iova, IovaRange, Protection, Rule};
 use portcullis_model::Scope;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ enum End {
     /// The return of the map that reuses its last page. The entries stay in the table until then, so an invalidation
     /// alone does not end the window. The map invalidates the page before it returns.
     UsedAgain,
+    /// Where the unmap leaves the entries in the table: the return of a map of the same page, which has the same
+    /// address, or the invalidation after the design has cleared the entries. Elsewhere as [`Self::Invalidated`].
+    UsedAgainOrInvalidated,
 }
 
 /// A mapping between its unmap and the end of its window.
@@ -28,6 +32,8 @@ struct Pending {
     unmapped_ps: u64,
     /// The number of pages of its ranges that are within reach.
     pages: u64,
+    /// Whether its entries are still in the table.
+    stays: bool,
     /// When the buffer was handed back to its owner, if it was.
     handed_back_ps: Option<u64>,
 }
@@ -65,22 +71,29 @@ impl Observer for Exposure {
                 self.settle(world);
                 self.reset(now_ps);
             }
-            RunEvent::Mapped { live, .. } if self.end == End::UsedAgain => {
+            RunEvent::Mapped { live, .. } if self.end != End::Invalidated => {
                 self.settle(world);
                 self.used_again(world.domains[live.device].id(), live.ranges[0], now_ps);
             }
             // With physical addresses, nothing is ever out of reach.
             RunEvent::Cleared { slot, live, announced } if !world.info.physical_addresses() => {
-                match announced.unwrap_or_else(|| self.is_within_reach(world, live)) {
+                let stays = announced.is_none() && is_in_tables(world, live);
+                match announced.unwrap_or(!stays || self.end != End::Invalidated) {
                     true => {
                         let domain = world.domains[live.device].id();
                         self.unmapped(slot, domain, live.ranges[0], live.bytes(), now_ps);
+                        self.stays(slot, stays && self.end == End::UsedAgainOrInvalidated);
                     }
                     false => self.kept(live.bytes()),
                 }
             }
-            RunEvent::HandedBack { slot, .. } => {
+            RunEvent::HandedBack { slot, live } => {
                 self.settle(world);
+                let is_shared =
+                    || live.pages().iter().any(|page| world.mapped.borrow().has(live.device, page.iova.pfn()));
+                if self.end == End::UsedAgainOrInvalidated && is_shared() {
+                    self.used_again(world.domains[live.device].id(), live.ranges[0], now_ps);
+                }
                 self.handed_back(slot, now_ps);
             }
             RunEvent::Ticked | RunEvent::Ended => self.settle(world),
@@ -98,33 +111,67 @@ impl Exposure {
     /// The observer of a run under `protection`. The hardware reports its invalidations from now on.
     pub(in crate::run) fn of(world: &World, protection: Protection) -> Self {
         world.vtd.record_invalidations(true);
-        // Only entries that stay until they are overwritten make a window without a bound.
-        let used_again = world.info.breaks(protection, Rule::Strict) && world.bound_us().is_none();
-        Self::new(if used_again { End::UsedAgain } else { End::Invalidated })
-    }
-
-    /// Whether a mapping that was unmapped without an announcement may still be within the device's reach. That is so
-    /// if it has left the tables, because only caches can then hold it, or if the design leaves it there until the
-    /// next map. Pages that other mappings share stay in the tables.
-    fn is_within_reach(&self, world: &World, live: &Live) -> bool {
-        let (now_ps, source) = (world.engine.now_ps(), world.devices.borrow()[live.device].source());
-        let is_in_tables =
-            live.pages().iter().all(|page| world.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys));
-        !is_in_tables || self.end == End::UsedAgain
+        // Only entries that stay in the table make a window without a bound.
+        let stay = world.info.breaks(protection, Rule::Strict) && world.bound_us().is_none();
+        Self::new(match world.info.addressing {
+            _ if !stay => End::Invalidated,
+            // A map of the same memory finds its old address.
+            Addressing::Shared => End::UsedAgainOrInvalidated,
+            _ => End::UsedAgain,
+        })
     }
 
     /// Records the invalidations that have completed by now.
     fn settle(&mut self, world: &World) {
-        world.vtd.drain_completed(world.engine.now_ps(), |at_ps, scope| self.invalidated(at_ps, scope));
+        let now_ps = world.engine.now_ps();
+        if self.end != End::UsedAgainOrInvalidated {
+            world.vtd.drain_completed(now_ps, |at_ps, scope| self.invalidated(at_ps, scope));
+            return;
+        }
+        let mut completed = Vec::new();
+        world.vtd.drain_completed(now_ps, |at_ps, scope| completed.push((at_ps, scope)));
+        for (at_ps, scope) in completed {
+            self.look_for_cleared(world, scope);
+            self.invalidated(at_ps, scope);
+        }
+    }
+
+    /// Looks which of the pages that a completed invalidation covers are no longer in the tables.
+    fn look_for_cleared(&mut self, world: &World, scope: Scope) {
+        let touched: Vec<_> = match scope {
+            Scope::Pages { domain, first_pfn, pages } => {
+                self.within_reach.overlapping(domain, first_pfn, first_pfn + pages).collect()
+            }
+            Scope::Domain(domain) => self.within_reach.overlapping(domain, 0, u64::MAX).collect(),
+            Scope::Global => self.within_reach.all().collect(),
+        };
+        for ((domain, _, number), range) in touched {
+            let device = world.domains.iter().position(|other| other.id() == domain);
+            let source = device.map(|device| world.devices.borrow()[device].source());
+            let is_in_tables = |source| {
+                world.vtd.in_tables(world.engine.now_ps(), source, Iova::from_pfn(range.first_pfn())).is_some()
+            };
+            if let Some(pending) = self.pending.get_mut(&number) {
+                pending.stays &= source.is_some_and(is_in_tables);
+            }
+        }
     }
 
     /// Records an unmap. A slot may be reused while an older window of it is open.
     fn unmapped(&mut self, slot: Slot, domain: DomainId, range: IovaRange, bytes: u64, unmapped_ps: u64) {
         self.unmaps += 1;
-        let pending = Pending { bytes, unmapped_ps, pages: range.pages(), handed_back_ps: None };
+        let pending = Pending { bytes, unmapped_ps, pages: range.pages(), stays: false, handed_back_ps: None };
         self.pending.insert(self.unmaps, pending);
         self.within_reach.insert(domain, range, self.unmaps);
         self.not_back.insert(slot, self.unmaps);
+    }
+
+    /// Records whether the last unmap of a slot has left its entries in the table.
+    fn stays(&mut self, slot: Slot, stays: bool) {
+        let pending = self.not_back.get(&slot).and_then(|number| self.pending.get_mut(number));
+        if let Some(pending) = pending {
+            pending.stays = stays;
+        }
     }
 
     /// Records an unmap whose pages all stay mapped for other mappings, so that there is nothing to invalidate.
@@ -134,7 +181,7 @@ impl Exposure {
 
     /// Records a completed invalidation.
     fn invalidated(&mut self, at_ps: u64, scope: Scope) {
-        let ends = self.end == End::Invalidated;
+        let ends = self.end != End::UsedAgain;
         let touched: Vec<(Key<DomainId, u64>, IovaRange)> = match scope {
             Scope::Pages { domain, first_pfn, pages } => {
                 self.within_reach.overlapping(domain, first_pfn, first_pfn + pages).collect()
@@ -145,8 +192,9 @@ impl Exposure {
         };
         let mut covered = 0;
         for (key, range) in touched {
-            // The invalidation had completed before this unmap.
-            if at_ps < self.pending[&key.2].unmapped_ps {
+            // The invalidation had completed before this unmap, or the page is still in the table.
+            let pending = &self.pending[&key.2];
+            if at_ps < pending.unmapped_ps || pending.stays {
                 continue;
             }
             let (first, end) = match scope {
@@ -233,6 +281,13 @@ impl Exposure {
         self.windows = Windows::default();
         self.over_time = OverTime::from(now_ps);
     }
+}
+
+/// Whether a mapping that was unmapped without an announcement is still in the tables. If it is not, only caches can
+/// hold it. If it is, other mappings share its pages, or the design leaves it there.
+fn is_in_tables(world: &World, live: &Live) -> bool {
+    let (now_ps, source) = (world.engine.now_ps(), world.devices.borrow()[live.device].source());
+    live.pages().iter().all(|page| world.vtd.in_tables(now_ps, source, page.iova) == Some(page.phys))
 }
 
 impl Windows {
@@ -361,6 +416,23 @@ mod tests {
         exposure.used_again(DOMAIN, range(10, 100), 400);
         let windows = exposure.windows(END_PS);
         assert_eq!((windows.count, windows.max_ps, exposure.open()), (1, 300, 0));
+    }
+
+    #[test]
+    fn a_page_that_stays_in_the_table_outlives_invalidations_of_its_neighbours() {
+        let mut exposure = Exposure::new(End::UsedAgainOrInvalidated);
+        for (slot, first) in [(1, 16), (2, 17), (3, 18)] {
+            exposure.unmapped(slot, DOMAIN, range(first, 1), 10, 90);
+            exposure.stays(slot, slot != 3);
+            exposure.handed_back(slot, 100);
+        }
+        exposure.invalidated(110, pages(16, 4));
+        assert_eq!((exposure.open(), exposure.windows(0).over_invalidated_pages), (2, 3), "one was cleared");
+        exposure.used_again(DOMAIN, range(16, 1), 200);
+        exposure.pending.values_mut().for_each(|pending| pending.stays = false);
+        exposure.invalidated(300, pages(17, 1));
+        let windows = exposure.windows(END_PS);
+        assert_eq!((windows.count, windows.sum_ps, exposure.open()), (3, 10 + 100 + 200, 0));
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub(in crate::run) enum RunEvent<'e> {
         slot: Slot,
         /// The mapping.
         live: &'e Live,
-        /// Whether the design has announced an invalidation of it; `None` if it announces nothing.
+        /// Whether the design has announced an invalidation of it; `None` if it announces nothing, or does not tell
+        /// whether other mappings have its pages.
         announced: Option<bool>,
     },
     /// The buffer of a mapping has been handed back to its owner.
