@@ -73,6 +73,23 @@ fn neither_hardware_that_does_not_exist_wins_nor_what_failed_a_check() {
     assert_eq!(best(&rows, None), ("magazine", 1));
 }
 
+/// Without a bound, nothing says when the device loses a buffer: such a run is not chosen, however cheap it is.
+#[test]
+fn what_has_no_bound_is_never_chosen() {
+    let deferred = |design, share, bound_us| {
+        let mut row = CompareRow { protection: Protection::Deferred, ..row(design, 1, share, 10.0) };
+        let Measurement::Done(outcome) = &mut row.outcome else { unreachable!("it was done") };
+        (outcome.bound_us, outcome.stale_window_us_max) = (bound_us, Some(1.0));
+        row
+    };
+    let rows = [deferred("page-pool", 1.0, None), deferred("stock", 0.5, Some(10_000)), row("eiovar", 1, 0.3, 900.0)];
+    let chosen = Ranking::of(&rows, Protection::Deferred, None).best().expect("a deferred run");
+    assert_eq!(chosen.row.design, "stock");
+    assert!(!said(&rows).contains("page-pool"), "{}", said(&rows));
+    assert!(said(&[rows[0].clone(), rows[2].clone()]).contains("no deferred run here has a bound on its window"));
+    assert!(said(&rows[..1]).contains("to choose whose window has a bound"));
+}
+
 /// The advice for `rows`.
 fn said(rows: &[CompareRow]) -> String {
     let work = Work::parse("rings").expect("a workload");

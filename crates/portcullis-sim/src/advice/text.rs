@@ -77,14 +77,29 @@ fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candi
     sentences
 }
 
+/// Whether there is a deferred run whose design bounds no window. Such a run is never chosen.
+fn runs_unbounded(rows: &[CompareRow]) -> bool {
+    let deferred = rows.iter().filter(|row| row.protection == Protection::Deferred);
+    deferred.filter_map(CompareRow::outcome).any(|outcome| outcome.bound_us.is_none())
+}
+
 /// What to choose if today's Linux is not among the runs.
 fn without_linux(rows: &[CompareRow]) -> Vec<String> {
     let (strict, deferred) =
         (Ranking::of(rows, Protection::Strict, None), Ranking::of(rows, Protection::Deferred, None));
     let mut sentences = Vec::new();
     match (strict.best(), deferred.best()) {
-        (None, None) => return vec!["There is no strict or deferred run here to choose.".to_owned()],
-        (Some(best), None) => sentences.push(choose(&strict, best, "it is the only protection that was run here")),
+        (None, None) => {
+            let which = if runs_unbounded(rows) { " whose window has a bound" } else { "" };
+            return vec![format!("There is no strict or deferred run here to choose{which}.")];
+        }
+        (Some(best), None) => {
+            let because = match runs_unbounded(rows) {
+                true => "no deferred run here has a bound on its window",
+                false => "it is the only protection that was run here",
+            };
+            sentences.push(choose(&strict, best, because));
+        }
         (None, Some(best)) => {
             sentences.push(choose(&deferred, best, "no strict run is here to compare with"));
             sentences.push(format!("But {}", exposure(best.outcome)));
