@@ -1,4 +1,4 @@
-//! Pages that stay mapped while nobody has them mapped: a page pool, found by physical page.
+//! Pages that stay mapped between their mappings: a page pool, found by physical page.
 //!
 //! The pool has [`PARTS`] parts, each with a lock, a hash table and a list of the pages that are not in use. A page
 //! belongs to the part that its number hashes to, so CPUs that work on different pages rarely meet. A part keeps a

@@ -6,11 +6,14 @@
 //! in the pool, still mapped --no room, or no address left--> cleared --the hardware has lost it--> in a magazine
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/page_pool.rs`, `design/pool.rs`. Unless the pool has the page, then also
-//! `design/assembled.rs` and the files of `magazine`, and `table/marks.rs`.
+//! A map: `domain/mod.rs`, `design/page_pool.rs`, `design/pool.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`,
+//! `space.rs`, `table/second_level.rs`, `space/sharing.rs`, `table/marks.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/page_pool.rs`, `table/marks.rs`, `design/pool.rs`. Unless the pool has the page,
-//! then the files of `magazine` instead.
+//! An unmap: `domain/mod.rs`, `design/page_pool.rs`, `space/sharing.rs`, `table/marks.rs`, `design/pool.rs`,
+//! `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`,
+//! `invalidation/strict.rs`.
+//!
+//! If the pool has the page, both end in `design/pool.rs`, and a map looks nowhere else.
 
 use crate::design::{
     Addressing, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, POOL_PART_PAGES_MAX,
