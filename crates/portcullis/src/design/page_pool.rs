@@ -29,7 +29,7 @@ use crate::entry::{EntryValue, Rights};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
 use crate::invalidation::{Deferral, Due, Revocation, Revoked, TakenDown};
-use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
+use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{IovaAllocator, MagazineAllocator};
 use crate::placement::Placement;
 use crate::platform::{Context, PerCpuCount, Phase, Platform, Step};
@@ -211,9 +211,8 @@ impl<P: Platform, I: Iommu> PagePoolMapper<P, I> {
             unsafe { space.unmap_kept(*range) };
         }
         platform.probe(Step::Enter(Phase::Invalidate));
-        let commands: ArrayVec<Invalidation, EVICTED_AT_ONCE> =
-            gone.iter().map(|range| space.covering(*range, true)).collect();
-        let proof = space.invalidate(&commands).map_err(MapError::Queue)?;
+        let commands = || gone.iter().map(|range| space.covering(*range, true));
+        let proof = space.invalidate_each(&commands, false).map_err(MapError::Queue)?;
         platform.probe(Step::Enter(Phase::IovaFree));
         for range in &gone {
             allocator.free(platform, *range, &proof);
