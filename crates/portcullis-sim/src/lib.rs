@@ -31,12 +31,12 @@ mod traffic;
 pub use account::Account;
 pub use engine::CostBook;
 pub use free_lists::FreeLists;
-pub use machine::{Adaptation, Machine, MachineError, NicDriver, Server, Software};
+pub use machine::{Adaptation, Machine, MachineError, NicDriver, Reader, Server, Software, Striding};
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
-    Churn, Job, LabDesign, LabUnit, Pace, ParameterInfo, Rings, RunError, SERVER_WORKLOADS, ServerError, ServerWork,
-    ServerWorkload, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace,
+    Churn, IperfChoices, Job, LabDesign, LabUnit, Pace, ParameterInfo, Recycling, Rings, RunError, SERVER_WORKLOADS,
+    ServerError, ServerWork, ServerWorkload, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace,
 };
 pub use traffic::{PayloadRule, Traffic};

@@ -3,7 +3,7 @@
 use crate::account::Account;
 use crate::machine::Machine;
 use crate::outcome::RunOutcome;
-use crate::run::{Job, Measured, RunError, ServerWork, ServerWorkload, Work, measure};
+use crate::run::{Job, Measured, RunError, ServerWork, Work, measure};
 use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId};
@@ -83,6 +83,20 @@ pub struct Simulation {
     pub drop_percent: Option<f64>,
     /// CPU cycles per full packet, including protection.
     pub cycles_per_packet: Option<f64>,
+    /// Packets that the clients sent again, of all that they sent. `None` if packets have no numbers.
+    pub retransmit_percent: Option<f64>,
+    /// Packets that the server received before one with a smaller number.
+    pub out_of_order_percent: Option<f64>,
+    /// Packets that the server had received before.
+    pub duplicate_percent: Option<f64>,
+    /// Packets that the server sent, per packet that its applications read.
+    pub acknowledgements_per_page: Option<f64>,
+    /// Receive buffers that the driver took from its own released pages, which were still mapped.
+    pub recycled_percent: Option<f64>,
+    /// Pages that the driver unmapped because it had no room to keep them mapped, of those that it released.
+    pub unmapped_percent: Option<f64>,
+    /// The mean number of other regions of 2 MiB that the card writes to between two writes to the same one.
+    pub reuse_distance_mean: Option<f64>,
     /// The costs of protection.
     pub outcome: RunOutcome,
 }
@@ -99,6 +113,13 @@ impl Serialize for Simulation {
             ("cpu_percent", Some(self.cpu_percent)),
             ("drop_percent", self.drop_percent),
             ("cycles_per_packet", self.cycles_per_packet),
+            ("retransmit_percent", self.retransmit_percent),
+            ("out_of_order_percent", self.out_of_order_percent),
+            ("duplicate_percent", self.duplicate_percent),
+            ("acknowledgements_per_page", self.acknowledgements_per_page),
+            ("recycled_percent", self.recycled_percent),
+            ("unmapped_percent", self.unmapped_percent),
+            ("reuse_distance_mean", self.reuse_distance_mean),
         ];
         row.extend(own.map(|(key, value)| (key.to_owned(), value.into())));
         if let Value::Object(outcome) = serde_json::to_value(&self.outcome).map_err(serde::ser::Error::custom)? {
@@ -198,7 +219,7 @@ impl<'m> Simulate<'m> {
             lock_wait_invalidation_percent: percent(invalidation, cycles),
             ..RunOutcome::new(job, measured)
         };
-        let streams = self.work.workload == ServerWorkload::NetperfStream;
+        let streams = self.work.workload.has_streams();
         let latencies = &served.latencies_ps;
         let latency_us = |at: usize| latencies.get(at).map(|latency_ps| *latency_ps as f64 / 1e6);
         let sum_ps: u64 = latencies.iter().sum();
@@ -212,6 +233,17 @@ impl<'m> Simulate<'m> {
             cpu_percent: 100.0 * cycles as f64 / (seconds * self.machine.core_hz * f64::from(self.work.cores)),
             drop_percent: (arrived > 0).then(|| percent(served.dropped, arrived)),
             cycles_per_packet: (served.packets > 0).then(|| cycles as f64 / served.packets as f64),
+            retransmit_percent: served.stream.map(|stream| percent(stream.sent_again, stream.sent)),
+            out_of_order_percent: served.stream.map(|stream| percent(stream.out_of_order, served.received)),
+            duplicate_percent: served.stream.map(|stream| percent(stream.duplicates, served.received)),
+            acknowledgements_per_page: served
+                .stream
+                .map(|stream| stream.acknowledgements as f64 / served.packets.max(1) as f64),
+            recycled_percent: served
+                .stream
+                .map(|stream| percent(stream.pages_recycled, stream.pages_recycled + stream.pages_fresh)),
+            unmapped_percent: served.stream.map(|stream| percent(stream.pages_not_kept, served.packets)),
+            reuse_distance_mean: served.stream.and_then(|stream| stream.reuse_distance),
             outcome,
         }
     }

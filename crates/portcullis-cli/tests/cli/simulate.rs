@@ -114,7 +114,8 @@ fn what_does_not_fit_together_is_refused_in_one_line() {
         ["simulate", "--machine", machine, "--workload", workload, "--design", design, "--protection", "strict"]
     };
     refused(&on("r210", "netperf-rr", "stock"), &["no machine `r210`", "r210-cx3"]);
-    refused(&on("cascadelake-cx5", "netperf-rr", "stock"), &["cascadelake-cx5", "r210-cx3, r210-bcm57810"]);
+    refused(&on("cascadelake-cx5", "netperf-rr", "stock"), &["cascadelake-cx5", "mlx5e of Linux 6.0"]);
+    refused(&on("cascadelake-cx5", "iperf:recycle=some", "magazine"), &["`recycle=some`", "driver|never|always"]);
     refused(&on("r210-cx3", "rings", "stock"), &["no workload `rings`", "netperf-stream, netperf-rr"]);
     refused(&on("r210-cx3", "netperf-stream:message=0", "stock"), &["`message=0`", "with 1 to 1048576"]);
     refused(&on("r210-cx3", "memcached:message=64", "stock"), &["`memcached` has no parameter `message=64`"]);

@@ -1,5 +1,6 @@
 //! The model from the outside: through its registers, its memory and its devices.
 
+mod ceiling;
 mod common;
 mod device;
 mod driver;

@@ -4,7 +4,7 @@ mod named;
 mod server;
 mod value;
 
-pub use server::{Adaptation, NicDriver, Server, Software};
+pub use server::{Adaptation, NicDriver, Reader, Server, Software, Striding};
 pub use value::MachineError;
 
 use crate::engine::{CostBook, Frequency};

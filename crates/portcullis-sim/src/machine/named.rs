@@ -302,7 +302,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("wait_ps", 20_000.0, 700_000.0),
         ]),
         only_traffic: None,
-        server: None,
+        server: Some(server::cascadelake_cx5()),
     }
 }
 

@@ -5,8 +5,9 @@ use portcullis_model::ParameterError;
 use serde_json::Value;
 use thiserror::Error;
 
-/// The parts of a machine's JSON that have values that users may set, besides the machine itself. All names differ.
-const PARTS: [&str; 2] = ["costs", "iommu"];
+/// The parts of a machine's JSON that have values that users may set, besides the machine itself, which comes first if
+/// names are the same.
+const PARTS: [&str; 3] = ["/costs", "/iommu", "/server/nic"];
 /// The most that a step may cost, about a second, so that a typing error does not stop the clock.
 const CYCLES_MAX: u64 = 1_000_000_000;
 
@@ -67,12 +68,12 @@ impl Machine {
     /// Returns a [`MachineError`] if there is no such value or the text is not of its type. Nothing has changed then.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), MachineError> {
         let refused = |reason: String| MachineError::Value { key: key.into(), value: value.into(), reason };
-        let mut all = serde_json::to_value(&*self).map_err(|error| refused(error.to_string()))?;
-        let place = match PARTS.into_iter().find(|part| all[part].get(key).is_some()) {
-            Some(part) => all[part].get_mut(key),
-            None => all.get_mut(key).filter(|value| is_plain(value)),
-        };
-        let Some(place) = place else {
+        let mut all = self.values().map_err(|error| refused(error.to_string()))?;
+        let is_own = all.get(key).is_some_and(is_plain);
+        let part = PARTS.into_iter().find(|part| all.pointer(part).is_some_and(|part| part.get(key).is_some()));
+        let whole = if is_own { Some(&mut all) } else { part.and_then(|part| all.pointer_mut(part)) };
+        let Some(place) = whole.and_then(|whole| whole.get_mut(key)) else {
+            let all = self.values().unwrap_or_default();
             return Err(MachineError::Unknown { key: key.into(), known: names(&all).join(", ") });
         };
         *place = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
@@ -84,9 +85,16 @@ impl Machine {
 
     /// The value called `key`, if it is a number.
     pub fn get(&self, key: &str) -> Option<f64> {
-        let all = serde_json::to_value(self).ok()?;
-        let part = PARTS.into_iter().find_map(|part| all[part].get(key));
-        part.or_else(|| all.get(key))?.as_f64()
+        let all = self.values().ok()?;
+        let part = || PARTS.into_iter().find_map(|part| all.pointer(part)?.get(key));
+        all.get(key).filter(|value| is_plain(value)).or_else(part)?.as_f64()
+    }
+
+    /// All values, also one that is not written while it has its default.
+    fn values(&self) -> serde_json::Result<Value> {
+        let mut all = serde_json::to_value(self)?;
+        all["iommu"]["psi_drops"] = serde_json::to_value(self.iommu.psi_drops)?;
+        Ok(all)
     }
 
     /// Checks whether such a machine can exist.
@@ -146,8 +154,14 @@ impl Machine {
 /// The names of the values that can be set.
 fn names(all: &Value) -> Vec<String> {
     let own = all.as_object().into_iter().flatten().filter(|(_, value)| is_plain(value));
-    let parts = PARTS.into_iter().filter_map(|part| all[part].as_object()).flatten();
-    own.chain(parts).map(|(key, _)| key.clone()).collect()
+    let parts = PARTS.into_iter().filter_map(|part| all.pointer(part)?.as_object()).flatten();
+    let mut names = Vec::new();
+    for (key, _) in own.chain(parts) {
+        if !names.contains(key) {
+            names.push(key.clone());
+        }
+    }
+    names
 }
 
 #[cfg(test)]

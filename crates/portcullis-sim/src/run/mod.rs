@@ -26,7 +26,7 @@ pub use churn::Churn;
 pub use design::LabDesign;
 pub use rings::Rings;
 pub(crate) use server::Served;
-pub use server::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
+pub use server::{IperfChoices, Recycling, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 
@@ -149,8 +149,7 @@ impl Work {
             Self::Rings(rings) => (rings.memory_end(), None),
             Self::Churn(_) => (buffers_end(), None),
             Self::Server(work) => {
-                let driver = machine.server.as_ref().map(|server| &server.driver);
-                let end = driver.map_or(0, |driver| server::buffers_end(driver, work));
+                let end = machine.server.as_ref().map_or(0, |server| server::buffers_end(server, work));
                 (end, Some(server::ring_memory(machine)))
             }
         };

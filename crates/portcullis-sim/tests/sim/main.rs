@@ -13,6 +13,7 @@ mod fast_and_safe;
 mod freebsd;
 mod idle;
 mod interference;
+mod iperf;
 mod linux;
 mod measures;
 mod oracle;

@@ -127,7 +127,7 @@ fn every_combination_runs_or_says_why_not() {
                 ServerWork { earlier_runs: 2, earlier_packets, warm_up: 0, measured, ..work }
             }
             Err(error) => {
-                assert!(matches!(error, ServerError::NoServer { .. }) && machine.server.is_none(), "{error}");
+                assert!(matches!(error, ServerError::Driver { .. }), "{error}");
                 continue;
             }
         };
@@ -208,14 +208,8 @@ fn work_that_a_machine_cannot_do_is_named() {
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     };
     refused(&cx3, "netperf", None, None, None, &["`netperf`", "netperf-stream, netperf-rr"]);
-    refused(
-        &machine("cascadelake-cx5"),
-        "netperf-rr",
-        None,
-        None,
-        None,
-        &["cascadelake-cx5", "r210-cx3, r210-bcm57810"],
-    );
+    let no_card = Machine { server: None, ..machine("cascadelake-cx5") };
+    refused(&no_card, "netperf-rr", None, None, None, &["cascadelake-cx5", "r210-cx3, r210-bcm57810"]);
     refused(&cx3, "netperf-rr", Some(0), None, None, &["--cores 0", "from 1 to 1"]);
     refused(&cx3, "netperf-rr", None, Some(0), None, &["--flows 0", "from 1"]);
     refused(&cx3, "netperf-rr", None, Some(257), None, &["--flows 257", "to 256"]);

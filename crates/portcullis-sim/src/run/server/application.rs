@@ -43,7 +43,9 @@ impl Host {
     pub(super) fn cycles_per_request(&self) -> u64 {
         let software = &self.server.software;
         match self.work.workload {
-            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => software.cycles_per_transaction,
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr | ServerWorkload::Iperf => {
+                software.cycles_per_transaction
+            }
             ServerWorkload::Apache1m => software.cycles_per_apache_1m,
             ServerWorkload::Apache1k => software.cycles_per_apache_1k,
             ServerWorkload::Memcached => software.cycles_per_memcached,
@@ -58,7 +60,7 @@ impl Host {
             self.respond(driver, flow, bytes);
         };
         match self.work.workload {
-            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => match request {
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr | ServerWorkload::Iperf => match request {
                 CONTROL => respond(driver, self.cycles_per_request(), software.header_bytes + CONTROL_BYTES),
                 _ => respond(driver, self.cycles_per_request(), software.small_frame_bytes),
             },

@@ -10,7 +10,7 @@ use crate::run::driver::Driver;
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::Wanted;
 use portcullis::{Access, Iova, PAGE_SIZE};
-use portcullis_model::{Completion, Descriptor, Direction, PIECES_MAX, RingNumber};
+use portcullis_model::{Completion, Descriptor, Direction, PIECES_MAX, RingFormat, RingNumber};
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -111,18 +111,25 @@ impl Ring {
 
 impl Card {
     pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
+        let format = RingFormat::default();
         let transmit = |index: u32| {
             // If completions raise an interrupt, it is that of the receive ring.
             let vector = if driver.reaps_every.is_some() { driver.receive_rings + index } else { index };
             let (direction, entries, pieces) = (Direction::Transmit, work.transmit_entries, work.transmit_pieces());
-            let shape =
-                RingShape { direction, entries, pieces, moderation: driver.transmit_moderation, vector: vector as u8 };
+            let shape = RingShape {
+                direction,
+                entries,
+                pieces,
+                moderation: driver.transmit_moderation,
+                vector: vector as u8,
+                format,
+            };
             Ring::new(shape, driver.receive_rings + index, driver)
         };
         let receive = |index: u32| {
             let (direction, entries) = (Direction::Receive, work.receive_entries);
             let (pieces, vector) = (driver.receive_buffers.len() as u32, index as u8);
-            let shape = RingShape { direction, entries, pieces, moderation: driver.receive_moderation, vector };
+            let shape = RingShape { direction, entries, pieces, moderation: driver.receive_moderation, vector, format };
             Ring::new(shape, index, driver)
         };
         Self {
@@ -142,7 +149,7 @@ impl Card {
                 let iova = address(host, slot).unwrap_or_default();
                 Part { phys: segment.phys, iova }
             });
-            let memory = ring.shape.with_memory(parts);
+            let memory = ring.shape.with_memory(parts, None);
             let number = host.nic.borrow_mut().open(memory.config);
             let is_new = ring.open.set(Open { number, memory }).is_ok();
             assert!(is_new, "the card is opened once");

@@ -46,6 +46,14 @@ impl Meaning {
         (self.flow as u32) << FLOW_SHIFT | (self.kind as u32) << NUMBER_BITS | self.number
     }
 
+    /// The whole number, if it is near `count`.
+    pub(super) fn number_near(self, count: u64) -> u64 {
+        const UNUSED_BITS: u32 = u32::BITS - NUMBER_BITS;
+        let ahead =
+            (self.number << UNUSED_BITS).wrapping_sub((count as u32) << UNUSED_BITS).cast_signed() >> UNUSED_BITS;
+        count.wrapping_add_signed(ahead.into())
+    }
+
     pub(super) fn of(cookie: u32) -> Self {
         let kind = KINDS[(cookie >> NUMBER_BITS) as usize % 8 % KINDS.len()];
         Self::new((cookie >> FLOW_SHIFT) as usize, kind, cookie)
@@ -72,6 +80,17 @@ mod tests {
             }
         }
         assert_eq!(FLOWS_MAX, 256);
+    }
+
+    #[test]
+    fn a_number_near_a_count_is_known() {
+        let round = u64::from(1u32 << NUMBER_BITS);
+        for number in [0, 1, 250, round - 1, round, 3 * round + 7] {
+            let meaning = Meaning::new(0, Kind::Data, number as u32);
+            for count in [number.saturating_sub(250), number, number + 250] {
+                assert_eq!(meaning.number_near(count), number);
+            }
+        }
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! The memory of the server: pages for packets, and the rings of the card.
 
-use super::ServerWork;
-use crate::machine::{Machine, NicDriver};
+use super::{ServerWork, ServerWorkload, iperf};
+use crate::machine::{Machine, NicDriver, Server};
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::{TABLES_BYTES, World, tables_base};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Segment};
 use portcullis_model::{
-    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, Moderation, RingConfig, RingFormat,
-    entry_bytes,
+    Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EventQueue, Moderation, RingConfig, RingFormat,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,16 +15,23 @@ use std::collections::VecDeque;
 const BUFFERS_BASE: u64 = 1 << 32;
 /// Memory for the rings. It is at the end of the memory for tables, where no table is allocated.
 const RINGS_BYTES: u64 = 64 << 20;
+/// The same if each stride of an entry may have a completion.
+const STRIDING_RINGS_BYTES: u64 = 256 << 20;
 
 /// The end of the memory for packets.
-pub(in crate::run) fn buffers_end(driver: &NicDriver, work: &ServerWork) -> u64 {
-    BUFFERS_BASE + u64::from(slots(driver, work)) * PAGE_SIZE
+pub(in crate::run) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
+    let slots = match work.workload {
+        ServerWorkload::Iperf => iperf::slots(server, work),
+        _ => slots(&server.driver, work),
+    };
+    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE
 }
 
 /// The memory of the rings.
 pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
-    let phys = PhysAddr::new(tables_base(machine).as_u64() + TABLES_BYTES - RINGS_BYTES);
-    Segment { phys, len: RINGS_BYTES }
+    let is_striding = machine.server.as_ref().is_some_and(|server| server.driver.striding.is_some());
+    let len = if is_striding { STRIDING_RINGS_BYTES } else { RINGS_BYTES };
+    Segment { phys: PhysAddr::new(tables_base(machine).as_u64() + TABLES_BYTES - len), len }
 }
 
 /// More than the number of buffers that can be mapped at once, so that memory is reused late.
@@ -46,7 +52,11 @@ pub(super) struct Packets {
 
 impl Packets {
     pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
-        let slots = slots(driver, work);
+        Self::of(machine, slots(driver, work))
+    }
+
+    /// So many pages.
+    pub(super) fn of(machine: &Machine, slots: Slot) -> Self {
         Self {
             free: RefCell::new((0..slots).collect()),
             next_ring: Cell::new(slots),
@@ -97,17 +107,22 @@ pub(super) struct RingShape {
     pub(super) pieces: u32,
     pub(super) moderation: Moderation,
     pub(super) vector: u8,
+    pub(super) format: RingFormat,
 }
 
 impl RingShape {
     /// The bytes of its descriptors, of its completions and of its record.
     pub(super) fn parts(&self) -> [u64; 3] {
-        let entries = u64::from(self.entries);
-        [entries * entry_bytes(self.pieces), entries * COMPLETION_BYTES, 8]
+        let (entries, format) = (u64::from(self.entries), &self.format);
+        [entries * format.entry_bytes(self.pieces), format.completions(self.entries) * format.completion_bytes, 8]
     }
 
     /// The ring with these parts in memory.
-    pub(super) fn with_memory(&self, [descriptors, completions, record]: [Part; 3]) -> RingMemory {
+    pub(super) fn with_memory(
+        &self,
+        [descriptors, completions, record]: [Part; 3],
+        events: Option<EventQueue>,
+    ) -> RingMemory {
         let config = RingConfig {
             direction: self.direction,
             entries: self.entries,
@@ -117,8 +132,8 @@ impl RingShape {
             record: record.iova,
             moderation: self.moderation,
             vector: self.vector,
-            format: RingFormat::default(),
-            events: None,
+            format: self.format,
+            events,
         };
         RingMemory { config, descriptors: descriptors.phys, completions: completions.phys, record: record.phys }
     }

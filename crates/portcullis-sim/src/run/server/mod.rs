@@ -16,6 +16,7 @@ mod sockets;
 mod tcp;
 mod work;
 
+pub use iperf::{IperfChoices, Recycling};
 pub use work::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 
 use super::driver::Driver;
@@ -52,6 +53,27 @@ pub(crate) struct Served {
     pub(crate) dropped: u64,
     /// The latency of each request, in picoseconds, sorted.
     pub(crate) latencies_ps: Vec<u64>,
+    /// What is known of streams that lose packets.
+    pub(crate) stream: Option<StreamCounts>,
+}
+
+/// Counts of streams that lose packets, and of the pages that receive them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamCounts {
+    /// Packets that the server sent.
+    pub(crate) acknowledgements: u64,
+    /// Packets that the server received before one with a smaller number, and those that it had received before.
+    pub(crate) out_of_order: u64,
+    pub(crate) duplicates: u64,
+    /// Packets that the clients sent, and those of them that had been sent before.
+    pub(crate) sent: u64,
+    pub(crate) sent_again: u64,
+    /// Pages that the driver used again, those that it took from the allocator, and those that it could not keep.
+    pub(crate) pages_recycled: u64,
+    pub(crate) pages_fresh: u64,
+    pub(crate) pages_not_kept: u64,
+    /// The mean number of other regions of 2 MiB that the card writes to between two writes to the same one.
+    pub(crate) reuse_distance: Option<f64>,
 }
 
 /// Counters at a moment of a run.
@@ -165,6 +187,9 @@ impl Host {
 
 /// Makes the run. Returns where its measured part began, and the results.
 pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Start, Served) {
+    if work.workload == ServerWorkload::Iperf {
+        return iperf::serve(world, job, work);
+    }
     let host = Rc::new(Host::new(world, job, work));
     let engine = &world.engine;
     let weak = Rc::downgrade(&host);
@@ -217,6 +242,7 @@ impl Host {
             received: end.nic.received - begun.nic.received,
             dropped: end.nic.dropped - begun.nic.dropped,
             latencies_ps,
+            stream: None,
         };
         let mut tally = world.tally.borrow_mut();
         tally.faults += end.nic.bus.faults;

@@ -1,6 +1,7 @@
 //! The workloads of servers, and whether a machine can run them.
 
 use super::frames::FLOWS_MAX;
+use super::iperf::IperfChoices;
 use crate::machine::{Machine, NicDriver};
 use portcullis_model::PIECES_MAX;
 use thiserror::Error;
@@ -18,6 +19,8 @@ pub enum ServerWorkload {
     Apache1k,
     /// Memslap: one client per flow asks for a value of 1 KiB, or stores one.
     Memcached,
+    /// One client per flow sends a TCP stream, on a link that loses packets when the server is too slow.
+    Iperf,
 }
 
 impl ServerWorkload {
@@ -37,7 +40,12 @@ impl ServerWorkload {
 
     /// Whether its clients make runs, which begin and end with control messages.
     pub(super) fn has_runs(self) -> bool {
-        matches!(self, Self::NetperfStream | Self::NetperfRr)
+        matches!(self, Self::NetperfStream | Self::NetperfRr | Self::Iperf)
+    }
+
+    /// Whether its clients send streams, so that its rate is one of bytes.
+    pub(crate) fn has_streams(self) -> bool {
+        matches!(self, Self::NetperfStream | Self::Iperf)
     }
 }
 
@@ -52,11 +60,16 @@ pub const SERVER_WORKLOADS: &[(&str, ServerWorkload, &str)] = &[
     ("apache-1m", ServerWorkload::Apache1m, "a client per flow asks for a file of 1 MiB, on a connection per request"),
     ("apache-1k", ServerWorkload::Apache1k, "a client per flow asks for a file of 1 KiB, on a connection per request"),
     ("memcached", ServerWorkload::Memcached, "a client per flow asks for a value of 1 KiB, or stores one"),
+    (IPERF, ServerWorkload::Iperf, IPERF_WHAT),
 ];
 
 /// The workload with a parameter: the bytes of a message.
 const STREAM: &str = "netperf-stream";
 const MESSAGE: &str = "message=";
+/// The workload whose packets may be lost.
+const IPERF: &str = "iperf";
+const IPERF_WHAT: &str = "a client per flow sends a TCP stream, and packets are lost if the server is too slow; \
+    `:recycle=driver|never|always`, `:hold=yes|no`, `:ack=linux|each`, `:regions=N`";
 /// Netperf's default there, EiovaR §7.
 const MESSAGE_BYTES: u32 = 16 << 10;
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
@@ -88,6 +101,8 @@ pub struct ServerWork {
     pub warm_up: u64,
     /// The number of packets or requests in the measurement.
     pub measured: u64,
+    /// The choices of [`ServerWorkload::Iperf`].
+    pub iperf: IperfChoices,
 }
 
 /// Work that the machine cannot do.
@@ -103,13 +118,24 @@ pub enum ServerError {
     },
     /// A parameter that the application does not have, or a value out of its range.
     #[error(
-        "the workload `{workload}` has no parameter `{parameter}`; there is: {STREAM}:{MESSAGE}BYTES, with 1 to {MESSAGE_BYTES_MAX}"
+        "the workload `{workload}` has no parameter `{parameter}`; there are: {STREAM}:{MESSAGE}BYTES, with 1 to \
+         {MESSAGE_BYTES_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024"
     )]
     Parameter {
         /// The application.
         workload: String,
         /// The parameter.
         parameter: String,
+    },
+    /// The driver of the card does not serve the application.
+    #[error("the workload `{workload}` does not run under {driver}, the driver of the machine `{machine}`")]
+    Driver {
+        /// The application.
+        workload: String,
+        /// The machine.
+        machine: String,
+        /// The driver.
+        driver: String,
     },
     /// The network card of the machine is not known.
     #[error(
@@ -174,10 +200,27 @@ impl ServerWork {
                 name: name.to_owned(),
                 known: names(SERVER_WORKLOADS.iter().map(|(id, ..)| *id).collect()),
             })?;
-        let message_bytes = parameter.map_or(Ok(MESSAGE_BYTES), |parameter| message_bytes(id, parameter))?;
         let workload = workload.1;
+        let (mut bytes, mut iperf) = (MESSAGE_BYTES, IperfChoices::default());
+        match parameter {
+            Some(parameters) if workload == ServerWorkload::Iperf => {
+                iperf = IperfChoices::of(parameters).ok_or_else(|| refused(id, parameters))?
+            }
+            Some(parameter) => bytes = message_bytes(id, parameter)?,
+            None => {}
+        }
         let driver = &machine.server.as_ref().ok_or_else(|| no_server(machine))?.driver;
-        let (cores, most) = (cores.unwrap_or(1), machine.cores.min(driver.transmit_rings).min(driver.receive_rings));
+        if driver.striding.is_some() != (workload == ServerWorkload::Iperf) {
+            return Err(ServerError::Driver {
+                workload: id.to_owned(),
+                machine: machine.id.clone(),
+                driver: driver.name.clone(),
+            });
+        }
+        // As published: five are the fewest that fill the link.
+        let cores_default = if workload == ServerWorkload::Iperf { 5 } else { 1 };
+        let (cores, most) =
+            (cores.unwrap_or(cores_default), machine.cores.min(driver.transmit_rings).min(driver.receive_rings));
         if !(1..=most).contains(&cores) {
             return Err(ServerError::Cores { cores, most, machine: machine.id.clone() });
         }
@@ -193,6 +236,7 @@ impl ServerWork {
             ServerWorkload::Apache1m => (64, 256),
             ServerWorkload::Apache1k => (2_000, 6_000),
             ServerWorkload::Memcached => (10_000, 30_000),
+            ServerWorkload::Iperf => (200_000, 600_000),
         };
         let receive_entries = ring.unwrap_or(driver.receive_entries);
         Ok(Self {
@@ -201,7 +245,8 @@ impl ServerWork {
             flows,
             transmit_entries: ring.unwrap_or(driver.transmit_entries),
             receive_entries,
-            message_bytes,
+            message_bytes: bytes,
+            iperf,
             earlier_runs: EARLIER_RUNS,
             // All entries of a ring are used, so that each of its addresses is given back and taken again. A request
             // for a long file takes many entries.
@@ -258,9 +303,13 @@ fn hash(port: u32) -> usize {
     (port.wrapping_mul(0x9e37_79b1) >> 16) as usize
 }
 
+fn refused(workload: &str, parameter: &str) -> ServerError {
+    ServerError::Parameter { workload: workload.to_owned(), parameter: parameter.to_owned() }
+}
+
 /// The parameter of a workload.
 fn message_bytes(workload: &str, parameter: &str) -> Result<u32, ServerError> {
-    let refused = || ServerError::Parameter { workload: workload.to_owned(), parameter: parameter.to_owned() };
+    let refused = || refused(workload, parameter);
     let value = parameter.strip_prefix(MESSAGE).filter(|_| workload == STREAM).ok_or_else(refused)?;
     value.parse().ok().filter(|bytes| (1..=MESSAGE_BYTES_MAX).contains(bytes)).ok_or_else(refused)
 }

@@ -1,10 +1,228 @@
-//! Receive at 100 Gb/s, as `iperf` measures it.
+//! Iperf at 100 Gb/s: a server that receives streams under mlx5's driver, and clients that lose packets.
+//!
+//! Source: the set-up of Fast & Safe (SOSP'24, §2–§5). Each core has a receive ring and a transmit ring, and serves the
+//! flows that are steered to it. Applications read what the kernel has received; until then the kernel holds the pages.
 
+mod choices;
+mod clients;
+mod kernel;
 #[cfg(test)]
 mod link;
-mod ticks;
-
-#[cfg_attr(not(test), expect(dead_code, reason = "the workload that uses it follows"))]
+mod opening;
+mod pages;
+mod receive;
 mod receiver;
-#[cfg_attr(not(test), expect(dead_code, reason = "the workload that uses it follows"))]
+mod result;
+mod reuse;
 mod sender;
+mod ticks;
+mod transmit;
+
+pub use choices::IperfChoices;
+pub use pages::Recycling;
+
+use super::frames::Meaning;
+use super::memory::{Packets, RingShape};
+use super::{ACTORS, Served, ServerWork};
+use crate::engine::{Actor, Body};
+use crate::machine::{Reader, Server, Striding};
+use crate::run::live::Slot;
+use crate::run::world::{Wanted, World};
+use crate::run::{Job, RunError, Start};
+use choices::{REGION_PAGES, REGIONS};
+use clients::Clients;
+use pages::{Cache, Pages};
+use portcullis::{Iova, PAGE_SIZE};
+use portcullis_model::{Direction, Nic, NicParameters, Output, RingFormat, RingNumber};
+use receive::Receive;
+use receiver::{Acknowledgement, Receiver, ReceiverParameters};
+use result::Moment;
+use reuse::Reuse;
+use sender::{Sender, TcpParameters};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use transmit::Transmit;
+
+const _: () = assert!(ACTORS == 2, "the card and the clients");
+
+/// The pages of memory that the work takes.
+pub(in crate::run) fn slots(server: &Server, work: &ServerWork) -> Slot {
+    let (driver, striding) = (&server.driver, server.driver.striding.unwrap_or_default());
+    let ring = striding.entry_pages * striding.entries(work.receive_entries) + striding.cached_pages;
+    let window = (server.software.window_bytes / u64::from(server.software.segment_bytes)) as u32;
+    let held = work.flows * 2 * window;
+    let transmit = work.cores * work.transmit_entries;
+    2 * driver.receive_rings * ring + held + transmit + work.iperf.regions.unwrap_or(REGIONS) * REGION_PAGES
+}
+
+/// The server and its clients.
+struct Iperf {
+    world: Rc<World>,
+    server: Server,
+    striding: Striding,
+    reader: Reader,
+    work: ServerWork,
+    batch: usize,
+    seed: u64,
+    nic: RefCell<Nic>,
+    receive: Vec<Receive>,
+    transmit: Vec<Transmit>,
+    pages: Pages,
+    receivers: RefCell<Vec<Receiver<Slot>>>,
+    /// Flows whose packets the present poll of a core has received.
+    polled: RefCell<Vec<Vec<usize>>>,
+    /// Whether a core has to poll on in place of an interrupt.
+    polls_on: Vec<Cell<bool>>,
+    /// Acknowledgements that were sent and have not arrived, by flow.
+    acknowledgements: RefCell<Vec<VecDeque<Acknowledgement>>>,
+    reuse: RefCell<Reuse>,
+    /// Packets that applications have read.
+    packets: Cell<u64>,
+    clients: RefCell<Clients>,
+    is_open: Cell<bool>,
+    start: OnceCell<(Start, Moment)>,
+    end: OnceCell<Moment>,
+}
+
+impl Iperf {
+    fn new(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> Self {
+        let server = job.machine.server.clone().expect("`ServerWork` is made for a machine with a server");
+        let (striding, reader) =
+            (server.driver.striding.unwrap_or_default(), server.software.reader.unwrap_or_default());
+        let source = world.devices.borrow()[0].source();
+        // These are values of the machine, which users may set.
+        let (write_window_bytes, transaction_bytes) = (job.machine.bytes_in_flight, job.machine.transaction_bytes);
+        let nic = NicParameters { write_window_bytes, transaction_bytes, ..server.nic.clone() };
+        let slots = slots(&server, work);
+        let (driver, window) =
+            (&server.driver, (server.software.window_bytes / u64::from(server.software.segment_bytes)));
+        let receive = |index: u32| {
+            let entries = striding.entries(work.receive_entries);
+            let shape = RingShape {
+                direction: Direction::Receive,
+                entries,
+                pieces: striding.entry_pages,
+                moderation: driver.receive_moderation,
+                vector: index as u8,
+                format: RingFormat {
+                    completion_bytes: striding.completion_bytes.into(),
+                    completions_per_entry: striding.entry_pages * PAGE_SIZE as u32 / striding.stride_bytes,
+                    stride_bytes: Some(striding.stride_bytes),
+                    drops_without_buffer: true,
+                    ..RingFormat::default()
+                },
+            };
+            Receive::new(shape, 2 * index, Cache::new(work.iperf.recycling, striding.cached_pages as usize))
+        };
+        let transmit = |index: u32| {
+            let shape = RingShape {
+                direction: Direction::Transmit,
+                entries: work.transmit_entries,
+                pieces: 1,
+                moderation: driver.transmit_moderation,
+                vector: index as u8,
+                format: RingFormat {
+                    least_entry_bytes: striding.transmit_entry_bytes.into(),
+                    completion_bytes: striding.completion_bytes.into(),
+                    ..RingFormat::default()
+                },
+            };
+            Transmit::new(shape, 2 * index + 1)
+        };
+        let flows = work.flows as usize;
+        let receiver = ReceiverParameters {
+            window_packets: window,
+            acknowledges_each: work.iperf.acknowledges_each,
+            ..ReceiverParameters::default()
+        };
+        Self {
+            nic: RefCell::new(Nic::new(source, nic, world.vtd.clone())),
+            receive: (0..driver.receive_rings).map(receive).collect(),
+            transmit: (0..driver.transmit_rings).map(transmit).collect(),
+            pages: Pages::new(Packets::of(job.machine, slots), slots, work.iperf.holds),
+            receivers: RefCell::new((0..flows).map(|_| Receiver::new(&receiver)).collect()),
+            polled: RefCell::new(vec![Vec::new(); work.cores as usize]),
+            polls_on: vec![Cell::new(false); work.cores as usize],
+            acknowledgements: RefCell::new(vec![VecDeque::new(); flows]),
+            reuse: RefCell::default(),
+            packets: Cell::new(0),
+            clients: RefCell::new(Clients::new((0..flows).map(|_| Sender::new(&TcpParameters::default())).collect())),
+            world: world.clone(),
+            server,
+            striding,
+            reader,
+            work: work.clone(),
+            batch: job.batch,
+            seed: job.seed,
+            is_open: Cell::new(false),
+            start: OnceCell::new(),
+            end: OnceCell::new(),
+        }
+    }
+
+    /// Whether the cores must stop.
+    fn is_over(&self) -> bool {
+        self.end.get().is_some() || self.world.failed()
+    }
+
+    fn notify_link(&self) {
+        self.world.engine.notify(Wanted::Link.into());
+    }
+
+    /// The ring of a flow in the card.
+    fn ring_of(&self, flow: usize) -> RingNumber {
+        self.receive[self.work.core_of(flow)].open.get().expect("the card is open").0
+    }
+
+    /// The address of the buffer of a slot for the card, if it is mapped.
+    fn address(&self, slot: Slot) -> Option<Iova> {
+        self.world.look(slot, |live| live.address_of(0, 0)).flatten().map(|(iova, _)| iova)
+    }
+}
+
+/// Lets the card do what is due. Returns when its next event is.
+fn card_acts(host: &Iperf) -> Option<u64> {
+    let (engine, software) = (&host.world.engine, &host.server.software);
+    let mut nic = host.nic.borrow_mut();
+    nic.advance(engine.now_ps());
+    while let Some((at_ps, output)) = nic.take_output() {
+        match output {
+            Output::Interrupt(vector) => engine.raise(usize::from(vector) % host.work.cores as usize, at_ps, vector),
+            Output::Sent(frame) => {
+                let at_ps = at_ps + software.propagation_ps + software.client_ps;
+                host.clients.borrow_mut().arrives(at_ps, Meaning::of(frame.cookie).flow);
+                engine.notify(Wanted::Clients.into());
+            }
+        }
+    }
+    nic.next_event_ps()
+}
+
+/// Makes the run. Returns where its measured part began, and the results.
+pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Start, Served) {
+    let host = Rc::new(Iperf::new(world, job, work));
+    let engine = &world.engine;
+    let weak = Rc::downgrade(&host);
+    engine.on_interrupt(Some(Rc::new(move |vector| {
+        if let Some(host) = weak.upgrade() {
+            host.interrupt(vector);
+        }
+    })));
+    let body = |core: usize| {
+        let host = host.clone();
+        Box::new(move || host.core(core)) as Body
+    };
+    let actor = |wanted: Wanted, act: fn(&Iperf) -> Option<u64>| {
+        let host = host.clone();
+        Actor { event: wanted.into(), act: Box::new(move || act(&host)) }
+    };
+    let cores = (0..work.cores as usize).map(body).collect();
+    let actors = vec![actor(Wanted::Link, card_acts), actor(Wanted::Clients, clients::act)];
+    if let Err(stuck) = engine.run_beside(cores, actors) {
+        world.fail(if stuck.is_endless { RunError::Stuck(stuck) } else { RunError::NoProgress });
+    }
+    engine.on_interrupt(None);
+    let Ok(host) = Rc::try_unwrap(host) else { panic!("the bodies, which share the host, have ended") };
+    host.result()
+}

@@ -175,12 +175,18 @@ impl<P> Receiver<P> {
         self.received
     }
 
+    /// The first packet that has not arrived.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// How many packets can be read.
     pub(super) fn readable(&self) -> usize {
         self.queue.len()
     }
 
     /// How many packets it holds, in and out of order.
+    #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.queue.len() + self.early_packets
     }

@@ -166,12 +166,12 @@ fn the_window_closes_without_moving_back_and_opens_when_much_was_read() {
     let mut edge = 250;
     for start in (0..240).step_by(40) {
         poll(&mut receiver, start * MS, start..start + 40);
-        let answer = receiver.expire(start * MS + 60 * MS).expect("nobody reads");
+        let answer = receiver.expire(start * MS + 60 * MS).expect("no application reads");
         assert_eq!(answer.next + answer.window, edge);
         edge = answer.next + answer.window;
     }
     poll(&mut receiver, 400 * MS, 240..250);
-    assert_eq!(receiver.expire(500 * MS).expect("nobody reads").window, 0);
+    assert_eq!(receiver.expire(500 * MS).expect("no application reads").window, 0);
     assert_eq!(receiver.read(10).count(), 10);
     assert_eq!(receiver.read_ended(), None, "less than a sixteenth");
     assert_eq!(receiver.read(10).count(), 10);

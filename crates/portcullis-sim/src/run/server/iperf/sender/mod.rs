@@ -216,6 +216,7 @@ impl Sender {
     }
 
     /// The congestion window, in packets.
+    #[cfg(test)]
     pub(super) fn congestion_window(&self) -> u64 {
         self.window.packets()
     }

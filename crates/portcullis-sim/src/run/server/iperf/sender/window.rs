@@ -157,7 +157,7 @@ impl Window {
         self.packets = self.threshold;
     }
 
-    /// Begins anew after a retransmission timeout. `is_new`: it is not part of a loss that lowered the threshold.
+    /// Begins again after a retransmission timeout. `is_new`: it is not part of a loss that lowered the threshold.
     pub(super) fn collapse(&mut self, in_flight: u64, is_new: bool) {
         if is_new {
             self.lower();

@@ -1,0 +1,54 @@
+//! The choices of a run that are not those of its machine.
+
+use super::pages::Recycling;
+
+/// The choices of a run that are not those of its machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IperfChoices {
+    /// How the driver uses pages again.
+    pub recycling: Recycling,
+    /// Whether sockets hold pages until they are read. Otherwise pages count as free when the kernel has them.
+    pub holds: bool,
+    /// Whether the kernel acknowledges each packet that is out of order, in place of Linux's rule.
+    pub acknowledges_each: bool,
+    /// Over how many regions of 2 MiB the addresses of the rings are spread at random when the card is opened, as
+    /// after hours of use. 0 leaves them as they come. An input: published reuse distances. `None` stands for 70, or
+    /// for 0 with batches, which are for designs that keep addresses together.
+    pub regions: Option<u32>,
+}
+
+impl Default for IperfChoices {
+    fn default() -> Self {
+        Self { recycling: Recycling::Driver, holds: true, acknowledges_each: false, regions: None }
+    }
+}
+
+impl IperfChoices {
+    /// Reads the parameters of the workload, such as `recycle=never,ack=each`. `None` if one is unknown.
+    pub(in crate::run::server) fn of(text: &str) -> Option<Self> {
+        let mut choices = Self::default();
+        for parameter in text.split(',') {
+            match parameter.split_once('=')? {
+                ("recycle", "driver") => choices.recycling = Recycling::Driver,
+                ("recycle", "never") => choices.recycling = Recycling::Never,
+                ("recycle", "always") => choices.recycling = Recycling::Always,
+                ("hold", "yes") => choices.holds = true,
+                ("hold", "no") => choices.holds = false,
+                ("ack", "linux") => choices.acknowledges_each = false,
+                ("ack", "each") => choices.acknowledges_each = true,
+                ("regions", value) => {
+                    choices.regions = Some(value.parse().ok().filter(|regions| *regions <= REGIONS_MAX)?);
+                }
+                _ => return None,
+            }
+        }
+        Some(choices)
+    }
+}
+
+/// The regions, if a run of single unmaps does not say another number. Assumed.
+pub(super) const REGIONS: u32 = 70;
+/// The most regions: 2 GiB of addresses.
+const REGIONS_MAX: u32 = 1024;
+/// The pages that a region of the scatter has.
+pub(super) const REGION_PAGES: u32 = 512;

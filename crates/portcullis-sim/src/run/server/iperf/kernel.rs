@@ -1,0 +1,140 @@
+//! What the kernel of the server does with packets, on the CPU that polls the card, and the applications that read
+//! them.
+
+use super::Iperf;
+use super::receiver::Acknowledgement;
+use crate::run::driver::Driver;
+use crate::run::live::Slot;
+use crate::run::server::frames::Meaning;
+use crate::run::world::Wanted;
+
+impl Iperf {
+    /// Handles a packet, whose page the kernel holds from now on.
+    pub(super) fn packet_came(&self, meaning: Meaning, slot: Slot) {
+        let (flow, core) = (meaning.flow, self.work.core_of(meaning.flow));
+        self.pages.hold(slot);
+        let now_ps = self.world.engine.now_ps();
+        let dropped = {
+            let receiver = &mut self.receivers.borrow_mut()[flow];
+            let number = meaning.number_near(receiver.next());
+            receiver.receive(now_ps, number, slot)
+        };
+        if let Some(slot) = dropped {
+            self.pages.let_go(slot);
+        }
+        let polled = &mut self.polled.borrow_mut()[core];
+        if !polled.contains(&flow) {
+            polled.push(flow);
+        }
+    }
+
+    /// Ends a poll: acknowledges, and wakes the applications.
+    fn poll_ended(&self, driver: &mut Driver<'_>, core: usize) {
+        let flows = std::mem::take(&mut self.polled.borrow_mut()[core]);
+        if flows.is_empty() {
+            return;
+        }
+        for flow in flows {
+            let now_ps = self.world.engine.now_ps();
+            let due = self.receivers.borrow_mut()[flow].poll_ended(now_ps);
+            due.into_iter().for_each(|due| self.acknowledge(driver, flow, due));
+        }
+        self.world.engine.notify(Wanted::Flows(core).into());
+        // They keep the timers of the receivers too.
+        self.world.engine.notify(Wanted::Clients.into());
+    }
+
+    fn acknowledge(&self, driver: &mut Driver<'_>, flow: usize, acknowledgement: Acknowledgement) {
+        self.world.engine.uninterrupted(|| {
+            self.acknowledgements.borrow_mut()[flow].push_back(acknowledgement);
+            if !self.transmit[self.work.core_of(flow)].send(self, driver, flow) {
+                // A full ring: the kernel drops it.
+                self.acknowledgements.borrow_mut()[flow].pop_back();
+            }
+        });
+    }
+
+    /// Polls the rings of a core. After a full poll, the core polls on when its applications have had a turn: the
+    /// kernel leaves long work to a thread (ksoftirqd).
+    fn poll(&self, driver: &mut Driver<'_>, core: usize) {
+        self.transmit[core].reap(self, driver);
+        let is_full = self.receive[core].poll(self, driver);
+        self.poll_ended(driver, core);
+        self.polls_on[core].set(is_full);
+        if !is_full {
+            self.receive[core].arm(self);
+            self.transmit[core].arm(self);
+            self.world.engine.unmask(core as u8);
+        }
+    }
+
+    pub(super) fn interrupt(&self, vector: u8) {
+        let core = self.world.engine.current().expect("an interrupt is handled on a core");
+        if self.is_over() {
+            return;
+        }
+        self.world.engine.mask(vector);
+        let mut driver = Driver::new(&self.world, core, self.batch);
+        self.poll(&mut driver, core);
+    }
+
+    pub(super) fn core(&self, core: usize) {
+        let (world, engine) = (&self.world, &self.world.engine);
+        let mut driver = Driver::new(world, core, self.batch);
+        if core == 0 {
+            self.open(&mut driver);
+            self.is_open.set(true);
+            engine.notify_all();
+        }
+        engine.wait_until(Wanted::Flows(core).into(), || self.is_open.get() || self.is_over());
+        let flows: Vec<usize> = (0..self.work.flows as usize).filter(|flow| self.work.core_of(*flow) == core).collect();
+        let mut latest = usize::MAX;
+        while !self.is_over() {
+            if self.polls_on[core].get() {
+                engine.uninterrupted(|| self.poll(&mut driver, core));
+            }
+            for flow in &flows {
+                self.read(&mut driver, *flow, &mut latest);
+            }
+            self.look_at_progress();
+            self.expire(&mut driver, &flows);
+            let has_work = |flow: &usize| {
+                let receiver = &self.receivers.borrow()[*flow];
+                receiver.readable() > 0 || receiver.timer_ps().is_some_and(|due_ps| due_ps <= engine.now_ps())
+            };
+            let has_work = || self.polls_on[core].get() || flows.iter().any(has_work) || self.is_over();
+            engine.wait_until(Wanted::Flows(core).into(), has_work);
+        }
+    }
+
+    /// One read of an application, if there is something to read.
+    fn read(&self, driver: &mut Driver<'_>, flow: usize, latest: &mut usize) {
+        let most = self.reader.read_packets as usize;
+        let packets: Vec<Slot> = self.receivers.borrow_mut()[flow].read(most).collect();
+        if packets.is_empty() {
+            return;
+        }
+        let switches = std::mem::replace(latest, flow) != flow;
+        let cycles = self.reader.copy_cycles + if switches { self.reader.switch_cycles } else { 0 };
+        self.world.engine.busy(cycles * packets.len() as u64);
+        self.packets.set(self.packets.get() + packets.len() as u64);
+        packets.into_iter().for_each(|slot| self.pages.let_go(slot));
+        let due = self.receivers.borrow_mut()[flow].read_ended();
+        if let Some(due) = due {
+            self.acknowledge(driver, flow, due);
+        }
+    }
+
+    fn expire(&self, driver: &mut Driver<'_>, flows: &[usize]) {
+        for flow in flows {
+            let now_ps = self.world.engine.now_ps();
+            let due = {
+                let receiver = &mut self.receivers.borrow_mut()[*flow];
+                receiver.timer_ps().filter(|due_ps| *due_ps <= now_ps).and_then(|_| receiver.expire(now_ps))
+            };
+            if let Some(due) = due {
+                self.acknowledge(driver, *flow, due);
+            }
+        }
+    }
+}

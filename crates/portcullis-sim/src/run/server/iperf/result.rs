@@ -1,0 +1,107 @@
+//! What a run has come to.
+
+use super::Iperf;
+use super::pages::Cache;
+use super::receiver::Received;
+use crate::run::Start;
+use crate::run::server::{Served, StreamCounts};
+use crate::traffic::Payload;
+use portcullis::platform::LockClass;
+use portcullis_model::NicCounters;
+use std::cell::Cell;
+
+/// Counters at a moment of a run.
+#[derive(Clone, Default)]
+pub(super) struct Moment {
+    busy_cycles: u64,
+    packets: u64,
+    acknowledgements: u64,
+    out_of_order: u64,
+    duplicates: u64,
+    sent: u64,
+    again: u64,
+    recycled: u64,
+    fresh: u64,
+    unmapped: u64,
+    nic: NicCounters,
+}
+
+impl Iperf {
+    fn moment(&self) -> Moment {
+        let clients = self.clients.borrow();
+        let receivers = self.receivers.borrow();
+        let received = |of: fn(&Received) -> u64| receivers.iter().map(|one| of(&one.received())).sum();
+        let sum = |of: fn(&Cache) -> &Cell<u64>| self.receive.iter().map(|ring| of(&ring.cache).get()).sum();
+        Moment {
+            busy_cycles: self.world.engine.busy_cycles_by_core().iter().sum(),
+            packets: self.packets.get(),
+            acknowledgements: received(|one| one.acknowledgements),
+            out_of_order: received(|one| one.out_of_order),
+            duplicates: received(|one| one.dropped),
+            sent: clients.senders.iter().map(|sender| sender.sent().packets).sum(),
+            again: clients.senders.iter().map(|sender| sender.sent().again).sum(),
+            recycled: sum(|cache| &cache.again),
+            fresh: sum(|cache| &cache.fresh),
+            unmapped: sum(|cache| &cache.unmapped),
+            nic: self.nic.borrow().counters(),
+        }
+    }
+
+    /// Begins and ends the measurement when enough packets were read.
+    pub(super) fn look_at_progress(&self) {
+        let packets = self.packets.get();
+        // The start reads a counter that a lock protects.
+        let can_start = || self.world.engine.can_take(LockClass::InvalidationQueue);
+        if self.start.get().is_none() {
+            if packets >= self.work.warm_up && can_start() {
+                let _ = self.start.set((Start::of(&self.world), self.moment()));
+            }
+        } else if self.end.get().is_none()
+            && self.start.get().is_some_and(|(_, start)| packets >= start.packets + self.work.measured)
+        {
+            let _ = self.end.set(self.moment());
+            self.world.worked();
+            self.world.engine.notify_all();
+        }
+    }
+
+    pub(super) fn result(self) -> (Start, Served) {
+        let world = self.world;
+        // Only a failed run has no start or no end.
+        let (start, begun) = self.start.into_inner().unwrap_or_else(|| (Start::of(&world), Moment::default()));
+        let end = self.end.into_inner().unwrap_or_else(|| begun.clone());
+        let packets = end.packets - begun.packets;
+        let served = Served {
+            packets,
+            payload_bytes: packets * u64::from(self.server.software.segment_bytes),
+            busy_cycles: end.busy_cycles - begun.busy_cycles,
+            received_in_all: end.nic.received,
+            received: end.nic.received - begun.nic.received,
+            dropped: end.nic.dropped + end.nic.out_of_buffer - begun.nic.dropped - begun.nic.out_of_buffer,
+            stream: Some(StreamCounts {
+                acknowledgements: end.acknowledgements - begun.acknowledgements,
+                out_of_order: end.out_of_order - begun.out_of_order,
+                duplicates: end.duplicates - begun.duplicates,
+                sent: end.sent - begun.sent,
+                sent_again: end.again - begun.again,
+                pages_recycled: end.recycled - begun.recycled,
+                pages_fresh: end.fresh - begun.fresh,
+                pages_not_kept: end.unmapped - begun.unmapped,
+                reuse_distance: self.reuse.into_inner().mean(),
+            }),
+            ..Served::default()
+        };
+        let mut tally = world.tally.borrow_mut();
+        tally.faults += end.nic.bus.faults;
+        tally.transactions = end.nic.bus.transactions - begun.nic.bus.transactions;
+        tally.transactions_min = tally.transactions;
+        tally.latency_ps_sum = end.nic.bus.latency_ps_sum - begun.nic.bus.latency_ps_sum;
+        // Pages that stay mapped are not mapped again. So the divisor of all results is what was received.
+        tally.pages = packets;
+        tally.payload = Payload::exactly(served.payload_bytes);
+        let cores = tally.work_by_core.len() as u64;
+        tally.work_by_core.iter_mut().for_each(|work| work.bytes = Payload::exactly(served.payload_bytes / cores));
+        drop(tally);
+        (start, served)
+    }
+}
