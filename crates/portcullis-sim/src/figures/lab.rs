@@ -76,6 +76,8 @@ impl<'r> Lab<'r> {
             seed: SEED,
             earlier_runs: (!has_order).then_some(0),
             length: self.length,
+            no_hint: false,
+            set: Vec::new(),
         }
     }
 

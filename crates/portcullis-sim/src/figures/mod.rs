@@ -9,6 +9,7 @@ mod ceiling;
 mod class;
 mod contiguity;
 mod eiovar;
+mod fands;
 mod lab;
 mod number_or_null;
 mod plan;
@@ -25,7 +26,7 @@ pub use class::Class;
 pub use plan::{Outcome, Piece, Plan};
 pub use point::{Point, Tolerance};
 pub use score::{Score, scores, unrecorded};
-pub use served::{Length, ListNumbers, MapCycles, Numbers, ServedRun, UnmapCycles};
+pub use served::{Length, ListNumbers, MapCycles, Numbers, ServedRun, StreamNumbers, UnmapCycles};
 
 use crate::machine::Machine;
 use crate::run::RunError;
@@ -140,7 +141,7 @@ const WHOLE: [Figure; 5] =
 
 impl Figure {
     /// Every group of figures.
-    pub const GROUPS: &'static [&'static str] = &["eiovar", "riommu"];
+    pub const GROUPS: &'static [&'static str] = &["eiovar", "riommu", "fands"];
 
     /// What all figures of the laboratory have in common.
     const OF_LABORATORY: Self = Self {
@@ -154,7 +155,7 @@ impl Figure {
 
     /// Every figure.
     pub fn all() -> impl Iterator<Item = &'static Self> {
-        const ALL: [&[Figure]; 3] = [&WHOLE, &eiovar::FIGURES, &riommu::FIGURES];
+        const ALL: [&[Figure]; 4] = [&WHOLE, &eiovar::FIGURES, &riommu::FIGURES, &fands::FIGURES];
         ALL.into_iter().flatten()
     }
 

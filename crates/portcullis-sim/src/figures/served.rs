@@ -41,6 +41,12 @@ pub struct ServedRun {
     pub earlier_runs: Option<u32>,
     /// How long it is.
     pub length: Length,
+    /// Whether invalidations come without the hint that only leaves have changed.
+    #[serde(default)]
+    pub no_hint: bool,
+    /// Values of the machine that are set for this run, each with its name.
+    #[serde(default)]
+    pub set: Vec<(String, String)>,
 }
 
 /// How long the runs of figures are.
@@ -81,6 +87,55 @@ pub struct Numbers {
     pub unmap: UnmapCycles,
     /// The lists of free addresses.
     pub lists: ListNumbers,
+    /// The card and the streams that it receives.
+    #[serde(default)]
+    pub stream: StreamNumbers,
+}
+
+/// What a card looks up, and how streams go that may lose packets. A page is one that an application has read.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamNumbers {
+    /// Misses of the IOTLB per page.
+    #[serde(with = "number_or_null")]
+    pub iotlb: f64,
+    /// Misses of PTcache-L1 per page.
+    #[serde(with = "number_or_null")]
+    pub l1: f64,
+    /// Misses of PTcache-L2 per page.
+    #[serde(with = "number_or_null")]
+    pub l2: f64,
+    /// Misses of PTcache-L3 per page.
+    #[serde(with = "number_or_null")]
+    pub l3: f64,
+    /// Packets that the clients sent again, in percent of all.
+    #[serde(with = "number_or_null")]
+    pub retransmit_percent: f64,
+    /// Packets that the server sent, per page.
+    #[serde(with = "number_or_null")]
+    pub acknowledgements: f64,
+    /// Pages that the driver could not keep mapped, in percent.
+    #[serde(with = "number_or_null")]
+    pub unmapped_percent: f64,
+    /// Other regions of 2 MiB between two uses of the same one.
+    #[serde(with = "number_or_null")]
+    pub reuse_distance: f64,
+}
+
+impl Default for StreamNumbers {
+    fn default() -> Self {
+        const NAN: f64 = f64::NAN;
+        Self {
+            iotlb: NAN,
+            l1: NAN,
+            l2: NAN,
+            l3: NAN,
+            retransmit_percent: NAN,
+            acknowledgements: NAN,
+            unmapped_percent: NAN,
+            reuse_distance: NAN,
+        }
+    }
 }
 
 /// The parts of a map.
@@ -160,9 +215,15 @@ impl ServedRun {
     pub(super) fn make(&self) -> Result<Numbers, String> {
         let mut machine = Machine::by_id(&self.machine).ok_or_else(|| format!("no machine `{}`", self.machine))?;
         machine.iommu.coherent = self.coherent.unwrap_or(machine.iommu.coherent);
+        for (key, value) in &self.set {
+            machine.set(key, value).map_err(|error| error.to_string())?;
+        }
+        machine.check().map_err(|error| error.to_string())?;
         let work = ServerWork::new(&machine, &self.workload, Some(self.cores), Some(self.flows), self.ring);
         let mut work = work.map_err(|error| error.to_string())?;
         match self.length {
+            // Timeouts last for 200 ms, so a shorter run would have none.
+            Length::Short if work.workload == ServerWorkload::Iperf => {}
             Length::Short => {
                 (work.warm_up, work.measured) = (work.warm_up / 2, work.measured / 2);
                 // The earlier runs of Netperf are short. All of those of the others would take most of the time.
@@ -178,7 +239,7 @@ impl ServedRun {
         let protection = protection.into_iter().find(|one| one.name() == self.protection);
         let protection = protection.ok_or_else(|| format!("no protection `{}`", self.protection))?;
         let mut simulate = Simulate::new(&machine, work, choice, protection).map_err(|error| error.to_string())?;
-        (simulate.batch, simulate.seed) = (self.batch, self.seed);
+        (simulate.batch, simulate.seed, simulate.leaf_only_hint) = (self.batch, self.seed, !self.no_hint);
         let (simulation, account) = simulate.alone().map_err(|error| error.to_string())?;
         match simulation.outcome.faults {
             0 => Ok(Numbers::new(&machine, &simulation, &account)),
@@ -201,6 +262,16 @@ impl Numbers {
             map: MapCycles { allocate: NAN, table: NAN, other: NAN },
             unmap: UnmapCycles { find: NAN, free: NAN, table: NAN, invalidate: NAN, other: NAN },
             lists: ListNumbers { satisfied: NAN, mean: NAN, longest: NAN },
+            stream: StreamNumbers {
+                iotlb: NAN,
+                l1: NAN,
+                l2: NAN,
+                l3: NAN,
+                retransmit_percent: NAN,
+                acknowledgements: NAN,
+                unmapped_percent: NAN,
+                reuse_distance: NAN,
+            },
         }
     };
 
@@ -233,6 +304,16 @@ impl Numbers {
                 other: of_unmaps(Phase::Other) + queueing,
             },
             lists: ListNumbers { satisfied: lists.satisfied(), mean: lists.mean(), longest: lists.longest() as f64 },
+            stream: StreamNumbers {
+                iotlb: outcome.iotlb_misses_per_page,
+                l1: outcome.ptcache_l1_misses_per_page,
+                l2: outcome.ptcache_l2_misses_per_page,
+                l3: outcome.ptcache_l3_misses_per_page,
+                retransmit_percent: known(simulation.retransmit_percent),
+                acknowledgements: known(simulation.acknowledgements_per_page),
+                unmapped_percent: known(simulation.unmapped_percent),
+                reuse_distance: known(simulation.reuse_distance_mean),
+            },
         }
     }
 }
@@ -255,6 +336,8 @@ mod tests {
             seed: 1,
             earlier_runs: Some(0),
             length: Length::Short,
+            no_hint: false,
+            set: Vec::new(),
         }
     }
 
