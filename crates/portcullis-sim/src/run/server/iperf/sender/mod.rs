@@ -1,9 +1,9 @@
 //! The TCP sender of a client that runs Linux 6.0: what is sent when, and what is taken as lost.
 //!
-//! Losses are found by RACK (RFC 8985) alone, as in Linux. Left out: ECN, pacing, HyStart, F-RTO, undoing a reduction
-//! that a duplicate shows to be wrong, the wider reordering window after duplicates, round-trip times from timestamps
-//! (Linux takes them, in milliseconds, where only packets that were sent again are acknowledged), and receivers that
-//! drop what they have acknowledged selectively.
+//! Losses are found by RACK (RFC 8985) alone, as in Linux. Left out: marked packets, F-RTO, undoing a reduction that a
+//! duplicate shows to be wrong, the wider reordering window after duplicates, round-trip times from timestamps (Linux
+//! takes them, in milliseconds, where only packets that were sent again are acknowledged), and receivers that drop what
+//! they have acknowledged selectively.
 
 mod recovery;
 mod rtt;
@@ -365,7 +365,7 @@ impl Sender {
         if self.state == State::Recovery {
             self.window.reduce(news.delivered, self.in_flight(), has_advanced && !has_lost);
         } else if has_advanced || news.delivered > 0 && self.reordering > self.parameters.reordering {
-            self.grow(now_ps, news.delivered);
+            self.grow(news.delivered);
         }
         self.check_window(now_ps);
     }
@@ -424,8 +424,7 @@ impl Sender {
         let Some((end, is_again)) = self.probe.filter(|&(end, _)| next >= end) else { return };
         let is_duplicate = first.is_some_and(|block| block.end == end);
         if is_again && !is_duplicate && next > end {
-            self.window.begin_reduction();
-            self.window.end_reduction();
+            self.window.leave_slow_start();
         }
         if !is_again || is_duplicate || next > end || !is_new {
             self.probe = None;
@@ -433,10 +432,10 @@ impl Sender {
     }
 
     /// Lets the congestion window grow if it limits the sender.
-    fn grow(&mut self, now_ps: u64, acked: u64) {
+    fn grow(&mut self, acked: u64) {
         let is_slow_start = self.window.is_slow_start();
         if self.is_limited || is_slow_start && self.window.packets() < 2 * self.out_max {
-            self.window.grow(now_ps, acked, self.rtt.min_ps());
+            self.window.grow(acked);
         }
     }
 }
