@@ -91,9 +91,10 @@ pub struct Simulation {
     pub duplicate_percent: Option<f64>,
     /// Packets that the server sent, per packet that its applications read.
     pub acknowledgements_per_page: Option<f64>,
-    /// Receive buffers that the driver took from its own released pages, which were still mapped.
+    /// Receive buffers that the driver took from its own released pages, which were still mapped. `None` with batches,
+    /// where it keeps none.
     pub recycled_percent: Option<f64>,
-    /// Pages that the driver unmapped because it had no room to keep them mapped, of those that it released.
+    /// Pages that the driver unmapped, of those that applications read. With a cache of pages: because it was full.
     pub unmapped_percent: Option<f64>,
     /// The mean number of other regions of 2 MiB that the card writes to between two writes to the same one.
     pub reuse_distance_mean: Option<f64>,
@@ -239,9 +240,10 @@ impl<'m> Simulate<'m> {
             acknowledgements_per_page: served
                 .stream
                 .map(|stream| stream.acknowledgements as f64 / served.packets.max(1) as f64),
-            recycled_percent: served
-                .stream
-                .map(|stream| percent(stream.pages_recycled, stream.pages_recycled + stream.pages_fresh)),
+            recycled_percent: served.stream.and_then(|stream| {
+                let taken = stream.pages_recycled + stream.pages_fresh;
+                (taken > 0).then(|| percent(stream.pages_recycled, taken))
+            }),
             unmapped_percent: served.stream.map(|stream| percent(stream.pages_not_kept, served.packets)),
             reuse_distance_mean: served.stream.and_then(|stream| stream.reuse_distance),
             outcome,

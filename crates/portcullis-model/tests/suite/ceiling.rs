@@ -1,5 +1,5 @@
 //! What misses alone do to the rate of a card: a device that draws as many as were published for Linux (Fast & Safe,
-//! Figures 2 and 3) is as slow as published, and with half of them it is not.
+//! Figure 3, rings of 512) is as slow as published, and with half of them it is not.
 
 use super::common::*;
 use super::nic::{AT_ONCE, config, parameters};
@@ -117,19 +117,16 @@ fn measured(rates: Rates) -> (f64, Rates) {
 
 #[test]
 fn misses_at_the_published_rates_give_the_published_throughput() {
-    for (gbps, within, rates) in [
-        // The second miss of a frame overlaps its first here, as the window has room for both. The published fit adds
-        // all of them up, so ours is 16 % faster where most misses are of the IOTLB.
-        (77.8, 0.17, Rates { iotlb: 1.299, l3: 0.360, l1: 0.049 }),
-        (69.0, 0.15, Rates { iotlb: 1.344, l3: 0.694, l1: 0.053 }),
-    ] {
-        let (ours, drawn) = measured(rates);
-        let is_near = |ours: f64, wanted: f64| (ours / wanted - 1.0).abs() < 0.1;
-        assert!(is_near(drawn.iotlb, rates.iotlb), "{} IOTLB misses, {} wanted", drawn.iotlb, rates.iotlb);
-        assert!(is_near(drawn.l3, rates.l3), "{} misses of PTcache-L3, {} wanted", drawn.l3, rates.l3);
-        assert!(is_near(drawn.l1, rates.l1), "{} misses of PTcache-L1, {} wanted", drawn.l1, rates.l1);
-        assert!((ours / gbps - 1.0).abs() <= within, "{ours} Gb/s, {gbps} published");
-        let (half, _) = measured(rates.half());
-        assert!((half / gbps - 1.0).abs() > within, "{half} Gb/s with half of the misses");
-    }
+    // Not 5 flows with rings of 256, where the misses are of the IOTLB: the second miss of a frame overlaps its first,
+    // as the window of the bus has room for both, and the published fit adds all of them up. Ours is 16 % faster there.
+    let (gbps, rates) = (69.0, Rates { iotlb: 1.344, l3: 0.694, l1: 0.053 });
+    let (ours, drawn) = measured(rates);
+    let is_near = |ours: f64, wanted: f64| (ours / wanted - 1.0).abs() < 0.1;
+    assert!(is_near(drawn.iotlb, rates.iotlb), "{} IOTLB misses, {} wanted", drawn.iotlb, rates.iotlb);
+    assert!(is_near(drawn.l3, rates.l3), "{} misses of PTcache-L3, {} wanted", drawn.l3, rates.l3);
+    assert!(is_near(drawn.l1, rates.l1), "{} misses of PTcache-L1, {} wanted", drawn.l1, rates.l1);
+    assert!((ours / gbps - 1.0).abs() <= 0.15, "{ours} Gb/s, {gbps} published");
+    let (half, _) = measured(rates.half());
+    assert!((half / gbps - 1.0).abs() > 0.15, "{half} Gb/s with half of the misses");
+    assert!(half >= 1.1 * ours, "{half} Gb/s with half of the misses, {ours} with all");
 }

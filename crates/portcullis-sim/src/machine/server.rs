@@ -2,7 +2,7 @@
 //! other end of the link.
 
 use portcullis::PAGE_SIZE;
-use portcullis_model::{Moderation, NicParameters, PIECES_MAX};
+use portcullis_model::{Moderation, NicParameters, PIECES_MAX, STRIDING_PIECES_MAX};
 use serde::{Deserialize, Serialize};
 
 /// What the lab needs to know of a machine in addition to its CPUs and its IOMMU.
@@ -19,6 +19,9 @@ pub struct Server {
 
 /// The most rings in a direction: each has a vector of its own.
 const RINGS_MAX: u32 = 32;
+/// The most released pages that a ring keeps, and the most events of a queue.
+const CACHED_PAGES_MAX: u32 = 1 << 16;
+const EVENTS_MAX: u32 = 1 << 16;
 
 impl Server {
     /// The first value that no server can have, and its range.
@@ -42,6 +45,7 @@ impl Server {
             ("offload_packets", (1..=OFFLOAD_PACKETS).contains(&driver.offload_packets), "from 1 to 45"),
             ("link_gbps", (1e-3..=1e7).contains(&nic.link_gbps), "from 0.001 to 10000000, in Gb/s"),
             ("fetch_entries", nic.fetch_entries > 0, "at least 1"),
+            ("receive_buffer_bytes", nic.receive_buffer_bytes <= 1 << 40, "at most 2^40"),
             ("segment_bytes", (64..=9000).contains(&nic.segment_bytes), "from 64 to 9000"),
             (
                 "segment_bytes",
@@ -49,7 +53,14 @@ impl Server {
                 "the same for the card and for the software",
             ),
             ("window_bytes", software.window_bytes >= 2 * u64::from(software.segment_bytes), "at least two segments"),
+            (
+                "reader",
+                software.reader.is_some() == driver.striding.is_some(),
+                "given if and only if the driver has `striding`",
+            ),
         ];
+        let of_rings = driver.striding.iter().flat_map(|striding| striding.checks(software));
+        let checks = checks.into_iter().chain(of_rings);
         checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, expected)| (key, expected))
     }
 }
@@ -101,7 +112,7 @@ pub struct NicDriver {
 }
 
 /// Receive rings of mlx5 ("striding RQ"), and its page cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Striding {
     /// The pages of an entry.
@@ -126,12 +137,34 @@ pub struct Striding {
 impl Striding {
     /// The entries of a ring for `frames` frames.
     pub fn entries(&self, frames: u32) -> u32 {
-        (frames / self.entry_frames.max(1)).max(2)
+        (frames / self.entry_frames).max(2)
+    }
+
+    /// The values, whether rings can have them, and their ranges.
+    fn checks(&self, software: &Software) -> [(&'static str, bool, &'static str); 8] {
+        let power_within =
+            |bytes: u32, least: u32| bytes.is_power_of_two() && (least..=PAGE_SIZE as u32).contains(&bytes);
+        let frame_bytes = software.header_bytes.saturating_add(software.segment_bytes);
+        let is_a_page = |stride_bytes: u32| frame_bytes.next_multiple_of(stride_bytes) == PAGE_SIZE as u32;
+        [
+            ("entry_pages", (1..=STRIDING_PIECES_MAX).contains(&self.entry_pages), "from 1 to 64"),
+            ("stride_bytes", power_within(self.stride_bytes, 64), "a power of two from 64 to 4096"),
+            (
+                "stride_bytes",
+                self.stride_bytes == 0 || is_a_page(self.stride_bytes),
+                "such that a frame of `segment_bytes` with its header takes strides of a whole page",
+            ),
+            ("entry_frames", self.entry_frames > 0, "at least 1"),
+            ("cached_pages", self.cached_pages <= CACHED_PAGES_MAX, "at most 65536"),
+            ("completion_bytes", power_within(self.completion_bytes, 32), "a power of two from 32 to 4096"),
+            ("transmit_entry_bytes", power_within(self.transmit_entry_bytes, 16), "a power of two from 16 to 4096"),
+            ("events", (1..=EVENTS_MAX).contains(&self.events), "from 1 to 65536"),
+        ]
     }
 }
 
 /// The cycles of a core that receives streams, with no protection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reader {
     /// Cycles per packet in the driver and the kernel, up to the socket.
@@ -363,7 +396,9 @@ pub(super) fn cascadelake_cx5() -> Server {
         nic: NicParameters {
             segment_bytes: SEGMENT_BYTES,
             read_window_bytes: 65_536, // PCIe 3: 256 extended tags, as many reads of 256 bytes. Assumed.
-            receive_buffer_bytes: 261_888, // two buffers of 130,944 bytes (mlnx_qos on an MCX516A)
+            // Two buffers of 130,944 bytes (mlnx_qos on an MCX516A). They may not both serve one priority, so figures
+            // are also drawn with one.
+            receive_buffer_bytes: 261_888,
             ..nic(100.0)
         },
         driver: NicDriver {
@@ -455,7 +490,7 @@ mod tests {
         assert_eq!(r210_cx3().out_of_range(), None);
         assert_eq!(r210_bcm57810().out_of_range(), None);
         type Change = fn(&mut Server);
-        let changes: [(&str, Change); 9] = [
+        let changes: &[(&str, Change)] = &[
             ("transmit_rings", |server| server.driver.transmit_rings = 0),
             ("receive_rings", |server| server.driver.receive_rings = 33),
             ("entries_range", |server| server.driver.entries_range = [0, 8]),
@@ -466,11 +501,29 @@ mod tests {
             ("segment_bytes", |server| server.nic.segment_bytes = 0),
             ("window_bytes", |server| server.software.window_bytes = 0),
         ];
-        for (key, change) in changes {
-            let mut server = r210_cx3();
+        let is_named = |whole: fn() -> Server, key: &str, change: Change| {
+            let mut server = whole();
             change(&mut server);
             assert_eq!(server.out_of_range().map(|(key, _)| key), Some(key));
+        };
+        changes.iter().for_each(|(key, change)| is_named(r210_cx3, key, *change));
+        fn striding(server: &mut Server) -> &mut Striding {
+            server.driver.striding.as_mut().expect("a striding ring")
         }
+        assert_eq!(cascadelake_cx5().out_of_range(), None);
+        let changes: &[(&str, Change)] = &[
+            ("reader", |server| server.software.reader = None),
+            ("reader", |server| server.driver.striding = None),
+            ("entry_pages", |server| striding(server).entry_pages = 65),
+            ("stride_bytes", |server| striding(server).stride_bytes = 0),
+            ("stride_bytes", |server| (server.nic.segment_bytes, server.software.segment_bytes) = (1448, 1448)),
+            ("entry_frames", |server| striding(server).entry_frames = 0),
+            ("cached_pages", |server| striding(server).cached_pages = u32::MAX),
+            ("completion_bytes", |server| striding(server).completion_bytes = 48),
+            ("transmit_entry_bytes", |server| striding(server).transmit_entry_bytes = 8192),
+            ("events", |server| striding(server).events = 0),
+        ];
+        changes.iter().for_each(|(key, change)| is_named(cascadelake_cx5, key, *change));
     }
 
     #[test]

@@ -5,9 +5,10 @@ use portcullis_model::ParameterError;
 use serde_json::Value;
 use thiserror::Error;
 
-/// The parts of a machine's JSON that have values that users may set, besides the machine itself, which comes first if
-/// names are the same.
-const PARTS: [&str; 3] = ["/costs", "/iommu", "/server/nic"];
+/// The parts of a machine's JSON that have values that users may set, besides the machine itself. All names differ.
+const PARTS: [&str; 2] = ["costs", "iommu"];
+/// The value of the network card that users may set. It has others, and they follow from the machine or have a source.
+const OF_CARD: &str = "receive_buffer_bytes";
 /// The most that a step may cost, about a second, so that a typing error does not stop the clock.
 const CYCLES_MAX: u64 = 1_000_000_000;
 
@@ -69,11 +70,7 @@ impl Machine {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), MachineError> {
         let refused = |reason: String| MachineError::Value { key: key.into(), value: value.into(), reason };
         let mut all = self.values().map_err(|error| refused(error.to_string()))?;
-        let is_own = all.get(key).is_some_and(is_plain);
-        let part = PARTS.into_iter().find(|part| all.pointer(part).is_some_and(|part| part.get(key).is_some()));
-        let whole = if is_own { Some(&mut all) } else { part.and_then(|part| all.pointer_mut(part)) };
-        let Some(place) = whole.and_then(|whole| whole.get_mut(key)) else {
-            let all = self.values().unwrap_or_default();
+        let Some(place) = pointer(&all, key).and_then(|pointer| all.pointer_mut(&pointer)) else {
             return Err(MachineError::Unknown { key: key.into(), known: names(&all).join(", ") });
         };
         *place = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
@@ -86,8 +83,7 @@ impl Machine {
     /// The value called `key`, if it is a number.
     pub fn get(&self, key: &str) -> Option<f64> {
         let all = self.values().ok()?;
-        let part = || PARTS.into_iter().find_map(|part| all.pointer(part)?.get(key));
-        all.get(key).filter(|value| is_plain(value)).or_else(part)?.as_f64()
+        all.pointer(&pointer(&all, key)?)?.as_f64()
     }
 
     /// All values, also one that is not written while it has its default.
@@ -154,14 +150,21 @@ impl Machine {
 /// The names of the values that can be set.
 fn names(all: &Value) -> Vec<String> {
     let own = all.as_object().into_iter().flatten().filter(|(_, value)| is_plain(value));
-    let parts = PARTS.into_iter().filter_map(|part| all.pointer(part)?.as_object()).flatten();
-    let mut names = Vec::new();
-    for (key, _) in own.chain(parts) {
-        if !names.contains(key) {
-            names.push(key.clone());
-        }
-    }
-    names
+    let parts = PARTS.into_iter().filter_map(|part| all[part].as_object()).flatten();
+    let of_card = pointer(all, OF_CARD).map(|_| OF_CARD.to_owned());
+    own.chain(parts).map(|(key, _)| key.clone()).chain(of_card).collect()
+}
+
+/// Where the value called `key` is, if it may be set.
+fn pointer(all: &Value, key: &str) -> Option<String> {
+    let mut places = PARTS.into_iter().map(|part| format!("/{part}/{key}"));
+    let own = || all.get(key).filter(|value| is_plain(value)).map(|_| format!("/{key}"));
+    let of_card = || (key == OF_CARD).then(|| format!("/server/nic/{key}"));
+    places
+        .find(|place| all.pointer(place).is_some())
+        .or_else(own)
+        .or_else(of_card)
+        .filter(|at| all.pointer(at).is_some())
 }
 
 #[cfg(test)]

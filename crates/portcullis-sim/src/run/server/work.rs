@@ -1,7 +1,7 @@
 //! The workloads of servers, and whether a machine can run them.
 
 use super::frames::FLOWS_MAX;
-use super::iperf::IperfChoices;
+use super::iperf::{IperfChoices, rings};
 use crate::machine::{Machine, NicDriver};
 use portcullis_model::PIECES_MAX;
 use thiserror::Error;
@@ -179,6 +179,28 @@ pub enum ServerError {
         /// The driver.
         driver: String,
     },
+    /// Rings that do not fit the memory for them.
+    #[error("rings of {entries} entries under {driver} take {needed_mib} MiB; a run has {most_mib} MiB for them")]
+    RingMemory {
+        /// The entries of a ring.
+        entries: u32,
+        /// The driver.
+        driver: String,
+        /// What they take.
+        needed_mib: u64,
+        /// What there is.
+        most_mib: u64,
+    },
+    /// Fewer regions than the rings fill.
+    #[error("regions={regions}: rings of {entries} entries fill {least}; expected at least as many, or 0")]
+    Regions {
+        /// The value given.
+        regions: u32,
+        /// The entries of a ring.
+        entries: u32,
+        /// The fewest.
+        least: u32,
+    },
 }
 
 impl ServerWork {
@@ -231,6 +253,13 @@ impl ServerWork {
         if let Some(entries) = ring {
             check_ring(driver, entries)?;
         }
+        let receive_entries = ring.unwrap_or(driver.receive_entries);
+        // What the paper varies for this work is the receive ring.
+        let of_transmit = ring.filter(|_| workload != ServerWorkload::Iperf);
+        let transmit_entries = of_transmit.unwrap_or(driver.transmit_entries);
+        if workload == ServerWorkload::Iperf {
+            check_striding_rings(driver, receive_entries, transmit_entries, iperf.regions)?;
+        }
         let (warm_up, measured) = match workload {
             ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => (20_000, 40_000),
             ServerWorkload::Apache1m => (64, 256),
@@ -238,16 +267,15 @@ impl ServerWork {
             ServerWorkload::Memcached => (10_000, 30_000),
             ServerWorkload::Iperf => (200_000, 600_000),
         };
-        let receive_entries = ring.unwrap_or(driver.receive_entries);
         Ok(Self {
             workload,
             cores,
             flows,
-            transmit_entries: ring.unwrap_or(driver.transmit_entries),
+            transmit_entries,
             receive_entries,
             message_bytes: bytes,
             iperf,
-            earlier_runs: EARLIER_RUNS,
+            earlier_runs: if workload == ServerWorkload::Iperf { 0 } else { EARLIER_RUNS },
             // All entries of a ring are used, so that each of its addresses is given back and taken again. A request
             // for a long file takes many entries.
             earlier_packets: if workload == ServerWorkload::Apache1m {
@@ -326,4 +354,21 @@ fn check_ring(driver: &NicDriver, entries: u32) -> Result<(), ServerError> {
         return Ok(());
     }
     Err(ServerError::Ring { entries, least, most, power_of_two, driver: driver.name.clone() })
+}
+
+fn check_striding_rings(
+    driver: &NicDriver,
+    entries: u32,
+    transmit_entries: u32,
+    regions: Option<u32>,
+) -> Result<(), ServerError> {
+    if let Some([needed, most]) = rings::too_large(driver, entries, transmit_entries) {
+        let [needed_mib, most_mib] = [needed.div_ceil(1 << 20), most >> 20];
+        return Err(ServerError::RingMemory { entries, driver: driver.name.clone(), needed_mib, most_mib });
+    }
+    let least = rings::regions(driver, entries);
+    match regions {
+        Some(regions) if (1..least).contains(&regions) => Err(ServerError::Regions { regions, entries, least }),
+        _ => Ok(()),
+    }
 }

@@ -13,7 +13,7 @@ pub struct IperfChoices {
     pub acknowledges_each: bool,
     /// Over how many regions of 2 MiB the addresses of the rings are spread at random when the card is opened, as
     /// after hours of use. 0 leaves them as they come. An input: published reuse distances. `None` stands for 70, or
-    /// for 0 with batches, which are for designs that keep addresses together.
+    /// for as many as larger rings fill, and for 0 with batches, which are for designs that keep addresses together.
     pub regions: Option<u32>,
 }
 

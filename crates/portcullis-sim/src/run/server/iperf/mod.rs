@@ -14,6 +14,7 @@ mod receive;
 mod receiver;
 mod result;
 mod reuse;
+pub(super) mod rings;
 mod sender;
 mod ticks;
 mod transmit;
@@ -22,7 +23,7 @@ pub use choices::IperfChoices;
 pub use pages::Recycling;
 
 use super::frames::Meaning;
-use super::memory::{Packets, RingShape};
+use super::memory::Packets;
 use super::{ACTORS, Served, ServerWork};
 use crate::engine::{Actor, Body};
 use crate::machine::{Reader, Server, Striding};
@@ -32,8 +33,8 @@ use crate::run::{Job, RunError, Start};
 use choices::{REGION_PAGES, REGIONS};
 use clients::Clients;
 use pages::{Cache, Pages};
-use portcullis::{Iova, PAGE_SIZE};
-use portcullis_model::{Direction, Nic, NicParameters, Output, RingFormat, RingNumber};
+use portcullis::Iova;
+use portcullis_model::{Nic, NicParameters, Output, RingNumber};
 use receive::Receive;
 use receiver::{Acknowledgement, Receiver, ReceiverParameters};
 use result::Moment;
@@ -46,9 +47,14 @@ use transmit::Transmit;
 
 const _: () = assert!(ACTORS == 2, "the card and the clients");
 
+/// The receive rings of a server that runs this work.
+fn striding(server: &Server) -> Striding {
+    server.driver.striding.expect("`ServerWork` gives this work to drivers with striding rings alone")
+}
+
 /// The pages of memory that the work takes.
 pub(in crate::run) fn slots(server: &Server, work: &ServerWork) -> Slot {
-    let (driver, striding) = (&server.driver, server.driver.striding.unwrap_or_default());
+    let (driver, striding) = (&server.driver, striding(server));
     let ring = striding.entry_pages * striding.entries(work.receive_entries) + striding.cached_pages;
     let window = (server.software.window_bytes / u64::from(server.software.segment_bytes)) as u32;
     let held = work.flows * 2 * window;
@@ -88,8 +94,7 @@ struct Iperf {
 impl Iperf {
     fn new(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> Self {
         let server = job.machine.server.clone().expect("`ServerWork` is made for a machine with a server");
-        let (striding, reader) =
-            (server.driver.striding.unwrap_or_default(), server.software.reader.unwrap_or_default());
+        let (striding, reader) = (striding(&server), server.software.reader.expect("there with `striding`"));
         let source = world.devices.borrow()[0].source();
         // These are values of the machine, which users may set.
         let (write_window_bytes, transaction_bytes) = (job.machine.bytes_in_flight, job.machine.transaction_bytes);
@@ -98,38 +103,10 @@ impl Iperf {
         let (driver, window) =
             (&server.driver, (server.software.window_bytes / u64::from(server.software.segment_bytes)));
         let receive = |index: u32| {
-            let entries = striding.entries(work.receive_entries);
-            let shape = RingShape {
-                direction: Direction::Receive,
-                entries,
-                pieces: striding.entry_pages,
-                moderation: driver.receive_moderation,
-                vector: index as u8,
-                format: RingFormat {
-                    completion_bytes: striding.completion_bytes.into(),
-                    completions_per_entry: striding.entry_pages * PAGE_SIZE as u32 / striding.stride_bytes,
-                    stride_bytes: Some(striding.stride_bytes),
-                    drops_without_buffer: true,
-                    ..RingFormat::default()
-                },
-            };
-            Receive::new(shape, 2 * index, Cache::new(work.iperf.recycling, striding.cached_pages as usize))
+            let cache = Cache::new(work.iperf.recycling, striding.cached_pages as usize);
+            Receive::new(rings::receive(driver, work.receive_entries, index), 2 * index, cache)
         };
-        let transmit = |index: u32| {
-            let shape = RingShape {
-                direction: Direction::Transmit,
-                entries: work.transmit_entries,
-                pieces: 1,
-                moderation: driver.transmit_moderation,
-                vector: index as u8,
-                format: RingFormat {
-                    least_entry_bytes: striding.transmit_entry_bytes.into(),
-                    completion_bytes: striding.completion_bytes.into(),
-                    ..RingFormat::default()
-                },
-            };
-            Transmit::new(shape, 2 * index + 1)
-        };
+        let transmit = |index: u32| Transmit::new(rings::transmit(driver, work.transmit_entries, index), 2 * index + 1);
         let flows = work.flows as usize;
         let receiver = ReceiverParameters {
             window_packets: window,

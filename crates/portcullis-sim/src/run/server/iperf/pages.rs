@@ -88,7 +88,7 @@ pub(super) struct Cache {
     rule: Recycling,
     pages: RefCell<VecDeque<Slot>>,
     most: usize,
-    /// How many pages were used again, came from the allocator, and were unmapped because there was no room.
+    /// How many pages were used again, came from the allocator, and were unmapped.
     pub(super) again: Cell<u64>,
     pub(super) fresh: Cell<u64>,
     pub(super) unmapped: Cell<u64>,
@@ -111,9 +111,14 @@ impl Cache {
         if has_room {
             self.pages.borrow_mut().push_back(slot);
         } else {
-            self.unmapped.set(self.unmapped.get() + 1);
+            self.note_unmapped();
         }
         has_room
+    }
+
+    /// Notes a page that the driver unmaps.
+    pub(super) fn note_unmapped(&self) {
+        self.unmapped.set(self.unmapped.get() + 1);
     }
 
     /// Takes a page that is still mapped, if there is one to be used again.

@@ -101,6 +101,7 @@ impl Receive {
             let meaning = Meaning::of(completion.cookie);
             if host.batch > 1 {
                 driver.unmap_only(slot);
+                self.cache.note_unmapped();
                 unmapped.push((meaning, slot));
             } else {
                 host.packet_came(meaning, slot);

@@ -41,7 +41,7 @@ pub(super) struct Acknowledgement {
 #[derive(Clone, Debug)]
 pub(super) struct ReceiverParameters {
     /// The largest window. 250: Fast & Safe fixes the receive buffer at 2 MB. Half of it is window: 1 MB, and a packet
-    /// has 3,948 bytes.
+    /// has 3,948 bytes. A run takes the window of its machine.
     pub(super) window_packets: u64,
     /// Packets of a run of GRO. 16: 64 KiB of 3,948 bytes each (`GRO_LEGACY_MAX_SIZE`).
     pub(super) run_packets: u64,

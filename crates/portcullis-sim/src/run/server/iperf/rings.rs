@@ -1,0 +1,68 @@
+//! The shapes of the rings of mlx5, and the memory that they take.
+
+use super::super::memory::{RingShape, STRIDING_RINGS_BYTES};
+use super::choices::REGION_PAGES;
+use crate::machine::{NicDriver, Striding};
+use portcullis::PAGE_SIZE;
+use portcullis_model::{Direction, EVENT_BYTES, RingFormat};
+
+fn striding(driver: &NicDriver) -> Striding {
+    driver.striding.expect("only drivers with striding rings have these")
+}
+
+/// Receive ring `index` for so many frames.
+pub(super) fn receive(driver: &NicDriver, frames: u32, index: u32) -> RingShape {
+    let striding = striding(driver);
+    RingShape {
+        direction: Direction::Receive,
+        entries: striding.entries(frames),
+        pieces: striding.entry_pages,
+        moderation: driver.receive_moderation,
+        vector: index as u8,
+        format: RingFormat {
+            completion_bytes: striding.completion_bytes.into(),
+            completions_per_entry: striding.entry_pages * PAGE_SIZE as u32 / striding.stride_bytes,
+            stride_bytes: Some(striding.stride_bytes),
+            drops_without_buffer: true,
+            ..RingFormat::default()
+        },
+    }
+}
+
+/// Transmit ring `index` with so many entries.
+pub(super) fn transmit(driver: &NicDriver, entries: u32, index: u32) -> RingShape {
+    let striding = striding(driver);
+    RingShape {
+        direction: Direction::Transmit,
+        entries,
+        pieces: 1,
+        moderation: driver.transmit_moderation,
+        vector: index as u8,
+        format: RingFormat {
+            least_entry_bytes: striding.transmit_entry_bytes.into(),
+            completion_bytes: striding.completion_bytes.into(),
+            ..RingFormat::default()
+        },
+    }
+}
+
+/// The bytes that all rings and their event queues take, if there is too little memory for them, and the bytes that
+/// there are.
+pub(in crate::run::server) fn too_large(
+    driver: &NicDriver,
+    receive_entries: u32,
+    transmit_entries: u32,
+) -> Option<[u64; 2]> {
+    let whole = |bytes: u64| bytes.next_multiple_of(PAGE_SIZE);
+    let of_ring = |shape: RingShape| shape.parts().map(whole).iter().sum::<u64>();
+    let events = whole(u64::from(striding(driver).events) * EVENT_BYTES);
+    let receive = u64::from(driver.receive_rings) * (of_ring(receive(driver, receive_entries, 0)) + events);
+    let transmit = u64::from(driver.transmit_rings) * of_ring(transmit(driver, transmit_entries, 0));
+    Some([receive + transmit, STRIDING_RINGS_BYTES]).filter(|[needed, most]| needed > most)
+}
+
+/// The regions of 2 MiB that the pages of all receive rings fill.
+pub(in crate::run::server) fn regions(driver: &NicDriver, receive_entries: u32) -> u32 {
+    let striding = striding(driver);
+    (driver.receive_rings * striding.entries(receive_entries) * striding.entry_pages).div_ceil(REGION_PAGES)
+}
