@@ -122,8 +122,8 @@ pub struct StreamNumbers {
     pub reuse_distance: f64,
 }
 
-impl Default for StreamNumbers {
-    fn default() -> Self {
+impl StreamNumbers {
+    const UNKNOWN: Self = {
         const NAN: f64 = f64::NAN;
         Self {
             iotlb: NAN,
@@ -135,6 +135,12 @@ impl Default for StreamNumbers {
             unmapped_percent: NAN,
             reuse_distance: NAN,
         }
+    };
+}
+
+impl Default for StreamNumbers {
+    fn default() -> Self {
+        Self::UNKNOWN
     }
 }
 
@@ -262,16 +268,7 @@ impl Numbers {
             map: MapCycles { allocate: NAN, table: NAN, other: NAN },
             unmap: UnmapCycles { find: NAN, free: NAN, table: NAN, invalidate: NAN, other: NAN },
             lists: ListNumbers { satisfied: NAN, mean: NAN, longest: NAN },
-            stream: StreamNumbers {
-                iotlb: NAN,
-                l1: NAN,
-                l2: NAN,
-                l3: NAN,
-                retransmit_percent: NAN,
-                acknowledgements: NAN,
-                unmapped_percent: NAN,
-                reuse_distance: NAN,
-            },
+            stream: StreamNumbers::UNKNOWN,
         }
     };
 

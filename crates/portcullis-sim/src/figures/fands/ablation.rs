@@ -1,5 +1,8 @@
 //! Figure 12: what each part of F&S saves, with 5 flows: contiguous addresses, paging-structure caches that are kept,
 //! and one invalidation for many pages. Only ranges were published. `portcullis` stands beside it.
+//!
+//! The first and the last take more than their part: without contiguity the allocator is Linux's, and as its addresses
+//! are apart, each page has a command of its own; page by page, a page is unmapped when its descriptor is used up.
 
 use super::super::served::{Numbers, ServedRun};
 use super::super::{Figure, Grid, Lab, Made, Make, Point};

@@ -1,7 +1,6 @@
 //! How many entries PTcache-L3 has: no source says it. Which sizes give the published misses at the published reuse
 //! distances?
 
-use super::super::served::ServedRun;
 use super::super::{Figure, Grid, Lab, Made, Make, Point};
 use super::{FANDS, FLOWS, RINGS};
 
@@ -19,7 +18,7 @@ fn by_size(lab: &Lab<'_>) -> Made {
         let of_size = |size: u32| {
             let mut run = row.linux(lab, "exact", "");
             run.set.push(("ptcache_l3_entries".to_owned(), size.to_string()));
-            lab.of(&ServedRun { ..run }).stream.l3
+            lab.of(&run).stream.l3
         };
         let misses = SIZES.map(of_size);
         let off = misses.map(|one| (one / published).ln().abs());

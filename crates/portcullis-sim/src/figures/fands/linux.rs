@@ -1,7 +1,11 @@
 //! Figures 2 and 3: Linux, by the number of flows and by the size of rings.
 //!
 //! Each is made with both rules for what a page-selective invalidation without the hint takes from the IOTLB. No manual
-//! says which is true: `exact` takes what it names, `all` takes the whole domain. `all` is a hypothesis.
+//! says which is true: `exact` takes what it names, `all` takes the whole domain. `all` is a hypothesis. The rules
+//! differ in the misses of the IOTLB alone, so nothing else is scored twice.
+//!
+//! Misses of PTcache-L3 are not scored: the spread of the addresses is an input, and so is the size of the cache, which
+//! was found by misses that this paper published.
 
 use super::super::class::Class::{C2, Cal, Input, R15, R25};
 use super::super::served::{Length, Numbers, ServedRun};
@@ -44,14 +48,21 @@ fn figure_2(lab: &Lab<'_>, drops: &str) -> Made {
     let few = lab.of(&first.linux(lab, drops, ""));
     let many = lab.of(&last.linux(lab, drops, ""));
     let unprotected = last.unprotected(lab);
-    made.points.extend([
-        Point::shape("with 40 flows, at most 60 % of unprotected", many.rate <= 0.6 * unprotected.rate),
-        Point::shape(
-            "PTcache-L1 misses at least 8 times as often with 40 flows",
-            many.stream.l1 >= 8.0 * few.stream.l1,
-        ),
-        Point::shape("with 40 flows, at least half of the pages are unmapped", many.stream.unmapped_percent >= 50.0),
-    ]);
+    if drops == EXACT {
+        made.points.extend([
+            Point::shape("with 40 flows, at most 60 % of unprotected", many.rate <= 0.6 * unprotected.rate),
+            Point::shape(
+                "PTcache-L1 misses at least 8 times as often with 40 flows",
+                many.stream.l1 >= 8.0 * few.stream.l1,
+            ),
+            Point::shape(
+                "with 40 flows, at least half of the pages are unmapped",
+                many.stream.unmapped_percent >= 50.0,
+            ),
+        ]);
+    }
+    let [exact, all] = [EXACT, ALL].map(|drops| lab.of(&last.linux(lab, drops, "")).stream.iotlb);
+    let half = lab.of(&first.with_half_buffer(lab, drops)).rate;
     let recycling = |rule: &str| lab.of(&last.linux(lab, drops, &format!(",recycle={rule}"))).rate;
     let (always, never) = (recycling("always"), recycling("never"));
     let each = lab.of(&last.linux(lab, drops, ",ack=each"));
@@ -62,6 +73,14 @@ fn figure_2(lab: &Lab<'_>, drops: &str) -> Made {
         return made;
     }
     made.findings = vec![
+        format!(
+            "With 40 flows a page misses the IOTLB {exact:.2} times if invalidations take what they name, and {all:.2} \
+             times if they take all of the domain; 2.19 were published.",
+        ),
+        format!(
+            "With half of the buffer of the card, 130,944 bytes, 5 flows would reach {half:.1} Gb/s in place of {:.1}.",
+            few.rate
+        ),
         format!(
             "With 40 flows, a driver that could always use pages again would reach {always:.1} Gb/s, and one that never \
              does {never:.1}; as it is, {:.1}.",
@@ -95,7 +114,7 @@ fn by_row(lab: &Lab<'_>, rows: &[Row], drops: &str) -> Made {
             row.unprotected,
             row.unprotected(lab).rate,
         ));
-        made.points.extend(points(row, &one));
+        made.points.extend(points(row, &one, drops == EXACT));
         ours.push(one);
         published.push(row.published.as_ref());
     }
@@ -117,7 +136,8 @@ fn by_row(lab: &Lab<'_>, rows: &[Row], drops: &str) -> Made {
     made
 }
 
-fn points(row: &Row, one: &Numbers) -> Vec<Point> {
+/// The numbers of a row. Unless it is scored as a whole, only the misses of the IOTLB are.
+fn points(row: &Row, one: &Numbers, is_whole: bool) -> Vec<Point> {
     let name = |what: &str| format!("{}, {what}", row.name);
     let stream = &one.stream;
     let acknowledgements =
@@ -128,13 +148,17 @@ fn points(row: &Row, one: &Numbers) -> Vec<Point> {
         let kept = kept.map(|(what, ours)| Point::new(name(what), ours));
         return kept.into_iter().chain([acknowledgements]).collect();
     };
-    let gbps = if row.flows == 5 && row.ring == 256 { R15 } else { R25 };
+    let rate = if row.flows == 5 { R15 } else { R25 };
+    let scored = |class, what: &str, published: f64, ours: f64| match is_whole {
+        true => Point::of(class, name(what), published, ours),
+        false => Point::new(name(what), ours).beside(published),
+    };
     let mut points = vec![
-        Point::of(gbps, name("Gb/s"), published.gbps, one.rate),
-        Point::of(C2, name("packets sent again, percent"), published.retransmit_percent, stream.retransmit_percent),
-        Point::of(C2, name("IOTLB misses per page"), published.iotlb, stream.iotlb),
-        Point::of(C2, name("PTcache-L1 misses per page"), published.caches[0], stream.l1),
-        Point::of(C2, name("PTcache-L3 misses per page"), published.caches[2], stream.l3),
+        scored(rate, "Gb/s", published.gbps, one.rate),
+        scored(C2, "packets sent again, percent", published.retransmit_percent, stream.retransmit_percent),
+        Point::of(R15, name("IOTLB misses per page"), published.iotlb, stream.iotlb),
+        scored(C2, "PTcache-L1 misses per page", published.caches[0], stream.l1),
+        Point::of(Input, name("PTcache-L3 misses per page"), published.caches[2], stream.l3),
         acknowledgements,
     ];
     if let Some(distance) = published.reuse_distance {

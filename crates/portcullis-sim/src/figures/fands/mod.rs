@@ -194,6 +194,13 @@ impl Row {
         ServedRun { no_hint: true, set: vec![("psi_drops".to_owned(), drops.to_owned())], ..run }
     }
 
+    /// The same with one of the two buffers of the card, which may not both serve one priority.
+    fn with_half_buffer(&self, lab: &Lab<'_>, drops: &str) -> ServedRun {
+        let mut run = self.linux(lab, drops, "");
+        run.set.push(("receive_buffer_bytes".to_owned(), "130944".to_owned()));
+        run
+    }
+
     /// A design that unmaps the pages of a descriptor together.
     fn batched(&self, lab: &Lab<'_>, bar: Bar) -> Numbers {
         lab.of(&ServedRun { batch: Some(BATCH), ..self.run(lab, bar, "iperf") })

@@ -1,7 +1,7 @@
 //! Figures 7 and 8: F&S, by the number of flows and by the size of rings, and `portcullis` beside it, with equal
 //! batches.
 
-use super::super::class::Class::{C2, R15, Z};
+use super::super::class::Class::{R15, Z};
 use super::super::{Figure, Grid, Lab, Made, Make, Point};
 use super::{CHUNKS, FANDS, FLOWS, RINGS, Row, WINDOWS, is_as_fast};
 
@@ -27,7 +27,7 @@ fn by_row(lab: &Lab<'_>, rows: &[Row]) -> Made {
         if let Some(published) = &row.published {
             made.points.extend([
                 Point::of(R15, name("Gb/s"), published.windows_gbps, windows.rate),
-                Point::of(C2, name("IOTLB misses per page"), published.windows_iotlb, windows.stream.iotlb),
+                Point::of(R15, name("IOTLB misses per page"), published.windows_iotlb, windows.stream.iotlb),
                 Point::of(Z, name("PTcache-L1 misses per page"), 0.0, windows.stream.l1),
                 Point::of(Z, name("PTcache-L2 misses per page"), 0.0, windows.stream.l2),
                 Point::of(Z, name("PTcache-L3 misses per page"), published.windows_l3, windows.stream.l3),
