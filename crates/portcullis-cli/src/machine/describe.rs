@@ -102,6 +102,8 @@ impl Found {
 fn describe(found: &Found, prices: &Prices) -> Result<Machine, Failure> {
     let mut machine = Machine::by_id(BASE).ok_or_else(|| Failure::Input(format!("no machine `{BASE}`")))?;
     machine.id = ID.to_owned();
+    // What is behind the IOMMU is not described.
+    machine.server = None;
     machine.description = found.processor.clone().unwrap_or_else(|| "a processor without a name".to_owned());
     machine.source = source(found, prices);
     machine.cores = found.cores.min(4096);

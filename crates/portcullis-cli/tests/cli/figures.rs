@@ -45,10 +45,12 @@ fn figures_are_listed_and_an_unknown_one_is_bad_usage() {
     let of_eiovar =
         ["fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "table2", "table3"];
     assert_eq!(ids[5..17], of_eiovar.map(|part| format!("eiovar-{part}")));
-    assert_eq!(ids[17..], ["table1", "packets", "ratios", "rtt", "none"].map(|part| format!("riommu-{part}")));
+    assert_eq!(ids[17..22], ["table1", "packets", "ratios", "rtt", "none"].map(|part| format!("riommu-{part}")));
+    let of_fands = ["fig2", "fig2-all", "fig3", "fig3-all", "fig7", "fig8", "fig12", "l3"];
+    assert_eq!(ids[22..], of_fands.map(|part| format!("fands-{part}")));
     let text = printed(&["figures", "--list"]);
     assert!(ids.iter().all(|id| text.contains(id)), "{text}");
-    refused(&["figures", "figure-8"], &[&["`figure-8`"][..], &ids, &["eiovar, riommu"]].concat());
+    refused(&["figures", "figure-8"], &[&["`figure-8`"][..], &ids, &["eiovar, riommu, fands"]].concat());
     let of_group = printed(&["figures", "eiovar", "--list"]);
     assert_eq!(of_group.matches("eiovar-").count(), of_eiovar.len(), "{of_group}");
     refused(&["figures", "--list", "--check"], &["--check"]);
