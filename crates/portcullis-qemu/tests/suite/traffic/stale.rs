@@ -63,8 +63,12 @@ struct Gone {
 
 impl Mapped {
     fn new(domain: &DynDomain, buffer: GuestBuffer) -> Self {
+        Self::with(domain, buffer, Access::DeviceReadsAndWrites)
+    }
+
+    fn with(domain: &DynDomain, buffer: GuestBuffer, access: Access) -> Self {
         let phys = buffer.lent().phys;
-        let mapping = domain.map(buffer, Access::DeviceReadsAndWrites).unwrap();
+        let mapping = domain.map(buffer, access).unwrap();
         let place = Place { phys, iova: mapping.iova(), range: mapping.range() };
         Self { mapping, place }
     }
@@ -192,6 +196,18 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, protection: Protection,
             mapped.place.pages().for_each(|place| prober.reaches(place, who));
         }
     }
+    // A design may keep only pages mapped that devices write, as received packets lie in.
+    let received = Mapped::with(domain, prober.world.buffer(1), Access::DeviceWrites);
+    let place = (received.place.iova, received.place.phys);
+    assert!(prober.writes(place), "{who}: live");
+    let received = received.unmap(domain);
+    if open || late {
+        stale.landed += usize::from(prober.writes(place));
+        prober.world.faults();
+    } else {
+        prober.is_shut_out(place, who);
+    }
+    drop(received);
     // If the design tells the hardware at once, the window is the time that the hardware takes. QEMU takes none: it
     // invalidates before the write to the tail returns. Other hardware may take longer.
     let may_be_empty = late && !open && window_us_max == Some(0);
