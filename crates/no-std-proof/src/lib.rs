@@ -28,7 +28,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 }
 
 /// An open address space and its unit. The domain keeps the unit alive as well.
-pub struct Handle(DynDomain, Arc<Unit<MappedRegisters, Host>>);
+pub struct Handle(Box<DynDomain>, Arc<Unit<MappedRegisters, Host>>);
 
 /// Brings up the VT-d unit at `registers`, and opens an address space under design number `design` (in the order of
 /// the table of designs) with protection 0 (none), 1 (strict) or 2 (deferred), over the first `memory_bytes` of

@@ -14,11 +14,9 @@ use super::work::{
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
-use portcullis::design::{Design, Options};
+use portcullis::design::{Design, Mapper, Options};
 use portcullis::designs::{self, Choice, DesignId};
-use portcullis::{
-    Access, Domain, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Protection, for_each_design,
-};
+use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Platform, Protection, for_each_design};
 use std::hint::black_box;
 
 /// The conditions of a row.
@@ -217,7 +215,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
     }
 
     /// Runs `work` in a domain of design `D`, with checks.
-    pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D, P, &'r I>) -> Result<Samples, BenchError> {
+    pub(super) fn in_domain<D: Design<P, &'r I>>(&self, work: Work<D::Mapper>) -> Result<Samples, BenchError> {
         let Self { case, group, platform, iommu } = self;
         let memory = [Buffers::memory(2 * case.threads as u64)];
         let mut config = DomainConfig::new(case.protection);
@@ -237,8 +235,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
 }
 
 /// The work of a group's threads in a domain.
-pub(super) type Work<D, P, I> =
-    fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<D, P, I>, Workload) -> Result<Samples, BenchError>;
+pub(super) type Work<M> = fn(&ThreadGroup<'_>, &Checks<'_>, &Domain<M>, Workload) -> Result<Samples, BenchError>;
 
 /// Times the threads of a group. `make` makes the worker of each.
 fn each<'l, W: Worker + 'l>(
@@ -251,73 +248,69 @@ fn each<'l, W: Worker + 'l>(
 }
 
 /// The mappings for a ring of the workload, for worker `worker`.
-pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
-    workload: Workload,
-    worker: usize,
-) -> Result<Fifo, BenchError> {
+pub(super) fn fill<M: Mapper>(domain: &Domain<M>, workload: Workload, worker: usize) -> Result<Fifo, BenchError> {
     Fifo::fill(domain, worker as u64, workload.live(), workload.pages(), Access::DeviceWrites)
 }
 
-pub(super) fn singles<D: Design<P, I>, P: Platform, I: Iommu>(
+pub(super) fn singles<M: Mapper>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
-    domain: &Domain<D, P, I>,
+    domain: &Domain<M>,
     workload: Workload,
 ) -> Result<Samples, BenchError> {
     each(group, checks, |thread| Ok(Singles::new(domain, fill(domain, workload, thread)?)))
 }
 
-fn batches<D: Design<P, I>, P: Platform, I: Iommu>(
+fn batches<M: Mapper>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
-    domain: &Domain<D, P, I>,
+    domain: &Domain<M>,
     workload: Workload,
 ) -> Result<Samples, BenchError> {
     each(group, checks, |thread| Ok(Batches::new(domain, fill(domain, workload, thread)?)))
 }
 
-fn bursts<D: Design<P, I>, P: Platform, I: Iommu>(
+fn bursts<M: Mapper>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
-    domain: &Domain<D, P, I>,
+    domain: &Domain<M>,
     workload: Workload,
 ) -> Result<Samples, BenchError> {
     each(group, checks, |thread| bursts_worker(domain, workload, thread))
 }
 
 /// The worker of a workload in bursts.
-pub(super) fn bursts_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &'d Domain<D, P, I>,
+pub(super) fn bursts_worker<'d, M: Mapper>(
+    domain: &'d Domain<M>,
     workload: Workload,
     worker: usize,
-) -> Result<Bursts<'d, D, P, I>, BenchError> {
+) -> Result<Bursts<'d, M>, BenchError> {
     let burst = if workload == Workload::Ring256 { BURST } else { BATCH };
     Bursts::new(domain, worker as u64, workload.live(), burst, Access::DeviceWrites)
 }
 
 /// The worker of a workload through the typed interface, one mapping at a time.
-pub(super) fn typed_worker<'d, D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &'d Domain<D, P, I>,
+pub(super) fn typed_worker<'d, M: Mapper>(
+    domain: &'d Domain<M>,
     workload: Workload,
     worker: usize,
-) -> Result<Typed<'d, D, P, I>, BenchError> {
+) -> Result<Typed<'d, M>, BenchError> {
     Ok(Typed::new(domain, TypedFifo::fill(domain, worker as u64, workload.live(), 1, Access::DeviceWrites)?))
 }
 
-fn typed<D: Design<P, I>, P: Platform, I: Iommu>(
+fn typed<M: Mapper>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
-    domain: &Domain<D, P, I>,
+    domain: &Domain<M>,
     workload: Workload,
 ) -> Result<Samples, BenchError> {
     each(group, checks, |thread| typed_worker(domain, workload, thread))
 }
 
-fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
+fn rings<M: Mapper>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
-    domain: &Domain<D, P, I>,
+    domain: &Domain<M>,
     workload: Workload,
 ) -> Result<Samples, BenchError> {
     each(group, checks, |thread| {
@@ -328,10 +321,10 @@ fn rings<D: Design<P, I>, P: Platform, I: Iommu>(
 }
 
 /// Threads in pairs: even ones map, and odd ones unmap.
-fn hand_offs<D: Design<P, I>, P: Platform, I: Iommu>(
+fn hand_offs<M: Mapper>(
     group: &ThreadGroup<'_>,
     checks: &Checks<'_>,
-    domain: &Domain<D, P, I>,
+    domain: &Domain<M>,
     _workload: Workload,
 ) -> Result<Samples, BenchError> {
     let alone = group::run(group, &checks.of_nothing(), &queue_alone(&queues(group)))?;

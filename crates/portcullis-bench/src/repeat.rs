@@ -10,7 +10,7 @@ use super::work::{Batches, Singles, Worker};
 use super::workload::Workload;
 use portcullis::design::Design;
 use portcullis::designs::{Choice, Visitor};
-use portcullis::{Domain, DomainConfig, Iommu, Platform, Protection};
+use portcullis::{DomainConfig, Iommu, Open, Platform, Protection};
 
 /// Maps and unmaps `pairs` times like `workload`, on the calling thread.
 ///
@@ -59,7 +59,7 @@ impl<'r, P: Platform, I: Iommu> Visitor<P, &'r I> for Repeat<'r, P, I> {
     type Output = Result<(), BenchError>;
 
     fn visit<D: Design<P, &'r I>>(self) -> Self::Output {
-        let domain = Domain::<D, _, _>::with_config(self.iommu, self.platform, &self.config)?;
+        let domain = D::open_with(self.iommu, self.platform, &self.config)?;
         let mut worker: Box<dyn Worker + '_> = match self.workload {
             Workload::Page1
             | Workload::Page1Queued

@@ -13,7 +13,7 @@ use core::ffi::c_void;
 use core::fmt;
 use portcullis::designs::{Magazine, Portcullis};
 use portcullis::{
-    Access, Domain, DomainConfig, Iova, IovaRange, Lifetime, MapOptions, NewDomainError, NoMemory, PAGE_SHIFT,
+    Access, DomainConfig, DomainOf, Iova, IovaRange, Lifetime, MapOptions, NewDomainError, NoMemory, Open, PAGE_SHIFT,
     PAGE_SIZE, PhysAddr, Platform, Protection, RawMapError, RawUnmapError, Segment, SourceId, UnmapError,
 };
 
@@ -24,7 +24,7 @@ macro_rules! designs {
         /// A domain of one of the designs.
         enum AnyDomain {
             $(
-                $design(Box<Domain<$design, Host, SharedUnit>>),
+                $design(Box<DomainOf<$design, Host, SharedUnit>>),
             )*
         }
 
@@ -37,7 +37,7 @@ macro_rules! designs {
                     $(
                         $name => {
                             let mut room = room()?;
-                            Domain::<$design, _, _>::with_config_in(&mut room, unit, Host, config)?;
+                            $design::open_in(&mut room, unit, Host, config)?;
                             // SAFETY: it was just initialized.
                             Ok(Some(Self::$design(unsafe { room.assume_init() })))
                         }

@@ -3,7 +3,7 @@
 //! is the same on a real machine.
 
 use portcullis::designs::Magazine;
-use portcullis::{Access, Domain, IovaRange, PhysAddr, Protection, SourceId};
+use portcullis::{Access, IovaRange, Open, PhysAddr, Protection, SourceId};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, acpi_tables, find_table};
 use portcullis_vtd::dmar::Dmar;
@@ -44,7 +44,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let reserved: Vec<IovaRange> = dmar.reserved_for(SEGMENT, DEVICE, buses).map(|region| region.range).collect();
     println!("{} regions are reserved for it", reserved.len());
     let config = portcullis::DomainConfig { reserved: &reserved, ..portcullis::DomainConfig::new(Protection::Strict) };
-    let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config)?;
+    let domain = Magazine::open_with(&unit, machine.host(), &config)?;
     domain.attach(DEVICE)?;
 
     // One DMA in each direction. The buffers are mapped before and unmapped after.

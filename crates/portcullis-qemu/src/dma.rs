@@ -1,9 +1,9 @@
 //! Code that both drivers share: buffers lent to a device, and memory that driver and device share.
 
 use crate::{GuestBuffer, GuestMemory};
-use portcullis::design::Design;
+use portcullis::design::Mapper;
 use portcullis::domain::{DescriptorError, DescriptorMapFailure, DomainRef, Mapping, Refused, Ring, RingError};
-use portcullis::{Access, Domain, Iommu, NoMemory, Platform, RawMapError, RawUnmapError};
+use portcullis::{Access, Domain, NoMemory, RawMapError, RawUnmapError};
 use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,8 +90,8 @@ pub(crate) fn lend<H: DomainRef>(ring: &mut Ring<H>, buffer: GuestBuffer) -> Res
 /// # Errors
 /// [`DriverError::Unmap`]. A mapping that was refused leaks, and so do those after it. The leak is counted and safe.
 /// A domain refuses a mapping that it has made only after a panic, or if other code has unmapped it.
-pub(crate) fn take_back<D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
+pub(crate) fn take_back<M: Mapper + ?Sized>(
+    domain: &Domain<M>,
     mappings: impl IntoIterator<Item = Mapping<GuestBuffer>>,
 ) -> Result<Vec<GuestBuffer>, DriverError> {
     let mut batch = domain.batch();
@@ -107,8 +107,8 @@ pub(crate) struct Shared(Mapping<GuestBuffer>);
 
 impl Shared {
     /// `pages` pages of zeros, mapped for both directions.
-    pub(crate) fn new<D: Design<P, I>, P: Platform, I: Iommu>(
-        domain: &Domain<D, P, I>,
+    pub(crate) fn new<M: Mapper + ?Sized>(
+        domain: &Domain<M>,
         memory: &Arc<GuestMemory>,
         pages: u64,
     ) -> Result<Self, DriverError> {
@@ -134,10 +134,7 @@ impl Shared {
     }
 
     /// Unmaps the pages. The device no longer uses them.
-    pub(crate) fn close<D: Design<P, I>, P: Platform, I: Iommu>(
-        self,
-        domain: &Domain<D, P, I>,
-    ) -> Result<(), DriverError> {
+    pub(crate) fn close<M: Mapper + ?Sized>(self, domain: &Domain<M>) -> Result<(), DriverError> {
         take_back(domain, [self.0]).map(drop)
     }
 }

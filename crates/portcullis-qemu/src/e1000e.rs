@@ -14,7 +14,7 @@
 //!
 //! ```no_run
 //! use portcullis::designs::Magazine;
-//! use portcullis::{Domain, Protection, SourceId};
+//! use portcullis::{Open, Protection, SourceId};
 //! use portcullis_qemu::e1000e::{E1000e, RECEIVE_BYTES};
 //! use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VtdMmio};
 //! use portcullis_vtd::{UnitConfig, Unit};
@@ -25,7 +25,7 @@
 //!     .device("e1000e,addr=6,netdev=hub");
 //! let (machine, source) = (QemuMachine::start(setup)?, SourceId(6 << 3));
 //! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), UnitConfig::default())?;
-//! let domain = Domain::<Magazine, _, _>::new(&unit, machine.host(), Protection::Strict)?;
+//! let domain = Magazine::open(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;
 //!
 //! let mut nic = E1000e::start(&machine.function(source), &domain)?;
@@ -43,10 +43,10 @@
 
 use crate::dma::{DriverError, NotTaken, Shared, lend, take_back, within};
 use crate::{Bar, Function, GuestBuffer};
-use portcullis::design::Design;
+use portcullis::design::Mapper;
 use portcullis::domain::{Mapping, RingConfig};
 use portcullis::invalidation::BATCH_MAX;
-use portcullis::{Access, Domain, Iommu, Iova, PAGE_SIZE, Platform};
+use portcullis::{Access, Domain, Iova, PAGE_SIZE};
 use std::collections::VecDeque;
 
 /// Vendor and device id.
@@ -108,20 +108,20 @@ pub struct Received {
 ///
 /// Dropping it leaves the device running and everything mapped, until the domain ends. The buffers are lost for good.
 /// Use [`stop`](E1000e::stop).
-pub struct E1000e<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+pub struct E1000e<'d, M: Mapper + ?Sized> {
     registers: Bar,
-    domain: &'d Domain<D, P, I>,
+    domain: &'d Domain<M>,
     shared: Shared,
-    receive: Ring<'d, D, P, I>,
-    transmit: Ring<'d, D, P, I>,
+    receive: Ring<'d, M>,
+    transmit: Ring<'d, M>,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> E1000e<'d, D, P, I> {
+impl<'d, M: Mapper + ?Sized> E1000e<'d, M> {
     /// Takes the device over. The device must be attached to `domain`.
     ///
     /// # Errors
     /// A [`DriverError`]; nothing stays mapped, unless the device does not reset.
-    pub fn start(function: &Function, domain: &'d Domain<D, P, I>) -> Result<Self, DriverError> {
+    pub fn start(function: &Function, domain: &'d Domain<M>) -> Result<Self, DriverError> {
         let found = function.identity();
         if found != IDENTITY {
             return Err(DriverError::Identity { found, expected: "0x10d38086, an e1000e" });
@@ -245,20 +245,20 @@ fn wrong_length(buffer: GuestBuffer, expected: &'static str) -> NotTaken {
 }
 
 /// A ring. The device takes descriptors from its head; the driver adds at its tail and takes back in the same order.
-struct Ring<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+struct Ring<'d, M: Mapper + ?Sized> {
     /// Offset of its registers.
     registers: u64,
     /// Offset of its descriptors in the shared pages. A descriptor has 16 bytes: an address, and a word that both
     /// sides write.
     descriptors: u64,
     tail: u16,
-    mappings: portcullis::domain::Ring<&'d Domain<D, P, I>>,
+    mappings: portcullis::domain::Ring<&'d Domain<M>>,
     /// The buffers that the device has, oldest first.
     lent: VecDeque<Mapping<GuestBuffer>>,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
-    fn new(domain: &'d Domain<D, P, I>, access: Access, registers: u64, descriptors: u64) -> Result<Self, DriverError> {
+impl<'d, M: Mapper + ?Sized> Ring<'d, M> {
+    fn new(domain: &'d Domain<M>, access: Access, registers: u64, descriptors: u64) -> Result<Self, DriverError> {
         let mappings = domain.ring(RingConfig { pages_per_descriptor: BUFFER_PAGES_MAX, access })?;
         Ok(Self { registers, descriptors, tail: 0, mappings, lent: VecDeque::with_capacity(RING_BUFFERS) })
     }
@@ -280,9 +280,9 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Ring<'d, D, P, I> {
     /// unmapped before this returns.
     fn take_done(
         &mut self,
-        domain: &Domain<D, P, I>,
+        domain: &Domain<M>,
         shared: &Shared,
-    ) -> Result<impl Iterator<Item = (GuestBuffer, u64)> + use<D, P, I>, DriverError> {
+    ) -> Result<impl Iterator<Item = (GuestBuffer, u64)> + use<M>, DriverError> {
         let oldest = (self.tail + ENTRIES - self.lent.len() as u16) % ENTRIES;
         let words = (0..self.lent.len() as u16)
             .map(|index| shared.read(self.descriptors + u64::from((oldest + index) % ENTRIES) * 16 + 8))

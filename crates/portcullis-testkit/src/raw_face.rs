@@ -1,10 +1,10 @@
 //! The raw interface without `unsafe`, and domains of every protection. That is sound because the IOMMU of a test has
 //! no memory behind it.
 
-use portcullis::design::Design;
+use portcullis::design::{Design, Mapper};
 use portcullis::{
-    Access, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, MapOptions, NewDomainError, PhysAddr, Platform,
-    RawMapError, Request, Segment, SyncError,
+    Access, Domain, DomainConfig, DomainOf, Iommu, Iova, IovaRange, MapError, MapOptions, NewDomainError, Open,
+    PhysAddr, Platform, RawMapError, Request, Segment, SyncError,
 };
 
 /// Opens a domain as `config` says, under any protection.
@@ -15,9 +15,9 @@ pub fn open<D: Design<P, I>, P: Platform, I: Iommu>(
     iommu: I,
     platform: P,
     config: &DomainConfig<'_>,
-) -> Result<Domain<D, P, I>, NewDomainError> {
+) -> Result<DomainOf<D, P, I>, NewDomainError> {
     // SAFETY: the IOMMU of a test has no memory behind it.
-    unsafe { Domain::unprotected(iommu, platform, config) }
+    unsafe { D::open_unprotected(iommu, platform, config) }
 }
 
 /// The result of a map that loses no memory.
@@ -112,7 +112,7 @@ pub trait RawFace {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> RawFace for Domain<D, P, I> {
+impl<M: Mapper + ?Sized> RawFace for Domain<M> {
     fn raw_map_or_lose(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         // SAFETY: the IOMMU of a test has no memory behind it.
         unsafe { self.map_request(request) }

@@ -14,7 +14,7 @@
 //! ```no_run
 //! use portcullis::designs::Portcullis;
 //! use portcullis::domain::DmaBuffer;
-//! use portcullis::{Access, Domain, DomainConfig, IovaRange, PhysAddr, Platform, Protection, SourceId};
+//! use portcullis::{Access, DomainConfig, IovaRange, Open, PhysAddr, Platform, Protection, SourceId};
 //! use portcullis_vtd::dmar::Dmar;
 //! use portcullis_vtd::{Mmio, Unit, UnitConfig};
 //! use std::error::Error;
@@ -35,7 +35,7 @@
 //!     let unit = Unit::bring_up(registers(drhd.register_base), host, config)?;
 //!     let reserved: Vec<IovaRange> = dmar.reserved_for(0, nic, buses).map(|region| region.range).collect();
 //!     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
-//!     let domain = Domain::<Portcullis, _, _>::with_config(&unit, host, &config)?;
+//!     let domain = Portcullis::open_with(&unit, host, &config)?;
 //!     domain.attach(nic)?;
 //!     let mapping = domain.map(buffer, Access::DeviceWrites)?;
 //!     // Program mapping.iova() into the device, and wait until it is done.

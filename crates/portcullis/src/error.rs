@@ -196,8 +196,8 @@ pub enum NewDomainError {
     #[error("the design does not offer this protection")]
     Protection,
     /// Without protection, a device reaches memory that is not mapped for it. Only
-    /// [`Domain::unprotected`](crate::Domain::unprotected) makes such a domain.
-    #[error("only `Domain::unprotected` makes a domain without protection")]
+    /// [`Open::open_unprotected`](crate::Open::open_unprotected) makes such a domain.
+    #[error("only `Open::open_unprotected` makes a domain without protection")]
     Unprotected,
     /// The design maps all memory, so partial pages are always [exposed](crate::SubPage::Expose).
     #[error("the design always exposes whole pages")]

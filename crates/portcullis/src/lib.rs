@@ -17,11 +17,11 @@
 //! use portcullis::domain::fake::FakeBuffer;
 //! use portcullis::iommu::fake::FakeIommu;
 //! use portcullis::platform::fake::FakeHost;
-//! use portcullis::{Access, Domain, Protection, SourceId};
+//! use portcullis::{Access, Open, Protection, SourceId};
 //!
 //! let host = FakeHost::default();
 //! let iommu = FakeIommu::new(&host);
-//! let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+//! let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
 //! domain.attach(SourceId(0x0300))?;
 //!
 //! // Receive: fill a ring, and later take back what the device is done with, with one invalidation.
@@ -67,7 +67,7 @@
 //! - by a design, its mapper and their parts ([`design::Design`], [`design::Mapper`], [`iova::IovaAllocator`],
 //!   [`design::Locking`]);
 //! - by a buffer ([`domain::DmaBuffer`], [`domain::SharedBuffer`]);
-//! - by callers that map by address ([`Domain::map_raw`]) or without protection ([`Domain::unprotected`]).
+//! - by callers that map by address ([`Domain::map_raw`]) or without protection ([`Open::open_unprotected`]).
 //!
 //! Types cannot express the following limits:
 //!
@@ -141,12 +141,12 @@ pub mod table;
 mod unwind;
 
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
-pub use domain::{Domain, DomainConfig, DynDomain};
+pub use domain::{Domain, DomainConfig, DomainOf, DynDomain, Open};
 pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 pub use placement::{MapOptions, Placement};
 pub use platform::{INVALIDATION_TIMEOUT_US, Platform};
 pub use request::{Access, Lifetime, Request, Stream};
 pub use safety::{Breach, Protection, Rule};
-pub use space::AddressSpace;
+pub use space::{AddressSpace, Space};
 pub use sub_page::SubPage;

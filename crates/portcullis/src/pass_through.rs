@@ -2,6 +2,7 @@
 
 use crate::error::NewDomainError;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId, Translation};
+use crate::space::Space;
 
 /// A domain of the IOMMU that passes its devices through untranslated.
 pub(crate) struct PassThrough<I: Iommu> {
@@ -22,25 +23,18 @@ impl<I: Iommu> PassThrough<I> {
         let id = unsafe { iommu.open_domain(Translation::PassThrough) }?;
         Ok(Self { iommu, id })
     }
+}
 
-    /// The domain's id.
-    pub(crate) const fn id(&self) -> DomainId {
+impl<I: Iommu> Space for PassThrough<I> {
+    fn id(&self) -> DomainId {
         self.id
     }
 
-    /// Attaches a device.
-    ///
-    /// # Errors
-    /// Those of [`Iommu::attach`].
-    pub(crate) fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         self.iommu.attach(self.id, device)
     }
 
-    /// Detaches a device.
-    ///
-    /// # Errors
-    /// Those of [`Iommu::detach`].
-    pub(crate) fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.iommu.detach(self.id, device)
     }
 }

@@ -26,6 +26,8 @@ impl<const FEW: usize> SegmentList<FEW> {
     ///
     /// # Errors
     /// [`NoMemory`].
+    // Not inlined, so that what it takes of the stack is free again when the list is mapped.
+    #[inline(never)]
     pub(crate) fn collect(
         &mut self,
         room: impl Fn(usize) -> Result<Vec<Segment>, NoMemory>,

@@ -2,14 +2,12 @@
 
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
-use crate::iommu::{
-    AttachError, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation, covering,
-};
+use crate::iommu::{Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, Translation, covering};
 use crate::platform::memory::try_box;
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
-use crate::sub_page::{BouncePages, BouncePool, SubPage};
+use crate::sub_page::{BouncePool, SubPage};
 use crate::submission::{Patience, Submission};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, PanicTag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, TableReserve, TableRule, Walker};
@@ -18,8 +16,11 @@ use alloc::boxed::Box;
 
 mod bounced;
 mod each;
+mod face;
 mod reserve;
 mod sharing;
+
+pub use face::Space;
 
 /// The number of tags given out so far.
 static TAGS: StaticCounter = StaticCounter::new(0);
@@ -125,11 +126,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         Ok(())
     }
 
-    /// The bounce pages, which a [`Mapper`](crate::design::Mapper) returns from its own method.
-    pub fn bounce_pages(&self) -> Option<BouncePages<'_>> {
-        self.bounce.is_some().then_some(BouncePages(self))
-    }
-
     /// The host.
     #[inline]
     pub const fn platform(&self) -> &P {
@@ -148,12 +144,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         &self.capabilities
     }
 
-    /// The domain's id.
-    #[inline]
-    pub const fn id(&self) -> DomainId {
-        self.id
-    }
-
     /// The tag, which tells this space from every other.
     #[inline]
     pub(crate) const fn tag(&self) -> u64 {
@@ -170,22 +160,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     #[inline]
     pub const fn table(&self) -> &SecondLevelTable {
         &self.table
-    }
-
-    /// Attaches a device.
-    ///
-    /// # Errors
-    /// Those of [`Iommu::attach`].
-    pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.iommu.attach(self.id, device)
-    }
-
-    /// Detaches a device.
-    ///
-    /// # Errors
-    /// Those of [`Iommu::detach`].
-    pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.iommu.detach(self.id, device)
     }
 
     /// Whether an invalidation has failed, or code of the domain has panicked.

@@ -3,7 +3,7 @@
 
 use custom_host::Host;
 use portcullis::designs::Portcullis;
-use portcullis::{Access, Domain, PAGE_SIZE, PhysAddr, Protection, SourceId};
+use portcullis::{Access, Open, PAGE_SIZE, PhysAddr, Protection, SourceId};
 use portcullis_model::{Clock, Device, ModelMmio, Parameters, Ram, Vtd};
 use portcullis_vtd::{Unit, UnitConfig};
 use std::error::Error;
@@ -76,7 +76,7 @@ fn a_unit_comes_up_and_serves_a_device() -> Result<(), Box<dyn Error>> {
 
 fn serve(host: &Host, ram: &Ram, vtd: &Arc<Vtd>, clock: &Now) -> Result<(), Box<dyn Error>> {
     let unit = Unit::bring_up(ModelMmio::new(vtd.clone(), clock), host, UnitConfig::default())?;
-    let domain = Domain::<Portcullis, _, _>::new(&unit, host, Protection::Strict)?;
+    let domain = Portcullis::open(&unit, host, Protection::Strict)?;
     domain.attach(DEVICE)?;
 
     let device = Device::new(DEVICE, 512, PAGE_SIZE);

@@ -6,7 +6,7 @@ use portcullis::domain::{DmaBuffer, RingConfig};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, Iova, Open, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
 use std::error::Error;
 
 /// The network card: bus 0, device 5, function 0.
@@ -32,7 +32,7 @@ unsafe impl DmaBuffer for Page {
 fn main() -> Result<(), Box<dyn Error>> {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
     domain.attach(NIC)?;
     let nic_writes = |iova: Iova| iommu.access(NIC, iova, Rights::WRITE);
 

@@ -8,9 +8,8 @@ use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Portcullis;
 use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis::invalidation::Revocation;
-use portcullis::iommu::AttachError;
 use portcullis::proof::Committed;
-use portcullis::{DomainId, IovaRange, Request, SourceId};
+use portcullis::{IovaRange, Request, Space};
 
 /// The design `portcullis` with `WORDS` words on the stack of each map.
 pub struct Behind<const WORDS: usize>;
@@ -81,23 +80,11 @@ unsafe impl<const WORDS: usize> Mapper for Forwarder<WORDS> {
         self.0.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.0.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.0.usage()
     }
 
-    fn id(&self) -> DomainId {
-        self.0.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.detach(device)
+    fn space(&self) -> &dyn Space {
+        self.0.space()
     }
 }

@@ -1,17 +1,19 @@
 //! The operations of a domain.
 
 use super::{Hardware, Host, Root};
+use alloc::boxed::Box;
 use core::mem::MaybeUninit;
-use portcullis::design::{Design, Usage};
+use portcullis::design::{Design, Mapper, Usage};
 use portcullis::domain::{Batch, DmaBuffer, MapFailure, Mapping, RawBatch, Refused, UnmapFailure};
 use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis::invalidation::Revocation;
 use portcullis::iommu::AttachError;
 use portcullis::{
-    Access, Domain, DomainConfig, DynDomain, Iova, IovaRange, MapOptions, PhysAddr, Request, Segment, SourceId,
+    Access, Domain, DomainConfig, DomainOf, DynDomain, Iova, IovaRange, MapOptions, Open, PhysAddr, Request, Segment,
+    SourceId,
 };
 
-type Space<D> = Domain<D, Host, Hardware>;
+type Space<D> = DomainOf<D, Host, Hardware>;
 
 /// A driver's buffer, as small as possible.
 pub struct Buffer(&'static Segment);
@@ -50,24 +52,24 @@ macro_rules! roots {
 roots! {
     slow "open" open::<D>;
     slow "close" close::<D>;
-    slow "attach" attach::<D>;
-    slow "detach" detach::<D>;
-    slow "usage" usage::<D>;
-    fast "map" map::<D>;
-    fast "map, segments" map_request::<D>;
-    fast "map, list" map_list::<D>;
-    fast "map, placed" map_placed::<D>;
-    fast "map, batch" map_batch::<D>;
-    fast "map, typed" map_typed::<D>;
-    fast "unmap" unmap::<D>;
-    fast "unmap, by address" unmap_at::<D>;
-    fast "unmap, typed" unmap_typed::<D>;
-    fast "unmap, into batch" unmap_into::<D>;
-    fast "unmap, typed batch" unmap_into_typed::<D>;
-    fast "commit" commit::<D>;
-    fast "commit, typed batch" commit_typed::<D>;
-    slow "batch" batch::<D>;
-    fast "tick" tick::<D>;
+    slow "attach" attach::<D::Mapper>;
+    slow "detach" detach::<D::Mapper>;
+    slow "usage" usage::<D::Mapper>;
+    fast "map" map::<D::Mapper>;
+    fast "map, segments" map_request::<D::Mapper>;
+    fast "map, list" map_list::<D::Mapper>;
+    fast "map, placed" map_placed::<D::Mapper>;
+    fast "map, batch" map_batch::<D::Mapper>;
+    fast "map, typed" map_typed::<D::Mapper>;
+    fast "unmap" unmap::<D::Mapper>;
+    fast "unmap, by address" unmap_at::<D::Mapper>;
+    fast "unmap, typed" unmap_typed::<D::Mapper>;
+    fast "unmap, into batch" unmap_into::<D::Mapper>;
+    fast "unmap, typed batch" unmap_into_typed::<D::Mapper>;
+    fast "commit" commit::<D::Mapper>;
+    fast "commit, typed batch" commit_typed::<D::Mapper>;
+    slow "batch" batch::<D::Mapper>;
+    fast "tick" tick::<D::Mapper>;
     slow_dyn "dyn close" close_dyn;
     slow_dyn "dyn attach" attach_dyn;
     slow_dyn "dyn usage" usage_dyn;
@@ -88,7 +90,7 @@ unsafe fn open<D: Design<Host, Hardware>>(
     config: &DomainConfig<'_>,
 ) -> Result<(), NewDomainError> {
     // SAFETY: the caller's promise, passed on.
-    unsafe { Domain::unprotected_in(to, unit, Host, config) }.map(drop)
+    unsafe { D::open_unprotected_in(to, unit, Host, config) }.map(drop)
 }
 
 unsafe fn close<D: Design<Host, Hardware>>(space: &mut MaybeUninit<Space<D>>) {
@@ -96,38 +98,30 @@ unsafe fn close<D: Design<Host, Hardware>>(space: &mut MaybeUninit<Space<D>>) {
     unsafe { space.assume_init_drop() }
 }
 
-fn attach<D: Design<Host, Hardware>>(space: &Space<D>, device: SourceId) -> Result<(), AttachError> {
+fn attach<M: Mapper>(space: &Domain<M>, device: SourceId) -> Result<(), AttachError> {
     space.attach(device)
 }
 
-fn detach<D: Design<Host, Hardware>>(space: &Space<D>, device: SourceId) -> Result<(), AttachError> {
+fn detach<M: Mapper>(space: &Domain<M>, device: SourceId) -> Result<(), AttachError> {
     space.detach(device)
 }
 
-fn usage<D: Design<Host, Hardware>>(space: &Space<D>, to: &mut Usage) {
+fn usage<M: Mapper>(space: &Domain<M>, to: &mut Usage) {
     *to = space.usage();
 }
 
-unsafe fn map<D: Design<Host, Hardware>>(
-    space: &Space<D>,
-    phys: PhysAddr,
-    len: u64,
-    access: Access,
-) -> Result<Iova, RawMapError> {
+unsafe fn map<M: Mapper>(space: &Domain<M>, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, RawMapError> {
     // SAFETY: the caller's promise, passed on.
     unsafe { space.map_raw(phys, len, access) }
 }
 
-unsafe fn map_request<D: Design<Host, Hardware>>(
-    space: &Space<D>,
-    request: &Request<'_>,
-) -> Result<IovaRange, RawMapError> {
+unsafe fn map_request<M: Mapper>(space: &Domain<M>, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
     // SAFETY: the caller's promise, passed on.
     unsafe { space.map_request(request) }
 }
 
-unsafe fn map_list<D: Design<Host, Hardware>>(
-    space: &Space<D>,
+unsafe fn map_list<M: Mapper>(
+    space: &Domain<M>,
     segments: &[Segment],
     access: Access,
     options: &MapOptions,
@@ -136,8 +130,8 @@ unsafe fn map_list<D: Design<Host, Hardware>>(
     unsafe { space.map_list(segments.iter().copied(), access, options) }
 }
 
-unsafe fn map_placed<D: Design<Host, Hardware>>(
-    space: &Space<D>,
+unsafe fn map_placed<M: Mapper>(
+    space: &Domain<M>,
     phys: PhysAddr,
     len: u64,
     access: Access,
@@ -147,8 +141,8 @@ unsafe fn map_placed<D: Design<Host, Hardware>>(
     unsafe { space.map_raw_with(phys, len, access, options) }
 }
 
-unsafe fn map_batch<D: Design<Host, Hardware>>(
-    space: &Space<D>,
+unsafe fn map_batch<M: Mapper>(
+    space: &Domain<M>,
     buffers: &[Segment],
     access: Access,
     to: &mut [Iova],
@@ -159,68 +153,60 @@ unsafe fn map_batch<D: Design<Host, Hardware>>(
     unsafe { space.map_raw_batch(buffers, access, mapped) }
 }
 
-fn map_typed<D: Design<Host, Hardware>>(
-    space: &Space<D>,
+fn map_typed<M: Mapper>(
+    space: &Domain<M>,
     buffer: Buffer,
     access: Access,
 ) -> Result<Mapping<Buffer>, MapFailure<Buffer>> {
     space.map(buffer, access)
 }
 
-fn unmap<D: Design<Host, Hardware>>(space: &Space<D>, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
+fn unmap<M: Mapper>(space: &Domain<M>, iova: Iova, len: u64) -> Result<(), RawUnmapError> {
     space.unmap_raw(iova, len)
 }
 
-fn unmap_at<D: Design<Host, Hardware>>(space: &Space<D>, iova: Iova) -> Result<IovaRange, RawUnmapError> {
+fn unmap_at<M: Mapper>(space: &Domain<M>, iova: Iova) -> Result<IovaRange, RawUnmapError> {
     space.unmap_raw_at(iova)
 }
 
-fn unmap_typed<D: Design<Host, Hardware>>(
-    space: &Space<D>,
-    mapping: Mapping<Buffer>,
-) -> Result<Buffer, UnmapFailure<Buffer>> {
+fn unmap_typed<M: Mapper>(space: &Domain<M>, mapping: Mapping<Buffer>) -> Result<Buffer, UnmapFailure<Buffer>> {
     space.unmap(mapping)
 }
 
-fn unmap_into<D: Design<Host, Hardware>>(
-    space: &Space<D>,
-    range: IovaRange,
-    out: &mut Revocation,
-) -> Result<(), UnmapError> {
+fn unmap_into<M: Mapper>(space: &Domain<M>, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
     space.unmap_raw_into(range, out)
 }
 
-fn unmap_into_typed<D: Design<Host, Hardware>>(
-    batch: &mut Batch<&Space<D>, Buffer>,
+fn unmap_into_typed<M: Mapper>(
+    batch: &mut Batch<&Domain<M>, Buffer>,
     mapping: Mapping<Buffer>,
 ) -> Result<(), Refused<Mapping<Buffer>, UnmapError>> {
     batch.unmap(mapping)
 }
 
-fn commit<D: Design<Host, Hardware>>(space: &Space<D>, revocation: &mut Revocation) -> Result<(), CommitError> {
+fn commit<M: Mapper>(space: &Domain<M>, revocation: &mut Revocation) -> Result<(), CommitError> {
     space.commit_raw(revocation)
 }
 
-fn commit_typed<D: Design<Host, Hardware>>(batch: &mut Batch<&Space<D>, Buffer>) -> Result<(), CommitError> {
+fn commit_typed<M: Mapper>(batch: &mut Batch<&Domain<M>, Buffer>) -> Result<(), CommitError> {
     batch.commit_so_far().map(drop)
 }
 
 /// The batch is on the stack, where a driver may have it.
-fn batch<D: Design<Host, Hardware>>(space: &Space<D>, iovas: &[Iova], len: u64) -> Result<(), RawUnmapError> {
-    let mut batch: RawBatch<&Space<D>> = space.raw_batch();
+fn batch<M: Mapper>(space: &Domain<M>, iovas: &[Iova], len: u64) -> Result<(), RawUnmapError> {
+    let mut batch: RawBatch<&Domain<M>> = space.raw_batch();
     for iova in iovas {
         batch.unmap_raw(*iova, len)?;
     }
     Ok(batch.commit_so_far()?)
 }
 
-fn tick<D: Design<Host, Hardware>>(space: &Space<D>) -> Result<Option<u64>, CommitError> {
+fn tick<M: Mapper>(space: &Domain<M>) -> Result<Option<u64>, CommitError> {
     space.tick().map(|()| space.due_us())
 }
 
-unsafe fn close_dyn(space: &mut MaybeUninit<DynDomain>) {
-    // SAFETY: the caller's promise, passed on.
-    unsafe { space.assume_init_drop() }
+fn close_dyn(space: Box<DynDomain>) {
+    drop(space);
 }
 
 fn attach_dyn(space: &DynDomain, device: SourceId) -> Result<(), AttachError> {

@@ -2,6 +2,7 @@
 
 use super::{Host, Root};
 use crate::frames::Hardware;
+use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use portcullis::designs::DesignId;
 use portcullis::{DomainConfig, DynDomain, NewDomainError};
@@ -54,7 +55,7 @@ unsafe fn shut_down(unit: &mut MaybeUninit<Vtd>) -> Result<(), RegisterTimeout> 
 
 /// Opens a domain of any design.
 fn open_by_name(
-    to: &mut MaybeUninit<DynDomain>,
+    to: &mut MaybeUninit<Box<DynDomain>>,
     design: &str,
     unit: Hardware,
     config: &DomainConfig<'_>,

@@ -12,7 +12,7 @@ use crate::work::raw;
 use crate::work::raw::parts::{self, range};
 use portcullis::design::Design;
 use portcullis::iommu::Translation;
-use portcullis::{Access, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, DomainConfig, DomainOf, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::hint::black_box;
 
 /// Pages of a mapping of several pages.
@@ -39,7 +39,7 @@ enum Timed {
 
 /// A ring of single pages in a domain. Each is unmapped, and another is mapped in its place.
 struct Ring<'i, D: Design<Native<true>, &'i Empty>> {
-    domain: Domain<D, Native<true>, &'i Empty>,
+    domain: DomainOf<D, Native<true>, &'i Empty>,
     slots: Box<[Iova]>,
     buffers: Buffers,
     /// The tables that devices would walk.

@@ -3,10 +3,10 @@
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Magazine;
 use portcullis::invalidation::Revocation;
-use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
+use portcullis::iommu::{Invalidation, Iommu};
 use portcullis::proof::Committed;
 use portcullis::{
-    CommitError, Iova, IovaRange, NewDomainError, PhysAddr, Platform, RawMapError, Request, Segment, UnmapError,
+    CommitError, Iova, IovaRange, NewDomainError, PhysAddr, Platform, RawMapError, Request, Segment, Space, UnmapError,
 };
 
 /// The flaws are numbers, because they are part of a type.
@@ -45,7 +45,7 @@ pub(crate) struct Flawed<M, I, const FLAW: u8> {
 
 impl<M: Mapper, I: Iommu, const FLAW: u8> Flawed<M, I, FLAW> {
     fn submit(&self, first: Iova, mask: u8) {
-        let command = Invalidation::Pages { domain: self.inner.id(), first, mask, leaf_only: true };
+        let command = Invalidation::Pages { domain: self.inner.space().id(), first, mask, leaf_only: true };
         self.iommu.submit(&[command]).expect("an IOMMU that takes everything");
     }
 }
@@ -98,23 +98,11 @@ unsafe impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
         self.inner.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.inner.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.inner.usage()
     }
 
-    fn id(&self) -> DomainId {
-        self.inner.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.inner.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.inner.detach(device)
+    fn space(&self) -> &dyn Space {
+        self.inner.space()
     }
 }

@@ -3,22 +3,22 @@
 use super::{Fifo, Live, Worker, raw};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Design;
-use portcullis::{Domain, Iommu, Platform, Segment};
+use portcullis::design::Mapper;
+use portcullis::{Domain, Segment};
 
 /// Mappings of a batch.
 pub(crate) const BATCH: u64 = 64;
 
 /// Unmaps the oldest [`BATCH`] mappings under one commit, then maps as many new buffers together.
-pub(crate) struct Batches<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    domain: &'d Domain<D, P, I>,
+pub(crate) struct Batches<'d, M: Mapper> {
+    domain: &'d Domain<M>,
     fifo: Fifo,
     commits: u64,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
+impl<'d, M: Mapper> Batches<'d, M> {
     /// Requires that the mappings are whole batches.
-    pub(crate) fn new(domain: &'d Domain<D, P, I>, fifo: Fifo) -> Self {
+    pub(crate) fn new(domain: &'d Domain<M>, fifo: Fifo) -> Self {
         assert!((fifo.slots.len() as u64).is_multiple_of(BATCH));
         Self { domain, fifo, commits: 0 }
     }
@@ -45,7 +45,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Batches<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Batches<'_, D, P, I> {
+impl<M: Mapper> Worker for Batches<'_, M> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();

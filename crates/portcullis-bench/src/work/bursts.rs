@@ -5,19 +5,19 @@ use super::typed::Page;
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Design;
+use portcullis::design::Mapper;
 use portcullis::domain::{Batch, Mapping, Ring, RingConfig};
-use portcullis::{Access, Domain, Iommu, PAGE_SIZE, Platform, Segment};
+use portcullis::{Access, Domain, PAGE_SIZE, Segment};
 use std::hint::black_box;
 
 /// Descriptors that a poll of a ring finds done.
 pub(crate) const BURST: u64 = 16;
 
 /// The ring, through the typed interface. A descriptor keeps its buffer.
-pub(crate) struct Bursts<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    domain: &'d Domain<D, P, I>,
-    ring: Ring<&'d Domain<D, P, I>>,
-    batch: Batch<&'d Domain<D, P, I>, Page>,
+pub(crate) struct Bursts<'d, M: Mapper> {
+    domain: &'d Domain<M>,
+    ring: Ring<&'d Domain<M>>,
+    batch: Batch<&'d Domain<M>, Page>,
     descriptors: Box<[Option<Mapping<Page>>]>,
     /// Descriptors that are done at once.
     burst: usize,
@@ -28,10 +28,10 @@ pub(crate) struct Bursts<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     commits: u64,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Bursts<'d, D, P, I> {
+impl<'d, M: Mapper> Bursts<'d, M> {
     /// A ring of `live` descriptors of a page each, for worker `worker`. `live` must be a multiple of `burst`.
     pub(crate) fn new(
-        domain: &'d Domain<D, P, I>,
+        domain: &'d Domain<M>,
         worker: u64,
         live: usize,
         burst: u64,
@@ -82,7 +82,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Bursts<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Bursts<'_, D, P, I> {
+impl<M: Mapper> Worker for Bursts<'_, M> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();

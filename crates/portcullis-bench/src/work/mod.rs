@@ -17,8 +17,8 @@ pub(super) use typed::{Typed, TypedFifo};
 
 use super::BenchError;
 use super::meter::Meter;
-use portcullis::design::Design;
-use portcullis::{Access, Domain, Iommu, Iova, PAGE_SIZE, PhysAddr, Platform, Segment};
+use portcullis::design::Mapper;
+use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Segment};
 use std::hint::black_box;
 
 /// A thread's part of a workload.
@@ -97,8 +97,8 @@ pub(super) struct Place {
 impl Fifo {
     /// Maps `live` buffers of `pages` pages, for worker `worker`. There are twice as many buffers, so that none is
     /// mapped twice, and so that an address that belongs to its buffer also changes.
-    pub(super) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
-        domain: &Domain<D, P, I>,
+    pub(super) fn fill<M: Mapper>(
+        domain: &Domain<M>,
         worker: u64,
         live: usize,
         pages: u64,
@@ -128,11 +128,7 @@ impl Fifo {
 
     /// Replaces the oldest mapping `times` times.
     #[inline(always)]
-    fn turn<D: Design<P, I>, P: Platform, I: Iommu>(
-        &mut self,
-        domain: &Domain<D, P, I>,
-        times: usize,
-    ) -> Result<(), BenchError> {
+    fn turn<M: Mapper>(&mut self, domain: &Domain<M>, times: usize) -> Result<(), BenchError> {
         let (len, access, mut buffers, mut left) = (self.len, self.access, self.place.buffers, times);
         while left > 0 {
             let slots = self.oldest(left);
@@ -160,10 +156,7 @@ impl Fifo {
     }
 
     /// Unmaps everything, the oldest first.
-    pub(super) fn drain<D: Design<P, I>, P: Platform, I: Iommu>(
-        &mut self,
-        domain: &Domain<D, P, I>,
-    ) -> Result<(), BenchError> {
+    pub(super) fn drain<M: Mapper>(&mut self, domain: &Domain<M>) -> Result<(), BenchError> {
         for slot in self.slots[self.place.at..].iter().chain(&self.slots[..self.place.at]) {
             domain.unmap_raw(*slot, self.len)?;
         }
@@ -177,8 +170,8 @@ impl Fifo {
 ///
 /// Loops keep `buffers` in registers, because they are not what is measured.
 #[inline(always)]
-fn replace<D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
+fn replace<M: Mapper>(
+    domain: &Domain<M>,
     slot: &mut Iova,
     buffers: &mut Buffers,
     len: u64,
@@ -190,19 +183,19 @@ fn replace<D: Design<P, I>, P: Platform, I: Iommu>(
 }
 
 /// One mapping at a time, first in first out.
-pub(super) struct Singles<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    domain: &'d Domain<D, P, I>,
+pub(super) struct Singles<'d, M: Mapper> {
+    domain: &'d Domain<M>,
     fifo: Fifo,
     commits: u64,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Singles<'d, D, P, I> {
-    pub(super) fn new(domain: &'d Domain<D, P, I>, fifo: Fifo) -> Self {
+impl<'d, M: Mapper> Singles<'d, M> {
+    pub(super) fn new(domain: &'d Domain<M>, fifo: Fifo) -> Self {
         Self { domain, fifo, commits: 0 }
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Singles<'_, D, P, I> {
+impl<M: Mapper> Worker for Singles<'_, M> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();

@@ -3,20 +3,22 @@
 
 pub(crate) mod parts;
 
-use portcullis::design::Design;
-use portcullis::{Access, Domain, DomainConfig, Iommu, Iova, NewDomainError, PhysAddr, Platform, RawMapError, Segment};
+use portcullis::design::{Design, Mapper};
+use portcullis::{
+    Access, Domain, DomainConfig, DomainOf, Iommu, Iova, NewDomainError, Open, PhysAddr, Platform, RawMapError, Segment,
+};
 
 /// Makes a domain with `config`.
 ///
 /// # Errors
-/// Fails like [`Domain::unprotected`].
+/// Fails like [`Open::open_unprotected`].
 pub(crate) fn domain<D: Design<P, I>, P: Platform, I: Iommu>(
     iommu: I,
     platform: P,
     config: &DomainConfig<'_>,
-) -> Result<Domain<D, P, I>, NewDomainError> {
+) -> Result<DomainOf<D, P, I>, NewDomainError> {
     // SAFETY: no device can be attached.
-    unsafe { Domain::unprotected(iommu, platform, config) }
+    unsafe { D::open_unprotected(iommu, platform, config) }
 }
 
 /// Calls [`Domain::map_raw`].
@@ -24,8 +26,8 @@ pub(crate) fn domain<D: Design<P, I>, P: Platform, I: Iommu>(
 /// # Errors
 /// Fails like [`Domain::map_raw`].
 #[inline(always)]
-pub(crate) fn map<D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
+pub(crate) fn map<M: Mapper>(
+    domain: &Domain<M>,
     phys: PhysAddr,
     len: u64,
     access: Access,
@@ -39,8 +41,8 @@ pub(crate) fn map<D: Design<P, I>, P: Platform, I: Iommu>(
 /// # Errors
 /// Fails like [`Domain::map_raw_batch`].
 #[inline(always)]
-pub(crate) fn map_batch<D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
+pub(crate) fn map_batch<M: Mapper>(
+    domain: &Domain<M>,
     buffers: &[Segment],
     access: Access,
     mapped: impl FnMut(Iova),

@@ -3,24 +3,24 @@
 use super::{Fifo, Live, Worker, replace};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Design;
-use portcullis::{Domain, Iommu, Platform};
+use portcullis::Domain;
+use portcullis::design::Mapper;
 
 /// Replaces one mapping of each ring in turn.
-pub(crate) struct Interleaved<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    domain: &'d Domain<D, P, I>,
+pub(crate) struct Interleaved<'d, M: Mapper> {
+    domain: &'d Domain<M>,
     receive: Fifo,
     transmit: Fifo,
     commits: u64,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Interleaved<'d, D, P, I> {
-    pub(crate) fn new(domain: &'d Domain<D, P, I>, receive: Fifo, transmit: Fifo) -> Self {
+impl<'d, M: Mapper> Interleaved<'d, M> {
+    pub(crate) fn new(domain: &'d Domain<M>, receive: Fifo, transmit: Fifo) -> Self {
         Self { domain, receive, transmit, commits: 0 }
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Interleaved<'_, D, P, I> {
+impl<M: Mapper> Worker for Interleaved<'_, M> {
     #[inline(never)]
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();

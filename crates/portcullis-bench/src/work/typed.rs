@@ -3,9 +3,9 @@
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Design;
+use portcullis::design::Mapper;
 use portcullis::domain::{DmaBuffer, MapFailure, Mapping, UnmapFailure};
-use portcullis::{Access, Domain, Iommu, PAGE_SIZE, PhysAddr, Platform, Segment};
+use portcullis::{Access, Domain, PAGE_SIZE, PhysAddr, Segment};
 use std::hint::black_box;
 use std::mem;
 
@@ -52,8 +52,8 @@ pub(crate) struct TypedFifo {
 
 impl TypedFifo {
     /// Maps `live` single pages for worker `worker`, and keeps `spare` more to map.
-    pub(crate) fn fill<D: Design<P, I>, P: Platform, I: Iommu>(
-        domain: &Domain<D, P, I>,
+    pub(crate) fn fill<M: Mapper>(
+        domain: &Domain<M>,
         worker: u64,
         live: usize,
         spare: usize,
@@ -90,7 +90,7 @@ impl TypedFifo {
         (*replaced..).zip(oldest_first).map(live).collect()
     }
 
-    fn drain<D: Design<P, I>, P: Platform, I: Iommu>(&mut self, domain: &Domain<D, P, I>) -> Result<(), BenchError> {
+    fn drain<M: Mapper>(&mut self, domain: &Domain<M>) -> Result<(), BenchError> {
         let mut slots = mem::take(&mut self.slots).into_vec();
         slots.rotate_left(self.at);
         for mapping in slots {
@@ -101,14 +101,14 @@ impl TypedFifo {
 }
 
 /// One mapping at a time, first in first out.
-pub(crate) struct Typed<'d, D: Design<P, I>, P: Platform, I: Iommu> {
-    domain: &'d Domain<D, P, I>,
+pub(crate) struct Typed<'d, M: Mapper> {
+    domain: &'d Domain<M>,
     fifo: TypedFifo,
     commits: u64,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Typed<'d, D, P, I> {
-    pub(crate) fn new(domain: &'d Domain<D, P, I>, fifo: TypedFifo) -> Self {
+impl<'d, M: Mapper> Typed<'d, M> {
+    pub(crate) fn new(domain: &'d Domain<M>, fifo: TypedFifo) -> Self {
         Self { domain, fifo, commits: 0 }
     }
 
@@ -130,7 +130,7 @@ impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Typed<'d, D, P, I> {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Worker for Typed<'_, D, P, I> {
+impl<M: Mapper> Worker for Typed<'_, M> {
     fn run(&mut self, pairs: u64, meter: &mut Meter) -> Result<(), BenchError> {
         meter.start();
         self.singles(pairs as usize)?;

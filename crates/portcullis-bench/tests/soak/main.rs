@@ -15,8 +15,8 @@ use portcullis::designs::Portcullis;
 use portcullis::platform::CPU_WORDS;
 use portcullis::table::ENTRIES;
 use portcullis::{
-    Access, Domain, DomainConfig, MapError, PAGE_SIZE, PhysAddr, Platform, Protection, RawMapError, Request, Segment,
-    Stream,
+    Access, DomainConfig, DomainOf, MapError, Open, PAGE_SIZE, PhysAddr, Platform, Protection, RawMapError, Request,
+    Segment, Stream,
 };
 use std::env;
 use std::sync::Mutex;
@@ -38,11 +38,11 @@ const LONG: u64 = 10_000_000;
 /// Logs of tables: the general one, the one for slow streams, and those for eight lines of cursors.
 const LOGS: usize = 10;
 
-type Soaked<'h> = Domain<Portcullis, &'h Host, &'h Done>;
+type Soaked<'h> = DomainOf<Portcullis, &'h Host, &'h Done>;
 
 fn domain<'h>(host: &'h Host, iommu: &'h Done, protection: Protection) -> Soaked<'h> {
     let config = DomainConfig { address_bits: ADDRESS_BITS, ..DomainConfig::new(protection) };
-    Domain::with_config(iommu, host, &config).expect("a domain")
+    Portcullis::open_with(iommu, host, &config).expect("a domain")
 }
 
 /// Asserts limits that always hold.

@@ -44,7 +44,7 @@ pub(crate) struct Live {
 
 pub(crate) type Mailbox = Mutex<Vec<Live>>;
 
-pub(crate) struct Worker<'a, 'h> {
+pub(crate) struct Worker<'a, 'h: 'a> {
     thread: u64,
     host: &'h Host,
     iommu: &'h Done,

@@ -8,7 +8,9 @@ use super::{Checked, Stage, Trouble};
 use portcullis::design::Design;
 use portcullis::domain::DomainConfig;
 use portcullis::iommu::{Iommu, SourceId, Translation};
-use portcullis::{Access, Domain, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, RawMapError, Request, Segment};
+use portcullis::{
+    Access, DomainOf, Iova, IovaRange, Open, PAGE_SIZE, PhysAddr, Protection, RawMapError, Request, Segment,
+};
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::faults::FaultReason;
 use portcullis_vtd::{BringUpError, TakeOver, Unit, UnitConfig};
@@ -95,7 +97,7 @@ impl Driven {
         config: &DomainConfig<'_>,
     ) -> Result<Space<'_, D>, Trouble> {
         // SAFETY: the memory of a rig holds no Rust objects.
-        let domain = unsafe { Domain::unprotected(self.iommu.clone(), self.wired.clone(), config) }?;
+        let domain = unsafe { D::open_unprotected(self.iommu.clone(), self.wired.clone(), config) }?;
         // SAFETY: as above.
         let window = unsafe { domain.map_raw(WINDOW, PAGE_SIZE, Access::DeviceWrites) }?;
         // Drops the descriptors that this has handed to the queue, because the check did not cause them.
@@ -166,7 +168,7 @@ impl Driven {
 /// A domain, with a page to which its devices write what they have read.
 pub(super) struct Space<'d, D: Design<Wired, WiredUnit>> {
     driven: &'d Driven,
-    pub(super) domain: Domain<D, Wired, WiredUnit>,
+    pub(super) domain: DomainOf<D, Wired, WiredUnit>,
     window: Iova,
 }
 

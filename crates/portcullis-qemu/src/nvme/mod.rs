@@ -14,7 +14,7 @@
 //!
 //! ```no_run
 //! use portcullis::designs::Magazine;
-//! use portcullis::{Domain, Protection, SourceId};
+//! use portcullis::{Open, Protection, SourceId};
 //! use portcullis_qemu::nvme::{Nvme, Operation};
 //! use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VtdMmio};
 //! use portcullis_vtd::{UnitConfig, Unit};
@@ -25,7 +25,7 @@
 //!     .device("nvme,addr=5,serial=1,drive=drive");
 //! let (machine, source) = (QemuMachine::start(setup)?, SourceId(5 << 3));
 //! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), UnitConfig::default())?;
-//! let domain = Domain::<Magazine, _, _>::new(&unit, machine.host(), Protection::Strict)?;
+//! let domain = Magazine::open(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;
 //!
 //! let mut nvme = Nvme::start(&machine.function(source), &domain)?;
@@ -48,10 +48,10 @@ pub use queue::{DATA_BYTES_MAX, DEPTH};
 
 use crate::dma::{DriverError, NotTaken, Shared, lend, take_back, within};
 use crate::{Bar, Function, GuestBuffer};
-use portcullis::design::Design;
+use portcullis::design::Mapper;
 use portcullis::domain::{Mapping, Ring, RingConfig};
 use portcullis::invalidation::BATCH_MAX;
-use portcullis::{Access, Domain, Iommu, Iova, PAGE_SIZE, Platform};
+use portcullis::{Access, Domain, Iova, PAGE_SIZE};
 use queue::{ENTRIES, IDENTITY, Queue, SHARED_PAGES, data_pointers};
 
 /// Class code of an NVMe controller.
@@ -113,14 +113,14 @@ pub struct Done {
 ///
 /// Dropping it leaves the controller running and everything mapped, until the domain ends. The buffers are lost for
 /// good. Use [`stop`](Nvme::stop).
-pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
+pub struct Nvme<'d, M: Mapper + ?Sized> {
     registers: Bar,
-    domain: &'d Domain<D, P, I>,
+    domain: &'d Domain<M>,
     shared: Shared,
     admin: Queue,
     io: Queue,
-    reads: Ring<&'d Domain<D, P, I>>,
-    writes: Ring<&'d Domain<D, P, I>>,
+    reads: Ring<&'d Domain<M>>,
+    writes: Ring<&'d Domain<M>>,
     /// Indexed by command number. `None` is a free number. A command in flight may or may not have a buffer.
     commands: [Option<Option<Mapping<GuestBuffer>>>; DEPTH],
     blocks: u64,
@@ -129,12 +129,12 @@ pub struct Nvme<'d, D: Design<P, I>, P: Platform, I: Iommu> {
     flags: u64,
 }
 
-impl<'d, D: Design<P, I>, P: Platform, I: Iommu> Nvme<'d, D, P, I> {
+impl<'d, M: Mapper + ?Sized> Nvme<'d, M> {
     /// Takes the controller over. It must be attached to `domain`.
     ///
     /// # Errors
     /// A [`DriverError`]; nothing stays mapped, unless the controller does not stop.
-    pub fn start(function: &Function, domain: &'d Domain<D, P, I>) -> Result<Self, DriverError> {
+    pub fn start(function: &Function, domain: &'d Domain<M>) -> Result<Self, DriverError> {
         let registers = enable(function)?;
         let ring = |access| domain.ring(RingConfig { pages_per_descriptor: DATA_PAGES_MAX, access });
         let (reads, writes) = (ring(Access::DeviceWrites)?, ring(Access::DeviceReads)?);

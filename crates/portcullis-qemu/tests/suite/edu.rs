@@ -2,7 +2,7 @@
 
 use portcullis::designs::Magazine;
 use portcullis::iommu::SourceId;
-use portcullis::{Access, Domain, Protection};
+use portcullis::{Access, Open, Protection};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRequest};
@@ -18,7 +18,7 @@ fn a_page_comes_and_goes() {
     let host = machine.host();
     let unit = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), UnitConfig::default()).unwrap());
     let edu = Edu::new(&machine.function(EDU)).unwrap();
-    let domain = Domain::<Magazine, _, _>::new(unit.clone(), host, Protection::Strict).unwrap();
+    let domain = Magazine::open(unit.clone(), host, Protection::Strict).unwrap();
     domain.attach(EDU).unwrap();
     let [from, to] = [(); 2].map(|()| GuestBuffer::new(machine.memory(), 1).unwrap());
     from.write(0, b"through the gate");

@@ -5,7 +5,7 @@
 mod bring_up;
 
 use portcullis::designs::{Magazine, Static};
-use portcullis::{Access, Domain, DomainConfig, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
+use portcullis::{Access, DomainConfig, Iova, IovaRange, Open, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VTD_BASE, VtdMmio, acpi_tables, find_table};
 use portcullis_vtd::Unit;
@@ -139,7 +139,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     assert_eq!(segments, [REGION]);
     let config = DomainConfig { memory: &segments, ..DomainConfig::new(Protection::None) };
     // SAFETY: the memory of a machine holds no Rust objects.
-    let waiting = unsafe { Domain::<Static, _, _>::unprotected(&unit, machine.host(), &config) }.unwrap();
+    let waiting = unsafe { Static::open_unprotected(&unit, machine.host(), &config) }.unwrap();
     waiting.attach(EDU).unwrap();
     assert_eq!(reaches("the region alone"), None);
     edu.store(Iova::new(REGION.phys.as_u64() - PAGE_SIZE), 4).unwrap();
@@ -152,7 +152,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     let reserved: [IovaRange; 1] = [region.range];
     let first = |reserved: &[IovaRange]| {
         let config = DomainConfig { address_bits: 28, reserved, ..DomainConfig::new(Protection::Strict) };
-        let domain = Domain::<Magazine, _, _>::with_config(&unit, machine.host(), &config).unwrap();
+        let domain = Magazine::open_with(&unit, machine.host(), &config).unwrap();
         domain.attach(EDU).unwrap();
         let mapping = domain.map(GuestBuffer::new(&memory, 1).unwrap(), Access::DeviceWrites).unwrap();
         let pfn = mapping.iova().pfn();

@@ -7,7 +7,7 @@ use portcullis::design::{Design, Info};
 use portcullis::designs::{DesignId, Visitor};
 use portcullis::domain::RawBatch;
 use portcullis::invalidation::Due;
-use portcullis::{Domain, DomainConfig, DynDomain, IovaRange, NewDomainError, RawMapError, Request};
+use portcullis::{DomainConfig, DynDomain, IovaRange, NewDomainError, Open, RawMapError, Request};
 use std::fmt;
 
 /// Unmaps that are committed together.
@@ -29,7 +29,7 @@ pub(super) fn leaves_within_reach(batch: &AnyBatch<'_>) -> Option<bool> {
     })
 }
 
-type Opened = Result<DynDomain, NewDomainError>;
+type Opened = Result<Box<DynDomain>, NewDomainError>;
 
 /// A design, as a run takes it: from the list ([`From<DesignId>`](DesignId)), or from another crate ([`of`](Self::of)).
 #[derive(Clone, Copy)]
@@ -45,8 +45,8 @@ impl LabDesign {
             info: &D::INFO,
             open: |unit, platform, config| {
                 // SAFETY: as for `map`.
-                let domain = unsafe { Domain::<D, LabPlatform, LabUnit>::unprotected(unit, platform, config) }?;
-                Ok(domain.erase()?)
+                let domain = unsafe { D::open_unprotected(unit, platform, config) }?;
+                Ok(Box::new(domain))
             },
         }
     }

@@ -8,8 +8,8 @@ use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::platform::Step;
 use portcullis::{
-    Access, DynDomain, Iova, IovaRange, MapError, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, RawMapError,
-    RawUnmapError, Request, Segment, Stream, SubPage,
+    Access, Iova, IovaRange, MapError, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, RawMapError, RawUnmapError, Request,
+    Segment, Stream, SubPage,
 };
 use smallvec::smallvec;
 use std::cell::Cell;
@@ -32,7 +32,7 @@ pub(super) struct Driver<'w> {
 
 impl<'w> Driver<'w> {
     pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
-        let batches = world.domains.iter().map(DynDomain::raw_batch).collect();
+        let batches = world.domains.iter().map(|domain| domain.raw_batch()).collect();
         let (members, since_ps) = (Vec::with_capacity(batch_max), Vec::with_capacity(batch_max));
         Self { world, core, batch_max, stream: Stream::default(), batches, members, since_ps }
     }

@@ -120,7 +120,7 @@ pub(super) struct World {
     pub(super) unit: LabUnit,
     /// The description of the design of its domains.
     pub(super) info: &'static Info,
-    pub(super) domains: Vec<DynDomain>,
+    pub(super) domains: Vec<Box<DynDomain>>,
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot. There are many more slots than mappings.
     pub(super) live: RefCell<Vec<Option<Box<Live>>>>,

@@ -3,11 +3,9 @@
 use portcullis::RawUnmapError;
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::invalidation::Revocation;
-use portcullis::iommu::AttachError;
 use portcullis::proof::Committed;
 use portcullis::{
-    Access, CommitError, DomainId, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, SourceId,
-    UnmapError,
+    Access, CommitError, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, Space, UnmapError,
 };
 use std::marker::PhantomData;
 use std::sync::Mutex;
@@ -90,23 +88,11 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         if FLAW == FORGETS_ITS_TIMER { None } else { self.0.due_us() }
     }
 
-    fn table_pages(&self) -> usize {
-        self.0.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.0.usage()
     }
 
-    fn id(&self) -> DomainId {
-        self.0.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.detach(device)
+    fn space(&self) -> &dyn Space {
+        self.0.space()
     }
 }

@@ -6,14 +6,13 @@ use super::{attack_design, machine, replay, rings};
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
 use portcullis::designs::{Choice, DesignId, RIommu};
 use portcullis::invalidation::Revocation;
-use portcullis::iommu::AttachError;
 use portcullis::platform::Wait;
 use portcullis::proof::Committed;
 use portcullis::riommu::RingMapper;
 use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::{
-    Access, CommitError, DomainId, Invalidation, Iommu, IovaRange, Lifetime, MapError, NewDomainError, PhysAddr,
-    Platform, Protection, QueueError, RawMapError, Request, Rule, Segment, SourceId, UnmapError,
+    Access, CommitError, Invalidation, Iommu, IovaRange, Lifetime, MapError, NewDomainError, PhysAddr, Platform,
+    Protection, QueueError, RawMapError, Request, Rule, Segment, Space, UnmapError,
 };
 use portcullis_model::RingFlaw;
 use portcullis_sim::attack::{Attacked, attack, attack_on_flawed_rings};
@@ -290,23 +289,11 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P,
         self.driver.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.driver.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.driver.usage()
     }
 
-    fn id(&self) -> DomainId {
-        self.driver.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.driver.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.driver.detach(device)
+    fn space(&self) -> &dyn Space {
+        self.driver.space()
     }
 }

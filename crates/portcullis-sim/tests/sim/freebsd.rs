@@ -6,7 +6,7 @@ use super::{bundled, job, machine, measured, replay};
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId, FreeBsd};
 use portcullis::platform::Phase;
-use portcullis::{Access, Domain, DomainConfig, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, DomainConfig, Open, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_model::{Parameters, Ram};
 use portcullis_sim::engine::Engine;
 use portcullis_sim::{Account, CostBook, Job, LabPlatform, Machine};
@@ -30,7 +30,7 @@ fn map_and_unmap(machine: &Machine, choice: &str, pages: u64) -> (Account, Accou
     let options: Options = Choice::parse(choice).expect("a design").options;
     let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
     let instant = Instant { coherent: machine.iommu.coherent };
-    let domain = Domain::<FreeBsd, _, _>::with_config(instant, platform, &config).expect("a domain");
+    let domain = FreeBsd::open_with(instant, platform, &config).expect("a domain");
     let spent = Rc::new(Cell::new(<(Account, Account)>::default()));
     let (inner, out) = (engine.clone(), spent.clone());
     let body = move || {

@@ -4,7 +4,7 @@ use super::{STRICT_TRACES, bundled};
 use portcullis::designs::Magazine;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Domain, Invalidation, IovaRange, PAGE_SHIFT, Protection, Request};
+use portcullis::{Invalidation, IovaRange, Open, PAGE_SHIFT, Protection, Request};
 use portcullis_trace::{OperationKind, Trace, TracedInvalidation};
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ fn traced(name: &str, trace: &Trace) -> Histogram {
 fn ours(trace: &Trace) -> Histogram {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Magazine, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Magazine::open(&iommu, &host, Protection::Strict).expect("a domain");
     let mut histogram = Histogram::new();
     let mut live: BTreeMap<u32, IovaRange> = BTreeMap::new();
     for operation in &trace.operations {

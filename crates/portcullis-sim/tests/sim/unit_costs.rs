@@ -10,7 +10,7 @@ use portcullis::designs::{DesignId, Portcullis, Stock};
 use portcullis::iommu::AttachError;
 use portcullis::platform::Phase;
 use portcullis::{
-    Access, Capabilities, Domain, DomainId, Invalidation, Iommu, PAGE_SIZE, PhysAddr, Protection, QueueError, SourceId,
+    Access, Capabilities, DomainId, Invalidation, Iommu, Open, PAGE_SIZE, PhysAddr, Protection, QueueError, SourceId,
     Translation,
 };
 use portcullis_model::Ram;
@@ -83,8 +83,7 @@ where
     let engine = Rc::new(Engine::new(1, machine.frequency(), machine.costs.clone(), machine.iommu.coherent));
     let ram = Arc::new(Ram::with_flushing(PhysAddr::new(1 << 35), 1 << 20));
     let platform = LabPlatform::new(engine.clone(), ram, 0);
-    let domain =
-        Domain::<D, _, _>::new(Instant { coherent: machine.iommu.coherent }, platform, protection).expect("a domain");
+    let domain = D::open(Instant { coherent: machine.iommu.coherent }, platform, protection).expect("a domain");
     let spent = Rc::new(RefCell::new(Vec::new()));
     let (inner, out) = (engine.clone(), spent.clone());
     let body = move || {

@@ -4,11 +4,9 @@
 use super::Checker;
 use super::operation::Buffer;
 use crate::raw_face::{RawFace, is_at_once};
-use portcullis::design::Design;
+use portcullis::design::Mapper;
 use portcullis::domain::{DmaBuffer, MapFailure, Refused, UnmapFailure};
-use portcullis::{
-    CommitError, Iommu, Iova, IovaRange, PAGE_SHIFT, Platform, Protection, RawMapError, RawUnmapError, Request, Segment,
-};
+use portcullis::{CommitError, Iova, IovaRange, PAGE_SHIFT, Protection, RawMapError, RawUnmapError, Request, Segment};
 
 /// A buffer that its mapping owns.
 #[derive(Debug)]
@@ -21,7 +19,7 @@ unsafe impl DmaBuffer for Owned {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
+impl<M: Mapper + ?Sized> Checker<'_, M> {
     /// Maps `buffer`: half of the buffers through the typed interface, if the domain has one, and others of one segment
     /// through the raw interface, half of these at once where that is possible.
     pub(super) fn map_by_face(&mut self, buffer: &Buffer, request: &Request<'_>) -> Result<IovaRange, RawMapError> {

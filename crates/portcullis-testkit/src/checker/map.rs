@@ -3,12 +3,10 @@
 use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::{Held, Reference};
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
-use portcullis::design::{Addressing, Design, Usage};
-use portcullis::{
-    Access, Iommu, IovaRange, MapError, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Platform, RawMapError, Request, Rule, Segment,
-};
+use portcullis::design::{Addressing, Mapper, Usage};
+use portcullis::{Access, IovaRange, MapError, PAGE_SHIFT, PAGE_SIZE, PhysAddr, RawMapError, Request, Rule, Segment};
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
+impl<M: Mapper + ?Sized> Checker<'_, M> {
     pub(super) fn map(&mut self, buffer: &Buffer) -> Result<Option<IovaRange>, Violation> {
         let before = self.domain.usage();
         let request = Request::new(&buffer.segments, buffer.access).expect("the strategy makes requests");

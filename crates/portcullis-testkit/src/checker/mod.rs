@@ -17,7 +17,7 @@ pub use operation::{Buffer, Machine, Operation, script};
 use crate::raw_face::open;
 use face::Owned;
 use operation::MEMORY_PAGES;
-use portcullis::design::{Addressing, Design, Info, Options, Usage};
+use portcullis::design::{Addressing, Design, Info, Mapper, Options, Usage};
 use portcullis::domain::{Mapping, RawBatch};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
@@ -169,9 +169,9 @@ fn fail<T>(rule: Rule, what: impl Into<String>) -> Result<T, Violation> {
     Err((rule, what.into()))
 }
 
-struct Checker<'a, D: Design<P, I>, P: Platform, I: Iommu> {
+struct Checker<'a, M: Mapper + ?Sized> {
     bench: &'a Bench<'a>,
-    domain: &'a Domain<D, P, I>,
+    domain: &'a Domain<M>,
     info: &'static Info,
     reference: Reference,
     tally: Tally,
@@ -189,7 +189,7 @@ struct Checker<'a, D: Design<P, I>, P: Platform, I: Iommu> {
     pages: Vec<u64>,
 }
 
-impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
+impl<'a, M: Mapper + ?Sized> Checker<'a, M> {
     fn run(&mut self, operation: &Operation) -> Result<(), Violation> {
         let domain = self.domain;
         match operation {
@@ -315,7 +315,7 @@ impl<'a, D: Design<P, I>, P: Platform, I: Iommu> Checker<'a, D, P, I> {
         self.settle(committed)
     }
 
-    fn commit(&mut self, batch: RawBatch<&Domain<D, P, I>>, dropped: bool) -> Result<(), Violation> {
+    fn commit(&mut self, batch: RawBatch<&Domain<M>>, dropped: bool) -> Result<(), Violation> {
         // A batch that is dropped does not report a failure. On failing hardware, no batch is dropped.
         if dropped && !self.failing {
             drop(batch);

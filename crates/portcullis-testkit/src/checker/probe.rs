@@ -2,12 +2,12 @@
 
 use super::reference::{InOrder, Reference, Returned};
 use super::{Checker, DEVICE, Violation, fail};
-use portcullis::design::Design;
+use portcullis::Rule;
+use portcullis::design::Mapper;
 use portcullis::table::Rights;
-use portcullis::{Iommu, Platform, Rule};
 use std::collections::BTreeSet;
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Checker<'_, D, P, I> {
+impl<M: Mapper + ?Sized> Checker<'_, M> {
     /// Pages of buffers that were handed back, which the device may still reach, unless another mapping uses them.
     pub(super) fn stale(&self) -> impl Iterator<Item = (u64, &Returned)> {
         let returned = self.reference.returned.iter().map(|(pfn, returned)| (*pfn, returned));

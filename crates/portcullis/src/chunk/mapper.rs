@@ -15,15 +15,15 @@ use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
 use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions, TakenDown};
-use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, SourceId};
+use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaRequest;
 use crate::placement::Placement;
-use crate::platform::{Context, Phase, Platform, Step};
+use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
-use crate::space::Pending;
-use crate::sub_page::{Bounce, BouncePages, Chain};
+use crate::space::{Pending, Space};
+use crate::sub_page::{Bounce, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::{Entry, Frame, TableRule};
 use core::mem::MaybeUninit;
@@ -448,17 +448,9 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         unsafe { self.base.map_placed(request, placement) }
     }
 
-    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
-        self.base.allocate(context, allocate);
-    }
-
     fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
         self.chunks().reserve(self.base.space.platform(), tables)?;
         self.base.reserve_tables(tables)
-    }
-
-    fn tables_max(&self, pages: u64) -> usize {
-        self.base.tables_max(pages)
     }
 
     #[inline(always)]
@@ -541,27 +533,11 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         [self.base.due_us(), self.chunks().sweep_due.get()].into_iter().flatten().min()
     }
 
-    fn table_pages(&self) -> usize {
-        self.base.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.base.usage()
     }
 
-    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
-        self.base.bounce_pages()
-    }
-
-    fn id(&self) -> DomainId {
-        self.base.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.detach(device)
+    fn space(&self) -> &dyn Space {
+        &self.base.space
     }
 }

@@ -6,16 +6,16 @@
 
 use crate::address::{IovaRange, Segment};
 use crate::design::{LockFree, Locking, Mapper, Usage};
-use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
+use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
 use crate::invalidation::{Due, Policy, Revocation, TakenDown};
-use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
+use crate::iommu::{Iommu, QueueError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
 use crate::placement::Placement;
-use crate::platform::{Context, Phase, Platform, Step};
+use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
-use crate::space::AddressSpace;
-use crate::sub_page::{BOUNCE_PAGES_MAX, Bounce, BouncePages, Chain};
+use crate::space::{AddressSpace, Space};
+use crate::sub_page::{BOUNCE_PAGES_MAX, Bounce, Chain};
 use crate::table::FreedTables;
 
 /// How often a map that needs memory under a lock asks the host for it. More than one try is needed, because other
@@ -320,18 +320,6 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         self.map_by_placement(request, placement)
     }
 
-    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
-        self.space.platform().allocate(context, allocate);
-    }
-
-    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.space.reserve_tables(tables)
-    }
-
-    fn tables_max(&self, pages: u64) -> usize {
-        self.space.tables_max(pages)
-    }
-
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.space.platform();
         out.admit_unmap_of(self.space.tag(), range.pages())?;
@@ -404,10 +392,6 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         [self.policy.due_us(), self.allocator.due_us()].into_iter().flatten().min()
     }
 
-    fn table_pages(&self) -> usize {
-        self.space.table().pages()
-    }
-
     fn usage(&self) -> Usage {
         let Self { allocator, policy, space, .. } = self;
         let usage = space.unless_panicked(|| {
@@ -419,7 +403,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
                 kept_ranges: kept.ranges,
                 kept_ranges_max: kept.ranges_max,
                 record_bytes: allocator.record_bytes(),
-                table_pages: self.table_pages(),
+                table_pages: space.table_pages(),
                 queued_unmaps,
                 queued_unmaps_max,
                 bounce_pages: bounce.map_or(0, |bounce| bounce.0.in_use()),
@@ -428,23 +412,11 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
             }
         });
         // After a panic the other numbers are behind locks that are no longer taken.
-        usage.unwrap_or_else(|| Usage { table_pages: self.table_pages(), ..Usage::default() })
+        usage.unwrap_or_else(|| Usage { table_pages: space.table_pages(), ..Usage::default() })
     }
 
-    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
-        self.space.bounce_pages()
-    }
-
-    fn id(&self) -> DomainId {
-        self.space.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.space.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.space.detach(device)
+    fn space(&self) -> &dyn Space {
+        &self.space
     }
 }
 

@@ -27,16 +27,17 @@
 
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::part;
 use crate::invalidation::{Deferral, Due, Revocation, TakenDown};
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iommu::Iommu;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
-use crate::platform::{Context, PerCpuCount, Phase, Platform, Step};
+use crate::platform::{PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
-use crate::sub_page::{Bounce, BouncePages, Chain};
+use crate::space::Space;
+use crate::sub_page::{Bounce, Chain};
 use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
@@ -218,18 +219,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         unsafe { self.base.map_placed(request, placement) }
     }
 
-    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
-        self.base.allocate(context, allocate);
-    }
-
-    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.base.reserve_tables(tables)
-    }
-
-    fn tables_max(&self, pages: u64) -> usize {
-        self.base.tables_max(pages)
-    }
-
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.base.space.platform();
         out.admit_unmap_of(self.base.space.tag(), range.pages())?;
@@ -265,28 +254,12 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         self.base.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.base.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.base.usage()
     }
 
-    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
-        self.base.bounce_pages()
-    }
-
-    fn id(&self) -> DomainId {
-        self.base.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.detach(device)
+    fn space(&self) -> &dyn Space {
+        &self.base.space
     }
 }
 

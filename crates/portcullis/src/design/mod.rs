@@ -24,12 +24,13 @@ pub(crate) use pool::PART_PAGES_MAX as POOL_PART_PAGES_MAX;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iommu::Iommu;
 use crate::placement::Placement;
-use crate::platform::{Context, Platform};
+use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};
 use crate::safety::{Breach, Protection, Rule};
+use crate::space::Space;
 use crate::sub_page::{BouncePages, Chain, SubPage};
 use core::mem::MaybeUninit;
 
@@ -177,7 +178,7 @@ pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     ///
     /// # Safety
     /// `setup` has a protection that the design offers and a width that the hardware has, as
-    /// [`Domain::with_config`](crate::Domain::with_config) ensures. Under [`Protection::None`], all memory is meant
+    /// [`Open::open_with`](crate::Open::open_with) ensures. Under [`Protection::None`], all memory is meant
     /// for every device that is attached. If the design has a table, this covers only all of `setup.memory`.
     unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
 
@@ -320,25 +321,16 @@ pub unsafe trait Mapper: Send + Sync {
         Err(RawMapError::Refused(MapError::Unplaceable))
     }
 
-    /// Runs `allocate`, which asks the global allocator for memory that a domain needs besides its mapper. A mapper
-    /// that has a host runs it through [`Platform::allocate`].
-    fn allocate(&self, _context: Context, allocate: &mut dyn FnMut()) {
-        allocate();
-    }
+    /// What it maps in.
+    fn space(&self) -> &dyn Space;
 
-    /// Keeps `tables` table pages, and memory for their records, in reserve for maps that get none from the host,
-    /// until the next call. Each map takes at most [`tables_max`](Mapper::tables_max) of these pages, and another
-    /// call refills the reserve. The host may sleep.
+    /// Keeps table pages in reserve, as [`Space::reserve_tables`] says. A mapper may override it if it needs more for
+    /// a map than table pages.
     ///
     /// # Errors
-    /// [`NoMemory`]; the pages that the host had are kept.
-    fn reserve_tables(&self, _tables: usize) -> Result<(), NoMemory> {
-        Ok(())
-    }
-
-    /// The most table pages that a map of `pages` pages adds: none, unless the mapper overrides this.
-    fn tables_max(&self, _pages: u64) -> usize {
-        0
+    /// Those of [`Space::reserve_tables`].
+    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.space().reserve_tables(tables)
     }
 
     /// Clears the mapping at exactly `range` and records in `out` what has to be invalidated. The driver must not
@@ -382,7 +374,7 @@ pub unsafe trait Mapper: Send + Sync {
     }
 
     /// Does what [`unmap_now`](Mapper::unmap_now) does. Before the commit it moves the [bounce
-    /// pages](Mapper::bounce_pages) of the mapping to `pages`, and stores in `part` the part of the buffer that they
+    /// pages](Space::bounce_pages) of the mapping to `pages`, and stores in `part` the part of the buffer that they
     /// stand for. The domain calls it; a mapper may override it with a path that takes less stack.
     ///
     /// # Errors
@@ -396,7 +388,7 @@ pub unsafe trait Mapper: Send + Sync {
     ) -> Result<Committed, RawUnmapError> {
         let mut revocation = Revocation::new();
         self.unmap(range, &mut revocation)?;
-        *part = self.bounce_pages().and_then(|BouncePages(bounce)| bounce.take(range.first_pfn(), pages));
+        *part = self.space().bounce_pages().and_then(|BouncePages(bounce)| bounce.take(range.first_pfn(), pages));
         Ok(self.commit(&mut revocation)?)
     }
 
@@ -411,32 +403,8 @@ pub unsafe trait Mapper: Send + Sync {
     /// has.
     fn due_us(&self) -> Option<u64>;
 
-    /// Table pages in use. Takes no lock.
-    fn table_pages(&self) -> usize;
-
     /// What is in use now, and the limits (S7). It may take locks. It is exact while nothing is mapped or unmapped.
     fn usage(&self) -> Usage;
-
-    /// The pages through which the domain bounces parts of pages: those of its
-    /// [`AddressSpace`](crate::AddressSpace::bounce_pages).
-    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
-        None
-    }
-
-    /// The domain's id.
-    fn id(&self) -> DomainId;
-
-    /// Attaches a device to the domain.
-    ///
-    /// # Errors
-    /// An [`AttachError`].
-    fn attach(&self, device: SourceId) -> Result<(), AttachError>;
-
-    /// Detaches a device from the domain.
-    ///
-    /// # Errors
-    /// An [`AttachError`].
-    fn detach(&self, device: SourceId) -> Result<(), AttachError>;
 }
 
 /// What a domain uses, and the limits that it keeps to (S7).
@@ -455,7 +423,7 @@ pub struct Usage {
     pub record_bytes: usize,
     /// Table pages in use. This does not count those that are [reserved](Mapper::reserve_tables). Nor does it count
     /// those that a design with a lock around its table holds ready for the next map: at most
-    /// [`tables_max(1)`](Mapper::tables_max).
+    /// [`tables_max(1)`](Space::tables_max).
     pub table_pages: usize,
     /// Unmaps that wait for a flush, or whose invalidation is not known to have completed.
     pub queued_unmaps: usize,

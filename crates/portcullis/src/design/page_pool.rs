@@ -29,14 +29,15 @@ use crate::entry::{EntryValue, Rights};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
 use crate::invalidation::{Deferral, Due, Revocation, Revoked, TakenDown};
-use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
+use crate::iommu::Iommu;
 use crate::iova::{IovaAllocator, MagazineAllocator};
 use crate::placement::Placement;
-use crate::platform::{Context, PerCpuCount, Phase, Platform, Step};
+use crate::platform::{PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request};
 use crate::safety::Protection;
-use crate::sub_page::{BouncePages, Chain, SubPage};
+use crate::space::Space;
+use crate::sub_page::{Chain, SubPage};
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 
@@ -321,18 +322,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for PagePoolMapper<P, I> {
         self.with_addresses(|| unsafe { self.base.map_placed(request, placement) })
     }
 
-    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
-        self.base.allocate(context, allocate);
-    }
-
-    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.base.reserve_tables(tables)
-    }
-
-    fn tables_max(&self, pages: u64) -> usize {
-        self.base.tables_max(pages)
-    }
-
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         let platform = self.base.space.platform();
         out.admit_unmap_of(self.base.space.tag(), range.pages())?;
@@ -386,10 +375,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for PagePoolMapper<P, I> {
         self.base.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.base.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         let Self { base, pages } = self;
         let usage = Usage { window_us_max: None, ..base.usage() };
@@ -402,19 +387,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for PagePoolMapper<P, I> {
         pooled.unwrap_or(usage)
     }
 
-    fn bounce_pages(&self) -> Option<BouncePages<'_>> {
-        self.base.bounce_pages()
-    }
-
-    fn id(&self) -> DomainId {
-        self.base.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.base.detach(device)
+    fn space(&self) -> &dyn Space {
+        &self.base.space
     }
 }

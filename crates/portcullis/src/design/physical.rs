@@ -12,7 +12,7 @@ use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::{Access, Request};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, Space};
 use crate::table::TableRule;
 use alloc::vec::Vec;
 
@@ -133,24 +133,12 @@ unsafe impl<I: Iommu> Mapper for Untranslated<I> {
         None
     }
 
-    fn table_pages(&self) -> usize {
-        0
-    }
-
     fn usage(&self) -> Usage {
         Usage::default()
     }
 
-    fn id(&self) -> DomainId {
-        self.domain.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.domain.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.domain.detach(device)
+    fn space(&self) -> &dyn Space {
+        &self.domain
     }
 }
 
@@ -247,14 +235,17 @@ unsafe impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
         None
     }
 
-    fn table_pages(&self) -> usize {
-        self.space.table().pages()
-    }
-
     fn usage(&self) -> Usage {
-        Usage { table_pages: self.table_pages(), ..Usage::default() }
+        Usage { table_pages: self.space.table_pages(), ..Usage::default() }
     }
 
+    fn space(&self) -> &dyn Space {
+        self
+    }
+}
+
+/// Its maps add no table pages, so there is nothing to reserve.
+impl<P: Platform, I: Iommu> Space for IdentityMapped<P, I> {
     fn id(&self) -> DomainId {
         self.space.id()
     }
@@ -265,5 +256,9 @@ unsafe impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
 
     fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.space.detach(device)
+    }
+
+    fn table_pages(&self) -> usize {
+        self.space.table_pages()
     }
 }

@@ -97,11 +97,11 @@ impl<H: DomainRef> Drop for RawBatch<H> {
 /// use portcullis::domain::fake::FakeBuffer;
 /// use portcullis::iommu::fake::FakeIommu;
 /// use portcullis::platform::fake::FakeHost;
-/// use portcullis::{Access, Domain, Protection};
+/// use portcullis::{Access, Open, Protection};
 ///
 /// let host = FakeHost::default();
 /// let iommu = FakeIommu::new(&host);
-/// let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+/// let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
 /// let (first, second) = (FakeBuffer::new(1), FakeBuffer::new(1));
 /// let (first, second) = (domain.map(first, Access::DeviceWrites)?, domain.map(second, Access::DeviceWrites)?);
 /// let mut batch = domain.batch();

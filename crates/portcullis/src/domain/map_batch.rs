@@ -3,11 +3,9 @@
 use super::mapping::Lent;
 use super::{DmaBuffer, Domain, Mapping, Refused};
 use crate::address::{Iova, IovaRange, Segment};
-use crate::design::{Design, Mapper};
+use crate::design::Mapper;
 use crate::error::{MapError, RawMapError};
 use crate::invalidation::BATCH_MAX;
-use crate::iommu::Iommu;
-use crate::platform::Platform;
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::safety::Protection;
@@ -19,24 +17,24 @@ pub const RUN_BUFFERS_MAX: usize = 16;
 /// The buffers of a run that were not mapped, with the reason.
 pub(super) type Unmapped<B> = Refused<ArrayVec<B, RUN_BUFFERS_MAX>, RawMapError>;
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+impl<M: Mapper + ?Sized> Domain<M> {
     /// Maps several buffers, each with a mapping of its own, as a driver does when it fills its ring. Each mapping is
     /// passed to `mapped` as soon as the device may use it.
     ///
     /// If a buffer is a page or lies within one, designs that support it write the translations of consecutive buffers
     /// side by side and make them visible together. This saves most calls of
-    /// [`table_barrier`](Platform::table_barrier), which are expensive where page walkers do not snoop.
+    /// [`table_barrier`](crate::Platform::table_barrier), which are expensive where page walkers do not snoop.
     ///
     /// ```
     /// use portcullis::designs::Portcullis;
     /// use portcullis::domain::fake::FakeBuffer;
     /// use portcullis::iommu::fake::FakeIommu;
     /// use portcullis::platform::fake::FakeHost;
-    /// use portcullis::{Access, Domain, Protection};
+    /// use portcullis::{Access, Open, Protection};
     ///
     /// let host = FakeHost::default();
     /// let iommu = FakeIommu::new(&host);
-    /// let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+    /// let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
     /// let mut ring = Vec::new();
     /// let filled = domain.map_batch((0..16).map(|_| FakeBuffer::new(1)), Access::DeviceWrites, |it| ring.push(it));
     /// assert!(filled.is_ok() && ring.len() == 16);

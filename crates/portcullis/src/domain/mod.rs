@@ -11,7 +11,6 @@
 
 mod batch;
 mod config;
-mod erased;
 #[cfg(any(feature = "fake", test))]
 pub mod fake;
 mod map_batch;
@@ -23,9 +22,9 @@ mod unexposed;
 
 pub use batch::{Batch, GivenBack, RawBatch};
 pub use config::DomainConfig;
-pub use erased::{DynDomain, Erased};
 pub use map_batch::RUN_BUFFERS_MAX;
 pub use mapping::{DmaBuffer, MapFailure, Mapping, Refused, SharedBuffer, UnmapFailure, leaked_mappings, lost_buffers};
+pub use open::{DomainOf, DynDomain, Open};
 pub use reference::DomainRef;
 pub use ring::{
     DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, DescriptorMapFailure, Ring, RingConfig,
@@ -36,13 +35,13 @@ use mapping::{Lent, Tag};
 use unexposed::ShortWay;
 
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
-use crate::design::{Addressing, Design, Info, Mapper, Usage};
+use crate::design::{Addressing, Info, Mapper, Usage};
 use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
-use crate::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
+use crate::iommu::{AttachError, DomainId, QueueError, SourceId};
 use crate::placement::{MapOptions, Placement};
+use crate::platform::Context;
 use crate::platform::memory::try_reserve_by;
-use crate::platform::{Context, Platform};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
@@ -53,7 +52,8 @@ use crate::sync::AtomicUsize;
 /// Lists of up to this many segments stay on the stack in [`Domain::map_list`].
 const LISTED_MAX: usize = 4;
 
-/// An address space for one or more devices, managed by design `D`.
+/// An address space for one or more devices, which mapper `M` manages. A [design](crate::designs) opens it
+/// ([`Open`]).
 ///
 /// All methods may be called from several CPUs and from interrupts. The host must call [`tick`](Domain::tick) from a
 /// timer when [`due_us`](Domain::due_us) says so.
@@ -68,11 +68,11 @@ const LISTED_MAX: usize = 4;
 /// use portcullis::designs::Portcullis;
 /// use portcullis::iommu::fake::FakeIommu;
 /// use portcullis::platform::fake::FakeHost;
-/// use portcullis::{Access, Domain, PhysAddr, Protection, SourceId};
+/// use portcullis::{Access, Open, PhysAddr, Protection, SourceId};
 ///
 /// let host = FakeHost::default();
 /// let iommu = FakeIommu::new(&host);
-/// let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict)?;
+/// let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
 /// domain.attach(SourceId(0x0300))?;
 /// // SAFETY: the fake devices do no DMA.
 /// let iova = unsafe { domain.map_raw(PhysAddr::new(0x1234_0000), 1500, Access::DeviceReads) }?;
@@ -80,8 +80,7 @@ const LISTED_MAX: usize = 4;
 /// domain.unmap_raw(iova, 1500)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
-    mapper: D::Mapper,
+pub struct Domain<M: Mapper + ?Sized> {
     protection: Protection,
     sub_page: SubPage,
     tag: Tag,
@@ -91,12 +90,13 @@ pub struct Domain<D: Design<P, I>, P: Platform, I: Iommu> {
     /// The number of rings made so far.
     rings: AtomicUsize,
     info: &'static Info,
+    mapper: M,
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+impl<M: Mapper + ?Sized> Domain<M> {
     /// The domain's id in the IOMMU.
     pub fn id(&self) -> DomainId {
-        self.mapper.id()
+        self.mapper.space().id()
     }
 
     /// The description of its design.
@@ -120,7 +120,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Errors
     /// An [`AttachError`].
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.mapper.attach(device)
+        self.mapper.space().attach(device)
     }
 
     /// Removes `device` from the domain. When this returns, the device reaches nothing.
@@ -128,7 +128,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Errors
     /// An [`AttachError`].
     pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.mapper.detach(device)
+        self.mapper.space().detach(device)
     }
 
     /// Keeps a reserve of `tables` table pages, and of memory for their records, for maps that get no memory from the
@@ -144,12 +144,12 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
 
     /// The largest number of table pages that a map of `pages` pages adds, wherever its addresses are.
     pub fn tables_max(&self, pages: u64) -> usize {
-        self.mapper.tables_max(pages)
+        self.mapper.space().tables_max(pages)
     }
 
     /// The number of table pages in use. Takes no lock.
     pub fn table_pages(&self) -> usize {
-        self.mapper.table_pages()
+        self.mapper.space().table_pages()
     }
 
     /// What is in use now, and its limits (S7). May take locks. The figures are exact only while no map or unmap is
@@ -317,7 +317,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
         access: Access,
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
-        let room = |room| try_reserve_by(|allocate| self.mapper.allocate(Context::Atomic, allocate), room);
+        let room = |room| try_reserve_by(|allocate| self.mapper.space().allocate(Context::Atomic, allocate), room);
         let mut list = SegmentList::<LISTED_MAX>::default();
         list.collect(room, segments, self.info.addressing.opens_pages())?;
         // SAFETY: the caller's promise, passed on.

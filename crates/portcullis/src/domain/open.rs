@@ -1,52 +1,43 @@
-//! Opening a domain: as a return value, or in place.
+//! Opening a domain: as a return value, in place, or with a design that is chosen at run time.
 
 use super::mapping::Tag;
 use super::unexposed::ShortWay;
 use super::{Domain, DomainConfig};
 use crate::address::PAGE_SHIFT;
 use crate::design::{Design, DomainSetup, Info, Mapper};
+use crate::designs::{DesignId, Visitor};
 use crate::error::NewDomainError;
 use crate::in_place;
 use crate::iommu::{Capabilities, Iommu};
-use crate::platform::Platform;
+use crate::platform::memory::try_room;
+use crate::platform::{Context, Platform};
 use crate::safety::Protection;
 use crate::sub_page::SubPage;
 use crate::sync::AtomicUsize;
+use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 
-/// The fields of a new domain other than its mapper.
-pub(super) struct Face {
-    pub(super) protection: Protection,
-    pub(super) sub_page: SubPage,
-    pub(super) tag: Tag,
-    pub(super) short_way: ShortWay,
-    pub(super) last: u64,
-}
+/// The domain that design `D` makes on a host `P` for an IOMMU `I`.
+pub type DomainOf<D, P, I> = Domain<<D as Design<P, I>>::Mapper>;
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+/// Opens domains of a design. Every design has this trait, and nothing else can.
+pub trait Open<P: Platform, I: Iommu>: Design<P, I> {
     /// A domain with 48-bit addresses and nothing reserved beyond page 0 and the interrupt range.
     ///
     /// # Errors
     /// A [`NewDomainError`].
-    pub fn new(iommu: I, platform: P, protection: Protection) -> Result<Self, NewDomainError> {
-        Self::with_config(iommu, platform, &DomainConfig::new(protection))
+    fn open(iommu: I, platform: P, protection: Protection) -> Result<DomainOf<Self, P, I>, NewDomainError> {
+        Self::open_with(iommu, platform, &DomainConfig::new(protection))
     }
 
     /// A domain with the settings in `config`.
     ///
     /// # Errors
     /// A [`NewDomainError`]; [`NewDomainError::Unprotected`] for [`Protection::None`].
-    pub fn with_config(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
-        Self::refuse_unprotected(&D::INFO, config)?;
+    fn open_with(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<DomainOf<Self, P, I>, NewDomainError> {
+        refuse_unprotected(&Self::INFO, config)?;
         // SAFETY: the protection is not `None`.
-        unsafe { Self::unprotected(iommu, platform, config) }
-    }
-
-    pub(super) fn refuse_unprotected(info: &Info, config: &DomainConfig<'_>) -> Result<(), NewDomainError> {
-        match config.protection {
-            Protection::None if info.protections.contains(&Protection::None) => Err(NewDomainError::Unprotected),
-            _ => Ok(()),
-        }
+        unsafe { Self::open_unprotected(iommu, platform, config) }
     }
 
     /// A domain with the settings in `config`, which may name [`Protection::None`]. A device then reaches memory
@@ -58,28 +49,32 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     /// # Safety
     /// Under [`Protection::None`] all memory, or all of `config.memory` if the design has a table, is intended for
     /// every device that is attached, even if other domains are protected.
-    pub unsafe fn unprotected(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<Self, NewDomainError> {
+    unsafe fn open_unprotected(
+        iommu: I,
+        platform: P,
+        config: &DomainConfig<'_>,
+    ) -> Result<DomainOf<Self, P, I>, NewDomainError> {
         let mut domain = MaybeUninit::uninit();
         // SAFETY: the caller's promise, passed on.
-        unsafe { Self::unprotected_in(&mut domain, iommu, platform, config) }?;
+        unsafe { Self::open_unprotected_in(&mut domain, iommu, platform, config) }?;
         // SAFETY: made just now.
         Ok(unsafe { domain.assume_init() })
     }
 
-    /// Makes a domain as [`with_config`](Domain::with_config) does, in the place `to`. Use it where stacks are small,
-    /// as in kernels.
+    /// Makes a domain as [`open_with`](Open::open_with) does, in the place `to`. Use it where stacks are small, as in
+    /// kernels.
     ///
     /// ```
     /// use portcullis::designs::Portcullis;
     /// use portcullis::iommu::fake::FakeIommu;
     /// use portcullis::platform::fake::FakeHost;
-    /// use portcullis::{Domain, DomainConfig, Protection};
+    /// use portcullis::{DomainConfig, Open, Protection};
     ///
     /// let host = FakeHost::default();
     /// let iommu = FakeIommu::new(&host);
     /// let mut room = Box::new_uninit();
     /// let config = DomainConfig::new(Protection::Strict);
-    /// let domain = Domain::<Portcullis, _, _>::with_config_in(&mut room, &iommu, &host, &config)?;
+    /// let domain = Portcullis::open_in(&mut room, &iommu, &host, &config)?;
     /// assert_eq!(domain.info().id, "portcullis");
     /// // SAFETY: made just now.
     /// drop(unsafe { room.assume_init() });
@@ -88,113 +83,168 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ///
     /// # Errors
     /// A [`NewDomainError`]; `to` is uninitialized then.
-    pub fn with_config_in<'d>(
-        to: &'d mut MaybeUninit<Self>,
+    fn open_in<'d>(
+        to: &'d mut MaybeUninit<DomainOf<Self, P, I>>,
         iommu: I,
         platform: P,
         config: &DomainConfig<'_>,
-    ) -> Result<&'d mut Self, NewDomainError> {
-        Self::refuse_unprotected(&D::INFO, config)?;
+    ) -> Result<&'d mut DomainOf<Self, P, I>, NewDomainError> {
+        refuse_unprotected(&Self::INFO, config)?;
         // SAFETY: the protection is not `None`.
-        unsafe { Self::unprotected_in(to, iommu, platform, config) }
+        unsafe { Self::open_unprotected_in(to, iommu, platform, config) }
     }
 
-    /// Makes a domain as [`unprotected`](Domain::unprotected) does, in the place `to`.
+    /// Makes a domain as [`open_unprotected`](Open::open_unprotected) does, in the place `to`.
     ///
     /// # Errors
     /// A [`NewDomainError`]; `to` is uninitialized then.
     ///
     /// # Safety
-    /// That of [`unprotected`](Domain::unprotected).
-    pub unsafe fn unprotected_in<'d>(
-        to: &'d mut MaybeUninit<Self>,
+    /// That of [`open_unprotected`](Open::open_unprotected).
+    unsafe fn open_unprotected_in<'d>(
+        to: &'d mut MaybeUninit<DomainOf<Self, P, I>>,
         iommu: I,
         platform: P,
         config: &DomainConfig<'_>,
-    ) -> Result<&'d mut Self, NewDomainError> {
+    ) -> Result<&'d mut DomainOf<Self, P, I>, NewDomainError> {
+        let info: &'static Info = &Self::INFO;
+        let DomainConfig { protection, address_bits, .. } = *config;
+        if !info.protections.contains(&protection) {
+            return Err(NewDomainError::Protection);
+        }
+        if info.physical_addresses() && config.sub_page != SubPage::Expose {
+            return Err(NewDomainError::Exposed);
+        }
+        // If devices reach single bytes and not whole pages, partial pages need no protection.
+        let sub_page = if info.addressing.opens_pages() { config.sub_page } else { SubPage::Expose };
+        let width = width(info, address_bits, &iommu.capabilities());
+        if address_bits > 64 || width <= PAGE_SHIFT as u8 {
+            return Err(NewDomainError::Width(address_bits));
+        }
+        let DomainConfig { reserved, memory, options, .. } = config;
+        let setup = DomainSetup { iommu, platform, protection, width, reserved, memory, options, sub_page };
         let at = to.as_mut_ptr();
         // SAFETY: the mapper's place inside `to`, as uninitialized memory for one.
         let mapper = unsafe { in_place::part(&raw mut (*at).mapper) };
-        // SAFETY: the caller's promise, passed on.
-        let Face { protection, sub_page, tag, short_way, last } =
-            unsafe { Self::build_in(mapper, iommu, platform, config) }?;
+        // SAFETY: the design offers this protection and the hardware this width; the caller promises the rest.
+        unsafe { Self::build_in(mapper, setup) }?;
+        // SAFETY: made just now.
+        if sub_page == SubPage::Bounce && unsafe { mapper.assume_init_ref() }.space().bounce_pages().is_none() {
+            // SAFETY: made just now, and not used after this.
+            unsafe { mapper.assume_init_drop() };
+            return Err(NewDomainError::CannotBounce);
+        }
+        let tag = Tag::new(info.addressing, sub_page);
         // Names every field: if `Domain` gets another one, this does not compile.
-        let _ = |Self { mapper: _, protection: _, sub_page: _, tag: _, short_way: _, last: _, rings: _, info: _ }: &Self| {};
+        let _ = |DomainOf::<Self, P, I> {
+                     mapper: _,
+                     protection: _,
+                     sub_page: _,
+                     tag: _,
+                     short_way: _,
+                     last: _,
+                     rings: _,
+                     info: _,
+                 }: &DomainOf<Self, P, I>| {};
         // SAFETY: within `to`; the mapper was made just now.
         unsafe {
             (&raw mut (*at).protection).write(protection);
             (&raw mut (*at).sub_page).write(sub_page);
             (&raw mut (*at).tag).write(tag);
-            (&raw mut (*at).short_way).write(short_way);
-            (&raw mut (*at).last).write(last);
+            (&raw mut (*at).short_way).write(ShortWay::of(protection, sub_page, info.addressing, tag));
+            (&raw mut (*at).last).write(u64::MAX >> (64 - width));
             (&raw mut (*at).rings).write(AtomicUsize::new(0));
-            (&raw mut (*at).info).write(&D::INFO);
+            (&raw mut (*at).info).write(info);
             Ok(to.assume_init_mut())
         }
     }
+}
 
-    /// Makes the mapper of a new domain in `to`. Returns the domain's other fields.
+impl<D: Design<P, I>, P: Platform, I: Iommu> Open<P, I> for D {}
+
+/// A domain of any design: each call of its mapper goes through a table of functions. Adapters, C code, and programs
+/// whose users choose the design need it. A boxed domain of a known design turns into one by itself, with its devices
+/// and mappings.
+///
+/// ```
+/// use portcullis::designs::{DesignId, Portcullis};
+/// use portcullis::iommu::fake::FakeIommu;
+/// use portcullis::platform::fake::FakeHost;
+/// use portcullis::{DomainConfig, DynDomain, Open, Protection};
+///
+/// let host: &FakeHost = Box::leak(Box::default());
+/// let iommu: &FakeIommu = Box::leak(Box::new(FakeIommu::new(host)));
+/// let design = DesignId::by_id("magazine").expect("a design");
+/// let chosen: Box<DynDomain> = DynDomain::open(design, iommu, host, &DomainConfig::new(Protection::Strict))?;
+/// let known: Box<DynDomain> = Box::new(Portcullis::open(iommu, host, Protection::Strict)?);
+/// assert_eq!((chosen.info().id, known.info().id), ("magazine", "portcullis"));
+/// # Ok::<(), portcullis::NewDomainError>(())
+/// ```
+pub type DynDomain = Domain<dyn Mapper>;
+
+impl DynDomain {
+    /// A domain of `design`. All checks of [`Open::open_with`] apply.
     ///
     /// # Errors
-    /// A [`NewDomainError`]; `to` is uninitialized then.
-    ///
-    /// # Safety
-    /// That of [`unprotected`](Domain::unprotected).
-    pub(super) unsafe fn build_in(
-        to: &mut MaybeUninit<D::Mapper>,
+    /// A [`NewDomainError`].
+    pub fn open<P: Platform + 'static, I: Iommu + 'static>(
+        design: DesignId,
         iommu: I,
         platform: P,
         config: &DomainConfig<'_>,
-    ) -> Result<Face, NewDomainError> {
-        if !D::INFO.protections.contains(&config.protection) {
-            return Err(NewDomainError::Protection);
-        }
-        if D::INFO.physical_addresses() && config.sub_page != SubPage::Expose {
-            return Err(NewDomainError::Exposed);
-        }
-        // If devices reach single bytes and not whole pages, partial pages need no protection.
-        let sub_page = if D::INFO.addressing.opens_pages() { config.sub_page } else { SubPage::Expose };
-        let width = Self::width(config, &iommu.capabilities());
-        if config.address_bits > 64 || width <= PAGE_SHIFT as u8 {
-            return Err(NewDomainError::Width(config.address_bits));
-        }
-        let setup = DomainSetup {
-            iommu,
-            platform,
-            protection: config.protection,
-            width,
-            reserved: config.reserved,
-            memory: config.memory,
-            options: &config.options,
-            sub_page,
-        };
-        // SAFETY: the design offers this protection and the hardware this width; the caller promises the rest.
-        unsafe { D::build_in(to, setup) }?;
-        // SAFETY: made just now.
-        let mapper = unsafe { to.assume_init_ref() };
-        if sub_page == SubPage::Bounce && mapper.bounce_pages().is_none() {
-            // SAFETY: made just now, and not used after this.
-            unsafe { to.assume_init_drop() };
-            return Err(NewDomainError::CannotBounce);
-        }
-        let (protection, addressing) = (config.protection, D::INFO.addressing);
-        let tag = Tag::new(addressing, sub_page);
-        let short_way = ShortWay::of(protection, sub_page, addressing, tag);
-        let last = u64::MAX >> (64 - width);
-        Ok(Face { protection, sub_page, tag, short_way, last })
+    ) -> Result<Box<Self>, NewDomainError> {
+        refuse_unprotected(design.info(), config)?;
+        // SAFETY: the protection is not `None`.
+        unsafe { Self::open_unprotected(design, iommu, platform, config) }
     }
 
-    /// The width in bits of the addresses that the domain may allocate.
-    fn width(config: &DomainConfig<'_>, capabilities: &Capabilities) -> u8 {
-        if !D::INFO.addressing.opens_pages() {
-            // The address of an entry does not go through a page table, and the device is built for its width.
-            return 64;
+    /// A domain of `design`, which may have [`Protection::None`].
+    ///
+    /// # Errors
+    /// A [`NewDomainError`].
+    ///
+    /// # Safety
+    /// That of [`Open::open_unprotected`].
+    pub unsafe fn open_unprotected<P: Platform + 'static, I: Iommu + 'static>(
+        design: DesignId,
+        iommu: I,
+        platform: P,
+        config: &DomainConfig<'_>,
+    ) -> Result<Box<Self>, NewDomainError> {
+        struct Opening<'c, P, I>(I, P, &'c DomainConfig<'c>);
+        impl<P: Platform + 'static, I: Iommu + 'static> Visitor<P, I> for Opening<'_, P, I> {
+            type Output = Result<Box<DynDomain>, NewDomainError>;
+
+            fn visit<D: Design<P, I>>(self) -> Self::Output {
+                let Self(iommu, platform, config) = self;
+                let mut room = try_room::<DomainOf<D, P, I>, _>(&platform, Context::MaySleep)?;
+                // SAFETY: the promise of the caller of `open_unprotected`, passed on.
+                unsafe { D::open_unprotected_in(&mut room, iommu, platform, config) }?;
+                // SAFETY: made just now.
+                Ok(unsafe { room.assume_init() })
+            }
         }
-        let by_format = match (capabilities.four_level, capabilities.three_level) {
-            (true, _) => 48,
-            (false, true) => 39,
-            (false, false) => 0,
-        };
-        config.address_bits.min(capabilities.address_bits).min(by_format)
+        design.visit(Opening(iommu, platform, config))
     }
+}
+
+fn refuse_unprotected(info: &Info, config: &DomainConfig<'_>) -> Result<(), NewDomainError> {
+    match config.protection {
+        Protection::None if info.protections.contains(&Protection::None) => Err(NewDomainError::Unprotected),
+        _ => Ok(()),
+    }
+}
+
+/// The width in bits of the addresses that a domain may allocate.
+fn width(info: &Info, address_bits: u8, capabilities: &Capabilities) -> u8 {
+    if !info.addressing.opens_pages() {
+        // The address of an entry does not go through a page table, and the device is built for its width.
+        return 64;
+    }
+    let by_format = match (capabilities.four_level, capabilities.three_level) {
+        (true, _) => 48,
+        (false, true) => 39,
+        (false, false) => 0,
+    };
+    address_bits.min(capabilities.address_bits).min(by_format)
 }

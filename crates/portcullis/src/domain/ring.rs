@@ -4,11 +4,10 @@
 use super::map_batch::Unmapped;
 use super::{Batch, DmaBuffer, Domain, DomainRef, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
-use crate::design::Design;
+use crate::design::Mapper;
 use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
-use crate::iommu::{Iommu, QueueError};
-use crate::platform::Platform;
+use crate::iommu::QueueError;
 use crate::request::{Access, Stream};
 use crate::sync::Ordering;
 use crate::table::ENTRIES;
@@ -126,11 +125,11 @@ impl<B: DmaBuffer> Descriptor<B> {
 /// use portcullis::domain::fake::FakeBuffer;
 /// use portcullis::iommu::fake::FakeIommu;
 /// use portcullis::platform::fake::FakeHost;
-/// use portcullis::{Domain, Protection};
+/// use portcullis::{Open, Protection};
 ///
 /// let host = FakeHost::default();
 /// let iommu = FakeIommu::new(&host);
-/// let domain = Domain::<FastAndSafe, _, _>::new(&iommu, &host, Protection::Strict)?;
+/// let domain = FastAndSafe::open(&iommu, &host, Protection::Strict)?;
 /// let mut ring = domain.ring(RingConfig { pages_per_descriptor: 16, ..RingConfig::default() })?;
 ///
 /// let descriptor = ring.map((0..16).map(|_| FakeBuffer::new(1)).collect()).expect("room for 16 pages");
@@ -148,7 +147,7 @@ pub struct Ring<H: DomainRef> {
     config: RingConfig,
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+impl<M: Mapper + ?Sized> Domain<M> {
     /// A ring of descriptors. Its number is unique until the domain has made 2^32 rings.
     ///
     /// # Errors

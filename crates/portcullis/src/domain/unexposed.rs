@@ -3,12 +3,10 @@
 use super::mapping::Tag;
 use super::{DmaBuffer, Domain, Mapping, Refused, UnmapFailure};
 use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
-use crate::design::{Addressing, Design, Mapper};
+use crate::design::{Addressing, Mapper};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Revocation;
-use crate::iommu::Iommu;
 use crate::placement::Placement;
-use crate::platform::Platform;
 use crate::proof::Committed;
 use crate::request::Request;
 use crate::safety::Protection;
@@ -70,7 +68,7 @@ impl ShortWay {
     }
 }
 
-impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
+impl<M: Mapper + ?Sized> Domain<M> {
     /// Maps `request`. If the domain bounces and the request has partial pages, bounce pages take their place:
     /// `request` then names the segments that the device is to see, which are stored in `seen`.
     ///
@@ -86,7 +84,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     ) -> Result<IovaRange, RawMapError> {
         let mut pages = Chain::EMPTY;
         let partial = request.segments().iter().find(|segment| is_partial(segment));
-        let bounce = match (self.mapper.bounce_pages(), partial) {
+        let bounce = match (self.mapper.space().bounce_pages(), partial) {
             (None, Some(partial)) => return Err(MapError::PartialPage(partial.phys).into()),
             (bounce, _) => bounce.map(|BouncePages(bounce)| bounce),
         };
@@ -137,7 +135,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     #[cold]
     #[inline(never)]
     pub(super) fn take_bounced(&self, range: IovaRange, out: &mut Revocation) -> Option<Segment> {
-        let BouncePages(bounce) = self.mapper.bounce_pages()?;
+        let BouncePages(bounce) = self.mapper.space().bounce_pages()?;
         bounce.take(range.first_pfn(), &mut out.bounced)
     }
 
@@ -172,7 +170,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
 
     /// Copies what devices have written to the buffers. The unmaps of the bounce pages must be committed.
     fn settle(&self, pages: Chain) -> Result<(), CommitError> {
-        if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
+        if let Some(BouncePages(bounce)) = self.mapper.space().bounce_pages() {
             // SAFETY: the unmaps are committed. The buffers belong to the driver again only when the caller's call
             // returns.
             unsafe { bounce.settle(pages) }?;
@@ -214,7 +212,7 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Domain<D, P, I> {
     #[cold]
     #[inline(never)]
     unsafe fn sync_bounced(&self, iova: Iova, whom: Sync) {
-        if let Some(BouncePages(bounce)) = self.mapper.bounce_pages() {
+        if let Some(BouncePages(bounce)) = self.mapper.space().bounce_pages() {
             // SAFETY: the caller's promise, passed on.
             unsafe { bounce.sync(iova.pfn(), whom) };
         }

@@ -13,7 +13,7 @@ use crate::iova::IovaAllocator;
 use crate::platform::memory::{push_back_within, try_reserve};
 use crate::platform::{Context, Deadline, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, Space};
 use crate::submission::Submission;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::collections::VecDeque;

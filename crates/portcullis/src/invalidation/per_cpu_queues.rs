@@ -19,7 +19,7 @@ use crate::iova::IovaAllocator;
 use crate::platform::memory::{push_back_within, try_reserve};
 use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
 use crate::proof::{Committed, Proof, Served};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, Space};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::table::FreedTables;
 use alloc::collections::VecDeque;

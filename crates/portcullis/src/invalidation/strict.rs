@@ -8,7 +8,7 @@ use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, Space};
 
 /// Submits page-selective commands for the unmaps with one wait behind all of them, waits, and frees the addresses
 /// and tables.

@@ -13,7 +13,7 @@ use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, Que
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
-use crate::space::next_tag;
+use crate::space::{Space, next_tag};
 use crate::submission::{Patience, Submission};
 use crate::sync::{AtomicBool, Ordering};
 use crate::table::Walker;
@@ -227,21 +227,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         self.poison_on_panic(|| self.take_and_write(request))
     }
 
-    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
-        self.platform.allocate(context, allocate);
-    }
-
-    /// Makes rings for streams in advance. Persistent mappings use another kind of ring, which is not made in
-    /// advance.
-    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.rings.reserve(self.walker(), tables)
-    }
-
-    /// The table pages of a ring.
-    fn tables_max(&self, _pages: u64) -> usize {
-        self.rings.tables_max()
-    }
-
     fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
         out.admit_unmap_of(self.tag, ADDRESSING.whole(range).pages() / ENTRY_PAGES)?;
         let (ring, first, count) = self.poison_on_panic(|| self.clear(range))?;
@@ -277,19 +262,21 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         None
     }
 
-    fn table_pages(&self) -> usize {
-        self.rings.pages()
-    }
-
     fn usage(&self) -> Usage {
         Usage {
             live_ranges: self.rings.all().map(|ring| ring.live(&self.platform)).sum(),
-            table_pages: self.table_pages(),
+            table_pages: self.rings.pages(),
             window_us_max: Some(0),
             ..Usage::default()
         }
     }
 
+    fn space(&self) -> &dyn Space {
+        self
+    }
+}
+
+impl<P: Platform, I: Iommu> Space for RingMapper<P, I> {
     fn id(&self) -> DomainId {
         self.id
     }
@@ -300,6 +287,25 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
 
     fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.iommu.detach(self.id, device)
+    }
+
+    fn table_pages(&self) -> usize {
+        self.rings.pages()
+    }
+
+    /// The table pages of a ring.
+    fn tables_max(&self, _pages: u64) -> usize {
+        self.rings.tables_max()
+    }
+
+    /// Makes rings for streams in advance. Persistent mappings use another kind of ring, which is not made in
+    /// advance.
+    fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.rings.reserve(self.walker(), tables)
+    }
+
+    fn allocate(&self, context: Context, allocate: &mut dyn FnMut()) {
+        self.platform.allocate(context, allocate);
     }
 }
 

@@ -4,29 +4,13 @@
 use super::AddressSpace;
 use crate::error::NoMemory;
 use crate::iommu::Iommu;
-use crate::platform::{Context, Platform};
+use crate::platform::Platform;
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// For a mapper that writes tables with a lock held: no map asks the host for a page then, because the host may be
     /// slow. [`make_room`](Self::make_room) must be called before each map.
     pub(crate) fn take_reserve_first(&mut self) {
         self.reserve.come_first();
-    }
-
-    /// The largest number of table pages that a map of `pages` pages adds, wherever its addresses are.
-    pub(crate) fn tables_max(&self, pages: u64) -> usize {
-        self.table.tables_max(pages)
-    }
-
-    /// Keeps a reserve of `tables` table pages for maps that get none from the host. The size holds until another call
-    /// changes it.
-    ///
-    /// # Errors
-    /// [`NoMemory`]; the reserve keeps what the host could supply.
-    pub(crate) fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.reserve.want(tables);
-        self.reserve.trim(&self.platform, 0);
-        self.reserve.fill(self.walker(), Context::MaySleep, usize::MAX)
     }
 
     /// Ensures that a map finds `tables` table pages in the reserve. [`give_room_back`](Self::give_room_back) must
@@ -42,6 +26,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// map of one page would need.
     pub(crate) fn give_room_back(&self, tables: usize) {
         self.reserve.end_claim(tables);
-        self.reserve.trim(&self.platform, self.tables_max(1));
+        self.reserve.trim(&self.platform, self.table.tables_max(1));
     }
 }

@@ -15,7 +15,7 @@ use std::alloc::{alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Adapter {
-    domain: DynDomain,
+    domain: Box<DynDomain>,
     /// Allocations that the device may still reach (S11): they are never freed.
     lost: AtomicUsize,
 }
@@ -136,11 +136,11 @@ impl DmaOp for Adapter {
 }
 
 /// A device in a domain of 48 bits.
-fn device(machine: Machine, domain: DynDomain) -> DeviceDma {
+fn device(machine: Machine, domain: Box<DynDomain>) -> DeviceDma {
     device_of(machine, adapter(domain))
 }
 
-fn adapter(domain: DynDomain) -> &'static Adapter {
+fn adapter(domain: Box<DynDomain>) -> &'static Adapter {
     Box::leak(Box::new(Adapter { domain, lost: AtomicUsize::new(0) }))
 }
 

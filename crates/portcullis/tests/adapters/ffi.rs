@@ -23,6 +23,9 @@ use portcullis::{
     RawUnmapError, Segment, Stream, SubPage, UnmapError,
 };
 
+/// What a `pcl_domain *` points to. A pointer to a `DynDomain` itself is two words wide, and C has no such pointer.
+type Handle = Box<DynDomain>;
+
 const EINVAL: i32 = -22;
 const ENOMEM: i32 = -12;
 const ENOSPC: i32 = -28;
@@ -78,7 +81,7 @@ fn unmapped<T>(result: Result<T, RawUnmapError>) -> i32 {
 
 /// # Safety
 /// The memory is for the domain's devices until an unmap has returned 0.
-unsafe extern "C" fn pcl_map(domain: &DynDomain, phys: u64, len: u64, rights: i32, iova: &mut u64) -> i32 {
+unsafe extern "C" fn pcl_map(domain: &Handle, phys: u64, len: u64, rights: i32, iova: &mut u64) -> i32 {
     let Some(access) = access(rights) else { return EINVAL };
     // SAFETY: the caller's promise.
     mapped(unsafe { domain.map_raw(PhysAddr::new(phys), len, access) }, iova)
@@ -87,7 +90,7 @@ unsafe extern "C" fn pcl_map(domain: &DynDomain, phys: u64, len: u64, rights: i3
 /// # Safety
 /// As for `pcl_map`. If `count` is not zero, there are as many segments.
 unsafe extern "C" fn pcl_map_sg(
-    domain: &DynDomain,
+    domain: &Handle,
     segments: *const CSegment,
     count: usize,
     rights: i32,
@@ -112,7 +115,7 @@ unsafe extern "C" fn pcl_map_sg(
     mapped(range.map(|range| first_iova(domain, first, range)), iova)
 }
 
-extern "C" fn pcl_unmap(domain: &DynDomain, iova: u64, len: u64) -> i32 {
+extern "C" fn pcl_unmap(domain: &Handle, iova: u64, len: u64) -> i32 {
     unmapped(domain.unmap_raw(Iova::new(iova), len))
 }
 
@@ -130,7 +133,7 @@ unsafe fn revocation(batch: &mut Batch) -> &mut Revocation {
 
 /// # Safety
 /// `pcl_batch_init` has initialized the batch.
-unsafe extern "C" fn pcl_batch_unmap(domain: &DynDomain, batch: &mut Batch, iova: u64, len: u64) -> i32 {
+unsafe extern "C" fn pcl_batch_unmap(domain: &Handle, batch: &mut Batch, iova: u64, len: u64) -> i32 {
     let Some(range) = IovaRange::covering(Iova::new(iova), len) else { return EINVAL };
     // SAFETY: the caller's promise.
     let batch = unsafe { revocation(batch) };
@@ -139,7 +142,7 @@ unsafe extern "C" fn pcl_batch_unmap(domain: &DynDomain, batch: &mut Batch, iova
 
 /// # Safety
 /// `pcl_batch_init` has initialized the batch.
-unsafe extern "C" fn pcl_batch_commit(domain: &DynDomain, batch: &mut Batch) -> i32 {
+unsafe extern "C" fn pcl_batch_commit(domain: &Handle, batch: &mut Batch) -> i32 {
     // SAFETY: the caller's promise.
     let batch = unsafe { revocation(batch) };
     unmapped(domain.commit_raw(batch).map_err(RawUnmapError::from))

@@ -45,7 +45,7 @@ impl Machine {
     }
 
     /// A strict domain with the device attached.
-    pub(crate) fn domain(self, design: DesignId, address_bits: u8, sub_page: SubPage) -> DynDomain {
+    pub(crate) fn domain(self, design: DesignId, address_bits: u8, sub_page: SubPage) -> Box<DynDomain> {
         let config = DomainConfig { address_bits, sub_page, ..DomainConfig::new(Protection::Strict) };
         let domain = DynDomain::open(design, self.iommu, self.host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");

@@ -12,7 +12,7 @@ use virtio_drivers::{BufferDirection, Hal};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The trait has no `self`, so the domain is a static.
-static DOMAIN: RwLock<Option<DynDomain>> = RwLock::new(None);
+static DOMAIN: RwLock<Option<Box<DynDomain>>> = RwLock::new(None);
 
 fn with_domain<R>(use_it: impl FnOnce(&DynDomain) -> R) -> R {
     use_it(DOMAIN.read().expect("not poisoned").as_ref().expect("a domain before the driver"))

@@ -11,7 +11,7 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
 use portcullis::{
-    Access, Domain, DomainConfig, Iova, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Request,
+    Access, DomainConfig, DomainOf, Iova, MapError, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection, Request,
     Segment, Stream,
 };
 use std::cell::Cell;
@@ -423,7 +423,7 @@ unsafe impl Platform for Poisoning {
 }
 
 /// A domain through which no device has reached anything yet, over a host that keeps the pages it gets back.
-type Bare = Domain<Portcullis, &'static Poisoning, &'static FakeIommu<'static>>;
+type Bare = DomainOf<Portcullis, &'static Poisoning, &'static FakeIommu<'static>>;
 
 /// A domain with a mapping of a whole table.
 fn mapped_table(hasty: bool) -> (&'static Poisoning, Arc<Bare>, Iova) {
@@ -432,7 +432,7 @@ fn mapped_table(hasty: bool) -> (&'static Poisoning, Arc<Bare>, Iova) {
     let platform: &Poisoning = Box::leak(Box::new(Poisoning { host, hasty, freed: Mutex::default() }));
     let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
     let config = DomainConfig { address_bits: ADDRESS_BITS, ..DomainConfig::new(Protection::Strict) };
-    let domain = Bare::with_config(iommu, platform, &config).expect("a domain");
+    let domain = Portcullis::open_with(iommu, platform, &config).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let mapped = domain.raw_map(PhysAddr::from_pfn(10), TABLE * PAGE_SIZE, Access::DeviceWrites).expect("room");
     (platform, Arc::new(domain), mapped)

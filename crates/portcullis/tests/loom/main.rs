@@ -41,7 +41,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection,
+    Access, Capabilities, DomainConfig, DomainOf, Invalidation, Iommu, Iova, Open, PAGE_SIZE, PhysAddr, Protection,
     RawUnmapError, SourceId, UnmapError,
 };
 use raw_face::RawFace;
@@ -70,7 +70,7 @@ fn check_with(preemption_bound: Option<usize>, model: impl Fn() + Sync + Send + 
 struct Bench<D: Design<&'static FakeHost, &'static FakeIommu<'static>> = Stock> {
     host: &'static FakeHost,
     iommu: &'static FakeIommu<'static>,
-    domain: Arc<Domain<D, &'static FakeHost, &'static FakeIommu<'static>>>,
+    domain: Arc<DomainOf<D, &'static FakeHost, &'static FakeIommu<'static>>>,
 }
 
 impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Clone for Bench<D> {
@@ -92,7 +92,7 @@ impl<D: Design<&'static FakeHost, &'static FakeIommu<'static>>> Bench<D> {
         let iommu = FakeIommu::with_capabilities(host, Capabilities { leaf_2m: false, leaf_1g: false, ..all });
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(iommu));
         let config = DomainConfig { address_bits, ..DomainConfig::new(protection) };
-        let domain = Domain::with_config(iommu, host, &config).expect("a domain");
+        let domain = D::open_with(iommu, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         Self { host, iommu, domain: Arc::new(domain) }
     }

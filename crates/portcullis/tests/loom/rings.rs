@@ -13,7 +13,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Domain, DomainConfig, Invalidation, Iommu, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection,
+    Access, DomainConfig, DomainOf, Invalidation, Iommu, IovaRange, MapError, Open, PAGE_SIZE, PhysAddr, Protection,
     RawUnmapError, Request, Segment, Stream, UnmapError,
 };
 use std::sync::Arc;
@@ -52,7 +52,7 @@ unsafe impl Iommu for Hardware {
 struct Ringed {
     host: &'static FakeHost,
     hardware: &'static Hardware,
-    domain: Arc<Domain<RIommu, &'static FakeHost, &'static Hardware>>,
+    domain: Arc<DomainOf<RIommu, &'static FakeHost, &'static Hardware>>,
     size: u32,
 }
 
@@ -68,7 +68,7 @@ impl Ringed {
         let hardware: &Hardware = Box::leak(Box::new(Hardware { fake, has_invalidated: AtomicBool::new(false) }));
         let options = Options::parse(RIommu::INFO.options, &format!("ring={size}")).expect("a valid size");
         let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
-        let domain = Domain::with_config(hardware, host, &config).expect("a domain");
+        let domain = RIommu::open_with(hardware, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         Self { host, hardware, domain: Arc::new(domain), size }
     }

@@ -11,7 +11,8 @@ use portcullis::iommu::QueueError;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection,
+    Access, Capabilities, DomainConfig, DomainOf, Invalidation, Iommu, Iova, IovaRange, Open, PAGE_SIZE, PhysAddr,
+    Protection,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -64,7 +65,7 @@ unsafe impl Iommu for Hardware {
     }
 }
 
-type Small = Domain<Portcullis, &'static FakeHost, &'static Hardware>;
+type Small = DomainOf<Portcullis, &'static FakeHost, &'static Hardware>;
 
 /// How a mapping is unmapped.
 type Unmap = fn(&Small, Iova, u64);
@@ -92,7 +93,7 @@ fn spent_beside_a_map(pages: u64, unmap: Unmap) -> usize {
         let hardware: &'static Hardware = Box::leak(Box::new(Hardware { fake, lost, in_walks: pages == 1 }));
         let config = DomainConfig { address_bits: ADDRESS_BITS, ..DomainConfig::new(Protection::Strict) };
         run_on(1);
-        let domain = Arc::new(Small::with_config(hardware, host, &config).expect("a domain"));
+        let domain = Arc::new(Portcullis::open_with(hardware, host, &config).expect("a domain"));
         domain.attach(DEVICE).expect("a device");
         let map = |domain: &Small, pfn, pages| {
             domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")

@@ -9,8 +9,8 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, CommitError, Domain, DomainConfig, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError,
-    PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
+    Access, CommitError, DomainConfig, DomainOf, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange,
+    MapError, Open, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -74,14 +74,14 @@ unsafe impl Iommu for Answering<'_> {
     }
 }
 
-type Mac<'h> = Domain<MacOs, &'h FakeHost, &'h Answering<'h>>;
+type Mac<'h> = DomainOf<MacOs, &'h FakeHost, &'h Answering<'h>>;
 
 /// Runs `test` on a domain with one device.
 fn on(address_bits: u8, test: impl FnOnce(&FakeHost, &Answering<'_>, Mac<'_>)) {
     let host = FakeHost::default();
     let iommu = Answering::new(&host);
     let config = DomainConfig { address_bits, ..DomainConfig::new(Protection::Deferred) };
-    let domain = Domain::with_config(&iommu, &host, &config).unwrap();
+    let domain = MacOs::open_with(&iommu, &host, &config).unwrap();
     domain.attach(DEVICE).unwrap();
     test(&host, &iommu, domain);
 }

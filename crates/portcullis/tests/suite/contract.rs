@@ -88,7 +88,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a buffer is used while it is mapped",
-        program: "pub fn keep<D: Design<P, I>, P: Platform, I: Iommu, B: DmaBuffer>(domain: &Domain<D, P, I>, buffer: B) -> usize {
+        program: "pub fn keep<M: Mapper + ?Sized, B: DmaBuffer>(domain: &Domain<M>, buffer: B) -> usize {
             let mapped = domain.map(buffer, Access::DeviceReads);
             @
         }",
@@ -99,7 +99,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "memory is mapped through the raw interface without a promise",
-        program: "pub fn map<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, page: PhysAddr) -> Result<Iova, RawMapError> {
+        program: "pub fn map<M: Mapper + ?Sized>(domain: &Domain<M>, page: PhysAddr) -> Result<Iova, RawMapError> {
             @
         }",
         wrong: "domain.map_raw(page, PAGE_SIZE, Access::DeviceWrites)",
@@ -109,7 +109,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a request is mapped without a promise",
-        program: "pub fn map<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        program: "pub fn map<M: Mapper + ?Sized>(domain: &Domain<M>, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
             @
         }",
         wrong: "domain.map_request(request)",
@@ -143,11 +143,11 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a device is let through to all memory",
-        program: "pub fn open<P: Platform, I: Iommu>(iommu: I, host: P, config: &DomainConfig<'_>) -> Result<Domain<Unprotected, P, I>, NewDomainError> {
+        program: "pub fn open<P: Platform, I: Iommu>(iommu: I, host: P, config: &DomainConfig<'_>) -> Result<DomainOf<Unprotected, P, I>, NewDomainError> {
             @
         }",
-        wrong: "Domain::unprotected(iommu, host, config)",
-        right: "unsafe { Domain::unprotected(iommu, host, config) }",
+        wrong: "Unprotected::open_unprotected(iommu, host, config)",
+        right: "unsafe { Unprotected::open_unprotected(iommu, host, config) }",
         code: "E0133",
         says: "unprotected` is unsafe and requires",
     },
@@ -186,11 +186,8 @@ const CASES: &[Case] = &[
                 fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> { self.0.commit(revocation) }
                 fn tick(&self) -> Result<(), CommitError> { Ok(()) }
                 fn due_us(&self) -> Option<u64> { None }
-                fn table_pages(&self) -> usize { 0 }
                 fn usage(&self) -> Usage { Usage::default() }
-                fn id(&self) -> DomainId { self.0.id() }
-                fn attach(&self, device: SourceId) -> Result<(), AttachError> { self.0.attach(device) }
-                fn detach(&self, device: SourceId) -> Result<(), AttachError> { self.0.detach(device) }
+                fn space(&self) -> &dyn Space { self.0.space() }
             }",
         wrong: "",
         right: "unsafe",
@@ -286,7 +283,7 @@ const CASES: &[Case] = &[
     Case {
         name: "a batch is made and not committed",
         program: "#[deny(unused_must_use)]
-            pub fn batch<D: Design<P, I>, P: Platform, I: Iommu>(domain: &Domain<D, P, I>) -> Result<(), CommitError> { @ }",
+            pub fn batch<M: Mapper + ?Sized>(domain: &Domain<M>) -> Result<(), CommitError> { @ }",
         wrong: "domain.raw_batch(); Ok(())",
         right: "domain.raw_batch().commit()",
         code: "",
@@ -302,15 +299,13 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a reference to a domain does not promise that it is always the same domain",
-        program: "pub struct Flips<D: Design<P, I>, P: Platform, I: Iommu>(Domain<D, P, I>, Domain<D, P, I>);
-            impl<D: Design<P, I>, P: Platform, I: Iommu> core::ops::Deref for Flips<D, P, I> {
-                type Target = Domain<D, P, I>;
-                fn deref(&self) -> &Domain<D, P, I> { &self.0 }
+        program: "pub struct Flips<M: Mapper>(Domain<M>, Domain<M>);
+            impl<M: Mapper> core::ops::Deref for Flips<M> {
+                type Target = Domain<M>;
+                fn deref(&self) -> &Domain<M> { &self.0 }
             }
-            @ impl<D: Design<P, I>, P: Platform, I: Iommu> DomainRef for Flips<D, P, I> {
-                type Design = D;
-                type Platform = P;
-                type Iommu = I;
+            @ impl<M: Mapper> DomainRef for Flips<M> {
+                type Mapper = M;
             }",
         wrong: "",
         right: "unsafe",
@@ -328,11 +323,12 @@ const CASES: &[Case] = &[
     Case {
         name: "a mapping of a buffer that is not `Send` goes to another thread",
         program: "fn send<T: Send>() {}
-            pub fn domain<D: Design<P, I> + 'static, P: Platform + 'static, I: Iommu + 'static, B: DmaBuffer + @>() {
-                send::<Domain<D, P, I>>();
-                send::<D::Mapper>();
-                send::<RawBatch<&'static Domain<D, P, I>>>();
-                send::<Batch<&'static Domain<D, P, I>, B>>();
+            pub fn domain<M: Mapper + 'static, B: DmaBuffer + @>() {
+                send::<Domain<M>>();
+                send::<M>();
+                send::<Box<DynDomain>>();
+                send::<RawBatch<&'static Domain<M>>>();
+                send::<Batch<&'static Domain<M>, B>>();
                 send::<Mapping<B>>();
             }",
         wrong: "Sized",
@@ -345,7 +341,7 @@ const CASES: &[Case] = &[
 const USES: &str = "#![allow(unused_imports)]
     use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
     use portcullis::designs::Unprotected;
-    use portcullis::domain::{Batch, DmaBuffer, DomainRef, DynDomain, Mapping, RawBatch, SharedBuffer};
+    use portcullis::domain::{Batch, DmaBuffer, DomainOf, DomainRef, DynDomain, Mapping, RawBatch, SharedBuffer};
     use portcullis::invalidation::Revocation;
     use portcullis::iommu::AttachError;
     use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
@@ -354,8 +350,8 @@ const USES: &str = "#![allow(unused_imports)]
     use portcullis::table::{Entry, Frame, FreedTables};
     use portcullis::{
         Access, AddressSpace, Capabilities, CommitError, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange,
-        MapError, NewDomainError, NoMemory, PAGE_SIZE, PhysAddr, Platform, QueueError, RawMapError, Request, Segment, SourceId,
-        Translation, UnmapError,
+        MapError, NewDomainError, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, QueueError, RawMapError, Request, Segment, SourceId,
+        Space, Translation, UnmapError,
     };
 ";
 

@@ -6,7 +6,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{CPUS, FakeHost, FakeLock, run_on};
 use portcullis::platform::{CPU_WORDS, Context, CpuHint, CpuWords, LockClass, Wait};
 use portcullis::table::{Entry, Frame};
-use portcullis::{Access, Domain, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
+use portcullis::{Access, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The areas of the CPUs, at uneven distances, as a kernel may have them. A domain has one piece of each.
@@ -111,7 +111,7 @@ fn streams_move_on_by_words_of_the_host() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let host = Host(&host);
-    let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let before: Vec<u64> = AREAS.words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
     // On two CPUs, each with its own chunk.
     let mapped = [0, 2].map(|cpu| {

@@ -11,8 +11,8 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::proof::Proof;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError,
-    NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, Request, Segment, SourceId, UnmapError,
+    Access, Capabilities, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError, NewDomainError, Open,
+    PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, Request, Segment, SourceId, UnmapError,
 };
 
 const DEVICE: SourceId = SourceId(0x0008);
@@ -78,7 +78,7 @@ fn domains_that_cannot_be_made() {
     assert_eq!(refused::<Unprotected>(&strict, all), NewDomainError::Protection);
     // Without protection and without `unsafe`: such a domain would let devices reach all memory.
     assert_eq!(
-        Domain::<Unprotected, _, _>::new(FakeIommu::new(&host), &host, Protection::None).err(),
+        Unprotected::open(FakeIommu::new(&host), &host, Protection::None).err(),
         Some(NewDomainError::Unprotected)
     );
     for bits in [0, 12, 65, 255] {
@@ -87,13 +87,13 @@ fn domains_that_cannot_be_made() {
     for bits in [49, 64] {
         // A device may have more address bits than its IOMMU: then the IOMMU's width counts.
         let config = DomainConfig { address_bits: bits, ..strict };
-        let domain = Domain::<Stock, _, _>::with_config(FakeIommu::new(&host), &host, &config);
+        let domain = Stock::open_with(FakeIommu::new(&host), &host, &config);
         assert!(domain.is_ok());
     }
     let narrow = Capabilities { four_level: false, ..all };
     {
         // Three levels translate 39 bits, whatever the device supports.
-        let domain = Domain::<Stock, _, _>::with_config(FakeIommu::with_capabilities(&host, narrow), &host, &strict);
+        let domain = Stock::open_with(FakeIommu::with_capabilities(&host, narrow), &host, &strict);
         let domain = domain.unwrap();
         let segments = [segment(0, PAGE_SIZE)];
         let request = Request::new(&segments, Access::DeviceReads).unwrap();
@@ -117,7 +117,7 @@ fn domains_that_cannot_be_made() {
 
     for protection in [Protection::Strict, Protection::Deferred] {
         let iommu = NoDomains(FakeIommu::new(&host));
-        let error = Domain::<Stock, _, _>::new(&iommu, &host, protection).err();
+        let error = Stock::open(&iommu, &host, protection).err();
         assert_eq!(error, Some(NewDomainError::Attach(AttachError::NoDomainId)));
         assert_eq!(host.frames_lent(), 0);
     }
@@ -127,7 +127,7 @@ fn domains_that_cannot_be_made() {
 fn devices_in_the_wrong_place() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = || Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
+    let domain = || Stock::open(&iommu, &host, Protection::Strict).unwrap();
     let (one, other) = (domain(), domain());
     one.attach(DEVICE).unwrap();
     assert_eq!(one.attach(DEVICE), Err(AttachError::Attached(DEVICE)));
@@ -184,7 +184,7 @@ fn an_address_beyond_the_table_is_not_mapped() {
     let host = FakeHost::default();
     let all = FakeIommu::new(&host).capabilities();
     let iommu = FakeIommu::with_capabilities(&host, Capabilities { four_level: false, ..all });
-    let domain = Domain::<TooWide, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = TooWide::open(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let map = || domain.raw_map(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceWrites);
     let message = std::panic::catch_unwind(std::panic::AssertUnwindSafe(map)).expect_err("it cannot be mapped");
@@ -200,7 +200,7 @@ fn the_tables_of_an_identity_map_are_counted() {
     let memory = [segment(0x1000, 0x4000)];
     let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::None) };
     // SAFETY: the fake's memory has no owner.
-    let domain = unsafe { Domain::<Static, _, _>::unprotected(FakeIommu::new(&host), &host, &config) }.unwrap();
+    let domain = unsafe { Static::open_unprotected(FakeIommu::new(&host), &host, &config) }.unwrap();
     let usage = domain.usage();
     assert_eq!((usage.table_pages, usage.live_ranges), (host.frames_lent(), 0));
     assert_eq!(usage.table_pages, 4, "one table page of each level");

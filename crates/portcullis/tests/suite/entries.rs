@@ -10,9 +10,9 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, CommitError, Domain, DomainConfig, DomainId, DynDomain, Invalidation, Iommu, Iova, IovaRange,
-    MapError, MapOptions, NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError,
-    RawUnmapError, Request, Segment, SourceId, SubPage, UnmapError,
+    Access, Capabilities, CommitError, DomainConfig, DomainId, DynDomain, Invalidation, Iommu, Iova, IovaRange,
+    MapError, MapOptions, NewDomainError, Open, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError,
+    RawUnmapError, Request, Segment, SourceId, Space, SubPage, UnmapError,
 };
 use std::sync::{Arc, Mutex};
 
@@ -150,16 +150,18 @@ unsafe impl Mapper for EntryMapper {
         None
     }
 
-    fn table_pages(&self) -> usize {
-        1
-    }
-
     fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         usage.live_ranges = self.0.0.lock().unwrap().iter().flatten().count();
         usage
     }
 
+    fn space(&self) -> &dyn Space {
+        self
+    }
+}
+
+impl Space for EntryMapper {
     fn id(&self) -> DomainId {
         DomainId(1)
     }
@@ -170,6 +172,10 @@ unsafe impl Mapper for EntryMapper {
 
     fn detach(&self, _: SourceId) -> Result<(), AttachError> {
         Ok(())
+    }
+
+    fn table_pages(&self) -> usize {
+        1
     }
 }
 
@@ -193,12 +199,12 @@ fn list() -> Vec<Segment> {
     LIST.map(|(phys, len)| segment(phys, len)).to_vec()
 }
 
-fn domain(sub_page: SubPage) -> (Table, DynDomain) {
+fn domain(sub_page: SubPage) -> (Table, Box<DynDomain>) {
     let table = Table::default();
     let host: &'static FakeHost = Box::leak(Box::default());
     let config = DomainConfig { sub_page, ..DomainConfig::new(Protection::Strict) };
-    let domain = Domain::<ByEntry, _, _>::with_config(table.clone(), host, &config).unwrap();
-    (table, domain.erase().unwrap())
+    let domain = ByEntry::open_with(table.clone(), host, &config).unwrap();
+    (table, Box::new(domain))
 }
 
 /// Asserts that the device reaches exactly the bytes of a segment.

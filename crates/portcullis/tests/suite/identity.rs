@@ -5,15 +5,15 @@
 use crate::interrupted::{Interrupted, Moment};
 use crate::raw_face::RawFace;
 use portcullis::designs::Identity;
-use portcullis::domain::DmaBuffer;
+use portcullis::domain::{DmaBuffer, DomainOf};
 use portcullis::invalidation::{BATCH_MAX, QUEUE_TIMEOUT_US};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::Step;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::{Rights, SHARES_MAX};
 use portcullis::{
-    Access, Capabilities, CommitError, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError,
-    NewDomainError, PAGE_SIZE, PhysAddr, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
+    Access, Capabilities, CommitError, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, NewDomainError,
+    Open, PAGE_SIZE, PhysAddr, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, UnmapError,
 };
 use std::sync::{Mutex, OnceLock};
 
@@ -22,12 +22,12 @@ const READS: Access = Access::DeviceReads;
 const WRITES: Access = Access::DeviceWrites;
 const BOTH: Access = Access::DeviceReadsAndWrites;
 
-type On<'h> = Domain<Identity, &'h FakeHost, &'h FakeIommu<'h>>;
+type On<'h> = DomainOf<Identity, &'h FakeHost, &'h FakeIommu<'h>>;
 
 fn with_config(config: &DomainConfig<'_>, test: impl FnOnce(&FakeHost, &FakeIommu<'_>, On<'_>)) {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::with_config(&iommu, &host, config).unwrap();
+    let domain = Identity::open_with(&iommu, &host, config).unwrap();
     domain.attach(DEVICE).unwrap();
     test(&host, &iommu, domain);
     assert_eq!(host.frames_lent(), 0);
@@ -174,7 +174,7 @@ fn two_bits_must_leave_a_page() {
     let iommu = FakeIommu::new(&host);
     let domain = |address_bits| {
         let config = DomainConfig { address_bits, ..DomainConfig::new(Protection::Strict) };
-        On::with_config(&iommu, &host, &config)
+        Identity::open_with(&iommu, &host, &config)
     };
     assert_eq!(domain(13).err(), Some(NewDomainError::Width(13)));
     let domain = domain(14).unwrap();
@@ -222,7 +222,7 @@ fn what_is_mapped_too_often_goes_to_the_fourth_region() {
 /// that page (S2).
 #[test]
 fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
-    static DOMAIN: OnceLock<Domain<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
+    static DOMAIN: OnceLock<DomainOf<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
         OnceLock::new();
     static SEEN: Mutex<usize> = Mutex::new(0);
     let host: &FakeHost = Box::leak(Box::default());
@@ -248,7 +248,7 @@ fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
         }
     };
     let interrupted: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, Box::leak(Box::new(handler)))));
-    let domain = DOMAIN.get_or_init(|| Domain::new(iommu, interrupted, Protection::Strict).unwrap());
+    let domain = DOMAIN.get_or_init(|| Identity::open(iommu, interrupted, Protection::Strict).unwrap());
     domain.attach(DEVICE).unwrap();
     let shared = domain.raw_map(second, PAGE_SIZE, WRITES).unwrap();
     let own = domain.raw_map(page(0x1fe), 3 * PAGE_SIZE, WRITES).unwrap();
@@ -265,7 +265,7 @@ fn a_map_that_finds_no_room_half_way_takes_back_what_it_counted() {
 /// reaches the other pages again, even if the hardware has cached that they were absent.
 #[test]
 fn an_unmap_that_meets_a_wrong_one_half_way_changes_nothing() {
-    static DOMAIN: OnceLock<Domain<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
+    static DOMAIN: OnceLock<DomainOf<Identity, &'static Interrupted<'static>, &'static FakeIommu<'static>>> =
         OnceLock::new();
     static SEEN: Mutex<usize> = Mutex::new(0);
     let host: &FakeHost = Box::leak(Box::default());
@@ -285,7 +285,7 @@ fn an_unmap_that_meets_a_wrong_one_half_way_changes_nothing() {
         }
     };
     let interrupted: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, Box::leak(Box::new(handler)))));
-    let domain = DOMAIN.get_or_init(|| Domain::new(iommu, interrupted, Protection::Strict).unwrap());
+    let domain = DOMAIN.get_or_init(|| Identity::open(iommu, interrupted, Protection::Strict).unwrap());
     domain.attach(DEVICE).unwrap();
     assert_eq!(domain.raw_map(first, 2 * PAGE_SIZE, READS), Ok(at(first)));
     let refused = domain.unmap_raw(at(first), 2 * PAGE_SIZE);
@@ -376,7 +376,7 @@ fn batches_of_shared_pages() {
         assert_eq!((iommu.take_commands(), domain.usage().live_ranges), (vec![], 1));
 
         // A mapping of another domain is refused, also by a batch that has nothing to invalidate.
-        let other = On::new(iommu, host, Protection::Strict).unwrap();
+        let other = Identity::open(iommu, host, Protection::Strict).unwrap();
         let [shared, foreign] = [domain.map(half(1), WRITES), other.map(half(1), WRITES)];
         let (Ok(shared), Ok(foreign)) = (shared, foreign) else { panic!("room") };
         let mut batch = domain.batch();
@@ -497,7 +497,7 @@ fn a_range_reserved_across_the_end_of_the_fourth_region() {
 fn the_fourth_region_gives_back_what_it_keeps() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = On::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Identity::open(&iommu, &host, Protection::Strict).expect("a domain");
     let segments = [10, 20].map(|pfn| Segment { phys: page(pfn), len: PAGE_SIZE });
     let request = Request::new(&segments, WRITES).expect("a request");
     let taken: Vec<IovaRange> = (0..8000).map(|_| domain.raw_map_request(&request).expect("room")).collect();

@@ -8,26 +8,26 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, NewDomainError, PAGE_SIZE, PhysAddr,
+    Access, Capabilities, DomainOf, Invalidation, Iommu, Iova, IovaRange, NewDomainError, Open, PAGE_SIZE, PhysAddr,
     Protection, QueueError, SourceId,
 };
 use std::sync::Mutex;
 
 const DEVICE: SourceId = SourceId(0x0018);
 
-fn domain<I: Iommu>(iommu: I, host: &FakeHost) -> Domain<Solaris, &FakeHost, I> {
-    let domain = Domain::new(iommu, host, Protection::Deferred).expect("it offers that");
+fn domain<I: Iommu>(iommu: I, host: &FakeHost) -> DomainOf<Solaris, &FakeHost, I> {
+    let domain = Solaris::open(iommu, host, Protection::Deferred).expect("it offers that");
     domain.attach(DEVICE).expect("a device");
     domain
 }
 
 /// Maps `pages` pages from physical page `pfn` on.
-fn map<I: Iommu>(domain: &Domain<Solaris, &FakeHost, I>, pfn: u64, pages: u64) -> IovaRange {
+fn map<I: Iommu>(domain: &DomainOf<Solaris, &FakeHost, I>, pfn: u64, pages: u64) -> IovaRange {
     let iova = domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room");
     IovaRange::new(iova.pfn(), pages).expect("mapped")
 }
 
-fn unmap<I: Iommu>(domain: &Domain<Solaris, &FakeHost, I>, range: IovaRange) {
+fn unmap<I: Iommu>(domain: &DomainOf<Solaris, &FakeHost, I>, range: IovaRange) {
     domain.unmap_raw(range.start(), range.pages() * PAGE_SIZE).expect("mapped");
 }
 
@@ -41,7 +41,7 @@ fn no_other_protection_is_offered() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     for protection in [Protection::Strict, Protection::None] {
-        let refused = Domain::<Solaris, _, _>::new(&iommu, &host, protection).err();
+        let refused = Solaris::open(&iommu, &host, protection).err();
         assert!(matches!(refused, Some(NewDomainError::Protection)), "{protection}");
     }
 }

@@ -10,8 +10,8 @@ mod contract;
 mod counting;
 mod cpu_words;
 mod domains;
+mod dynamic;
 mod entries;
-mod erased;
 #[path = "../forwarding/mod.rs"]
 mod forwarding;
 mod fuzz;

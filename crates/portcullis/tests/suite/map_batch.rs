@@ -8,8 +8,7 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, Iommu, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, RawMapError, Segment,
-    SourceId,
+    Access, Capabilities, Iommu, Iova, MapError, Open, PAGE_SIZE, PhysAddr, Protection, RawMapError, Segment, SourceId,
 };
 
 #[derive(Debug, PartialEq)]
@@ -44,7 +43,7 @@ fn a_line_is_flushed_twice_for_eight_pages() {
     let fake = FakeHost::default();
     let (host, iommu) = not_snooping(&fake);
     for protection in [Protection::Strict, Protection::Deferred] {
-        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, protection).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, protection).expect("a domain");
         let buffers: Vec<Segment> = (0..BATCH).map(|page| pages(100 + 2 * page, 1)).collect();
         // These maps flush the entries of the chunk and of the table.
         let warm: Vec<Iova> =
@@ -79,7 +78,7 @@ fn streams_that_alternate_take_no_line_and_no_command_twice() {
     let fake = FakeHost::default();
     let (host, iommu) = not_snooping(&fake);
     for protection in [Protection::Strict, Protection::Deferred] {
-        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, protection).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, protection).expect("a domain");
         let [first, second] = [Access::DeviceWrites, Access::DeviceReads].map(|access| {
             let buffers: Vec<Segment> = (0..EACH).map(|page| pages(100 + 2 * page, 1)).collect();
             let mut iovas = Vec::new();
@@ -106,7 +105,7 @@ fn streams_that_alternate_take_no_line_and_no_command_twice() {
 fn buffers_of_any_shape_are_mapped_together() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     const DEVICE: SourceId = SourceId(0x28);
     domain.attach(DEVICE).expect("a device");
     let buffer = |number: u64| match number % 7 {
@@ -141,7 +140,7 @@ fn a_buffer_that_is_refused_ends_the_batch() {
     fn refuses<D: portcullis::design::Design<&'static FakeHost, &'static FakeIommu<'static>>>() {
         let host: &FakeHost = Box::leak(Box::default());
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
-        let domain = Domain::<D, _, _>::new(iommu, host, Protection::Strict).expect("a domain");
+        let domain = D::open(iommu, host, Protection::Strict).expect("a domain");
         let beyond = 1 << (iommu.capabilities().physical_bits - 12);
         for bad in [0, 1, 9, 15, 16, 20] {
             let buffer = |number| page(if number == bad { beyond } else { 100 + number });
@@ -173,7 +172,7 @@ fn a_buffer_that_is_refused_ends_the_batch() {
 fn a_batch_that_is_not_taken_is_freed_and_one_that_failed_is_lost() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let mut mappings = Vec::new();
     domain.map_batch((1..9).map(page), Access::DeviceWrites, |mapping| mappings.push(mapping)).expect("room");
     let lost = portcullis::domain::lost_buffers;

@@ -14,7 +14,7 @@ use portcullis::platform::fake::{FakeHost, FakeLock};
 use portcullis::platform::{Context, CopyMemory, CpuHint, LockClass, Wait, WordLines};
 use portcullis::table::{Entry, Frame, Rights};
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError, MapOptions,
+    Access, Capabilities, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError, MapOptions,
     NewDomainError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError, Request, Segment,
     SourceId,
 };
@@ -212,7 +212,7 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
         let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(self.protection) };
         let opened = library(Context::MaySleep, || open::<D, _, _>(self.iommu, self.host, &config));
-        let domain: Domain<D, _, _> = opened.unwrap_or_else(|error| {
+        let domain = opened.unwrap_or_else(|error| {
             let no_memory = RawMapError::Refused(MapError::NoMemory(NoMemory));
             // A design that maps all memory as it opens reports the error of that map.
             assert!(
@@ -220,7 +220,8 @@ impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Script<'h> {
                 "{error}"
             );
             assert_eq!((bytes(), self.host.0.frames_lent()), (0, 0), "its memory was returned");
-            library(Context::MaySleep, || open(self.iommu, self.host, &config)).expect("there is memory again")
+            library(Context::MaySleep, || open::<D, _, _>(self.iommu, self.host, &config))
+                .expect("there is memory again")
         });
         elsewhere(|| domain.attach(DEVICE)).expect("a free device");
         let mut live = elsewhere(Vec::new);

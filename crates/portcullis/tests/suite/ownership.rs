@@ -8,13 +8,13 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, QueueError,
-    Segment, SourceId, SyncError, UnmapError,
+    Access, Capabilities, DomainOf, Iommu, Iova, IovaRange, MapError, Open, PAGE_SIZE, PhysAddr, Protection,
+    QueueError, Segment, SourceId, SyncError, UnmapError,
 };
 use std::cell::Cell;
 use std::rc::Rc;
 
-type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
+type Stocked<'h> = DomainOf<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
 
 const DEVICE: SourceId = SourceId(0x0018);
 
@@ -46,7 +46,7 @@ unsafe impl DmaBuffer for Counted {
 }
 
 fn stocked<'h>(iommu: &'h FakeIommu<'h>, host: &'h FakeHost) -> Stocked<'h> {
-    Stocked::new(iommu, host, Protection::Strict).unwrap()
+    Stock::open(iommu, host, Protection::Strict).unwrap()
 }
 
 fn map(domain: &Stocked<'_>, pfn: u64, freed: &Rc<Cell<usize>>) -> Mapping<Counted> {

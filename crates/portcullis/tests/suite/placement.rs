@@ -39,7 +39,7 @@ fn pages_of(segment: Segment) -> IovaRange {
 struct Bench {
     host: &'static FakeHost,
     iommu: &'static FakeIommu<'static>,
-    domain: DynDomain,
+    domain: Box<DynDomain>,
     /// The highest address.
     last: u64,
     mapped: Vec<Placed>,

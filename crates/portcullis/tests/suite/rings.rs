@@ -13,21 +13,21 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr,
-    Protection, QueueError, Segment, SourceId, SyncError, UnmapError,
+    Access, Capabilities, DomainConfig, DomainOf, Invalidation, Iommu, Iova, IovaRange, MapError, Open, PAGE_SIZE,
+    PhysAddr, Protection, QueueError, Segment, SourceId, SyncError, UnmapError,
 };
 use std::cell::Cell;
 use std::rc::Rc;
 
 const W: u64 = 64;
 
-type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
+type OnFakes<'h, D> = DomainOf<D, &'h FakeHost, &'h FakeIommu<'h>>;
 
 fn domain<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(
     iommu: &'h FakeIommu<'h>,
     host: &'h FakeHost,
 ) -> OnFakes<'h, D> {
-    Domain::new(iommu, host, Protection::Strict).expect("a domain")
+    D::open(iommu, host, Protection::Strict).expect("a domain")
 }
 
 /// The first page of a command, and its address mask.
@@ -331,7 +331,7 @@ fn rings_and_descriptors_that_cannot_be() {
     assert_eq!(domain.usage().live_ranges, 0);
     let none = ring.map(pages(0, &freed)).unwrap();
     assert!(none.mappings().is_empty() && ring.unmap(none).unwrap().is_empty());
-    let deferred = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+    let deferred = Stock::open(&iommu, &host, Protection::Deferred).unwrap();
     let not_strict = refused(deferred.ring(RingConfig::default()).unwrap().map(pages(1, &freed)));
     assert_eq!(not_strict.error, DescriptorError::Map(MapError::NotStrict));
 }
@@ -354,7 +354,7 @@ fn a_descriptor_is_mapped_whole_or_not_at_all() {
     let iommu = FakeIommu::new(&host);
     // Four pages, the first of them reserved.
     let config = DomainConfig { address_bits: 14, ..DomainConfig::new(Protection::Strict) };
-    let domain = Domain::<FastAndSafe, _, _>::with_config(&iommu, &host, &config).unwrap();
+    let domain = FastAndSafe::open_with(&iommu, &host, &config).unwrap();
     let mut ring = domain.ring(RingConfig::default()).unwrap();
     let Refused { value, error } = refused(ring.map(pages(6, &freed)));
     assert_eq!(error, DescriptorError::Map(MapError::Exhausted { pages: 1, limit_bits: 14 }));
@@ -414,7 +414,7 @@ unsafe impl DmaBuffer for Meddler {
 fn what_cannot_be_taken_back_is_not_said_to_be_unchanged() {
     let host: &FakeHost = Box::leak(Box::default());
     let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
-    let domain: &OnFakes<'_, Magazine> = Box::leak(Box::new(self::domain(iommu, host)));
+    let domain: &OnFakes<'_, Magazine> = Box::leak(Box::new(self::domain::<Magazine>(iommu, host)));
     // Two pages are mapped by themselves, before the segments of the next buffer are requested.
     let buffer = |pfn, unmaps| {
         let page = Segment { phys: PhysAddr::from_pfn(pfn), len: 2 * PAGE_SIZE };

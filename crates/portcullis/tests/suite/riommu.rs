@@ -8,22 +8,22 @@ use portcullis::riommu::RINGS_MAX;
 use portcullis::riommu::format::{ENTRY_PAGES, RING_ADDRESS_MASK, RingAddress, SEGMENT_BYTES_MAX};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, Lifetime, MapError, MapOptions,
-    NewDomainError, NoMemory, PAGE_SIZE, PhysAddr, Protection, RawMapError, RawUnmapError, Request, Segment, SourceId,
-    Stream, UnmapError,
+    Access, Capabilities, DomainConfig, DomainOf, Invalidation, Iommu, Iova, IovaRange, Lifetime, MapError, MapOptions,
+    NewDomainError, NoMemory, Open, PAGE_SIZE, PhysAddr, Protection, RawMapError, RawUnmapError, Request, Segment,
+    SourceId, Stream, UnmapError,
 };
 
 const DEVICE: SourceId = SourceId(0x0300);
 const READS: Access = Access::DeviceReads;
 const WRITES: Access = Access::DeviceWrites;
 
-type InRings<'h> = Domain<RIommu, &'h FakeHost, &'h FakeIommu<'h>>;
+type InRings<'h> = DomainOf<RIommu, &'h FakeHost, &'h FakeIommu<'h>>;
 
 fn domain<'h>(host: &'h FakeHost, iommu: &'h FakeIommu<'h>, ring: u32) -> InRings<'h> {
     run_on(0);
     let options = Choice::parse(&format!("riommu:ring={ring}")).expect("a design").options;
     let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
-    let domain = Domain::with_config(iommu, host, &config).expect("a domain");
+    let domain = RIommu::open_with(iommu, host, &config).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     domain
 }
@@ -238,16 +238,16 @@ fn a_unit_without_rings_and_a_host_without_neighbouring_pages_are_refused() {
     let host = FakeHost::default();
     let without = Capabilities { rings: false, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, without);
-    let refused = Domain::<RIommu, _, _>::new(&iommu, &host, Protection::Strict);
+    let refused = RIommu::open(&iommu, &host, Protection::Strict);
     assert!(matches!(refused, Err(NewDomainError::NoRings)));
     let iommu = FakeIommu::new(&host);
     host.limit_frames(15);
-    let refused = Domain::<RIommu, _, _>::new(&iommu, &host, Protection::Strict);
+    let refused = RIommu::open(&iommu, &host, Protection::Strict);
     assert!(matches!(refused, Err(NewDomainError::NoMemory(NoMemory))));
     assert_eq!(host.frames_lent(), 0, "S6");
     // Memory for the table of rings, and for no ring.
     host.limit_frames(16);
-    let domain = Domain::<RIommu, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = RIommu::open(&iommu, &host, Protection::Strict).expect("a domain");
     assert_eq!(domain.raw_map(page(0), 8, WRITES), Err(MapError::NoMemory(NoMemory)));
     assert_eq!((host.frames_lent(), domain.table_pages()), (16, 16), "S6");
     host.limit_frames(16);
@@ -288,7 +288,7 @@ fn rings_have_a_bound() {
     let iommu = FakeIommu::new(&host);
     let reserved = [IovaRange::new(3 << 36, 1).expect("a page of ring 3")];
     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
-    let domain: InRings<'_> = Domain::with_config(&iommu, &host, &config).expect("a domain");
+    let domain: InRings<'_> = RIommu::open_with(&iommu, &host, &config).expect("a domain");
     let persistent = MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() };
     let mut numbers = Vec::new();
     let refused = loop {

@@ -10,12 +10,10 @@ use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
     Access, CommitError, Domain, DomainConfig, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError,
-    PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SubPage,
+    Open, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SubPage,
     SyncError, UnmapError,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-type Stocked<'h> = Domain<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
 
 const DEVICE: SourceId = SourceId(0x0010);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
@@ -32,9 +30,7 @@ fn again(error: QueueError) -> QueueError {
     }
 }
 
-fn map<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(
-    domain: &Domain<D, &'h FakeHost, &'h FakeIommu<'h>>,
-) -> Result<Iova, MapError> {
+fn map<M: Mapper>(domain: &Domain<M>) -> Result<Iova, MapError> {
     domain.raw_map(BUFFER, PAGE_SIZE, Access::DeviceWrites)
 }
 
@@ -47,7 +43,7 @@ fn a_strict_unmap_fails() {
     for (behaviour, error) in FAILURES {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
         domain.attach(DEVICE).unwrap();
         let (lost, kept) = (map(&domain).unwrap(), map(&domain).unwrap());
         assert_eq!(use_page(&iommu, lost), Some(BUFFER));
@@ -73,7 +69,7 @@ fn a_batch_fails_as_a_whole() {
     for (behaviour, error) in FAILURES {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
         let mapped: Vec<Iova> = (0..5).map(|_| map(&domain).unwrap()).collect();
         let mut batch = domain.raw_batch();
         for iova in &mapped[..3] {
@@ -85,7 +81,7 @@ fn a_batch_fails_as_a_whole() {
 
         // A batch that is dropped has no caller to tell, but the domain is poisoned.
         iommu.behave(Behaviour::Prompt);
-        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
         let iova = map(&domain).unwrap();
         let mut batch = domain.raw_batch();
         batch.unmap(IovaRange::covering(iova, PAGE_SIZE).unwrap()).unwrap();
@@ -100,7 +96,7 @@ fn a_deferred_flush_fails() {
     for (behaviour, error) in FAILURES {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Stocked::new(&iommu, &host, Protection::Deferred).unwrap();
+        let domain = Stock::open(&iommu, &host, Protection::Deferred).unwrap();
         domain.attach(DEVICE).unwrap();
         let mapped: Vec<Iova> = (0..=QUEUE_CAPACITY).map(|_| map(&domain).unwrap()).collect();
         let (last, queued) = mapped.split_last().unwrap();
@@ -140,7 +136,7 @@ fn a_poisoned_domain_defers_nothing() {
     for (behaviour, error) in FAILURES {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Stocked::new(&iommu, &host, Protection::Deferred).unwrap();
+        let domain = Stock::open(&iommu, &host, Protection::Deferred).unwrap();
         domain.attach(DEVICE).unwrap();
         let (one, other, last) = (map(&domain).unwrap(), map(&domain).unwrap(), map(&domain).unwrap());
         for iova in [other, last] {
@@ -167,7 +163,7 @@ fn an_invalidation_at_a_map_fails() {
     for (behaviour, error) in FAILURES {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Domain::<Solaris, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+        let domain = Solaris::open(&iommu, &host, Protection::Deferred).unwrap();
         domain.attach(DEVICE).unwrap();
         let (gone, kept) = (map(&domain).unwrap(), map(&domain).unwrap());
         assert_eq!((use_page(&iommu, gone), use_page(&iommu, kept)), (Some(BUFFER), Some(BUFFER)));
@@ -196,7 +192,7 @@ fn an_invalidation_at_a_map_fails() {
 fn a_commit_in_a_domain_poisoned_meanwhile_takes_the_translation_away() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Solaris, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+    let domain = Solaris::open(&iommu, &host, Protection::Deferred).unwrap();
     domain.attach(DEVICE).unwrap();
     let gone = map(&domain).unwrap();
     assert_eq!(use_page(&iommu, gone), Some(BUFFER));
@@ -245,7 +241,7 @@ fn a_domain_without_protection_commits_no_other_domains_unmaps() {
     fn commit_of_another<D: for<'h> Design<&'h FakeHost, &'h FakeIommu<'h>>>() {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+        let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
         domain.attach(DEVICE).unwrap();
         let iova = map(&domain).unwrap();
         assert_eq!(use_page(&iommu, iova), Some(BUFFER));
@@ -271,7 +267,7 @@ fn a_domain_without_protection_commits_no_other_domains_unmaps() {
 fn an_iommu_that_does_not_let_go_keeps_the_tables() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Stocked::new(&iommu, &host, Protection::Strict).unwrap();
+    let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
     domain.attach(DEVICE).unwrap();
     let (one, other) = (map(&domain).unwrap(), map(&domain).unwrap());
     assert_eq!(use_page(&iommu, one), Some(BUFFER));
@@ -287,7 +283,7 @@ fn an_iommu_that_does_not_let_go_keeps_the_tables() {
 fn queues_per_core_recover() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Magazine, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+    let domain = Magazine::open(&iommu, &host, Protection::Deferred).unwrap();
     domain.attach(DEVICE).unwrap();
     let map = || domain.raw_map(BUFFER, PAGE_SIZE, Access::DeviceWrites).unwrap();
     let unmap = |iova| domain.unmap_raw(iova, PAGE_SIZE);

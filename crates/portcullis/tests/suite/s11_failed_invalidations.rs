@@ -11,11 +11,11 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Invalidation, Iommu, Iova, IovaRange, MapError, MapOptions, PAGE_SIZE,
-    PhysAddr, Protection, RawUnmapError, Segment, SourceId, SyncError,
+    Access, Capabilities, DomainConfig, DomainOf, Invalidation, Iommu, Iova, IovaRange, MapError, MapOptions, Open,
+    PAGE_SIZE, PhysAddr, Protection, RawUnmapError, Segment, SourceId, SyncError,
 };
 
-type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
+type OnFakes<'h, D> = DomainOf<D, &'h FakeHost, &'h FakeIommu<'h>>;
 
 const DEVICE: SourceId = SourceId(0x28);
 /// Physical page where the buffers of a test begin, on a boundary of 2 MiB.
@@ -89,7 +89,7 @@ impl<'h, D: Design<&'h FakeHost, &'h FakeIommu<'h>>> Mapped<'h, D> {
     fn new(host: &'h FakeHost, iommu: &'h FakeIommu<'h>, case: &Case) -> Self {
         let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 30 }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(case.protection) };
-        let domain = OnFakes::<D>::with_config(iommu, host, &config).expect("a domain");
+        let domain = D::open_with(iommu, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         let map = |number: u64| {
             // 2 MiB apart, so that no two share a page or a large leaf.
@@ -269,7 +269,7 @@ fn pages_of_a_chunk_stay_quarantined() {
         for pages in [1, 4] {
             let host = FakeHost::default();
             let iommu = FakeIommu::new(&host);
-            let domain = OnFakes::<Portcullis>::new(&iommu, &host, Protection::Strict).expect("a domain");
+            let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
             let map = |number: u64| {
                 domain.raw_map(PhysAddr::from_pfn(16 + number * pages), pages * PAGE_SIZE, Access::DeviceWrites)
             };
@@ -285,7 +285,7 @@ fn pages_of_a_chunk_stay_quarantined() {
 
 /// A domain whose mappings had a table each and are all unmapped: more spent tables than the reserve.
 fn spent_tables<'h>(host: &'h FakeHost, iommu: &'h FakeIommu<'h>) -> OnFakes<'h, Portcullis> {
-    let domain = OnFakes::<Portcullis>::new(iommu, host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(iommu, host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let map = |number: u64| {
         let phys = PhysAddr::from_pfn(0x10_0000 + number * 512);

@@ -10,7 +10,7 @@ use portcullis::iova::TreeAllocator;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, TableRule};
 use portcullis::{
-    Access, CommitError, Domain, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, MapError, NewDomainError,
+    Access, CommitError, DomainOf, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, MapError, NewDomainError, Open,
     PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
 };
 use std::sync::Mutex;
@@ -111,11 +111,11 @@ unsafe impl Iommu for Rides<'_> {
     }
 }
 
-type Ridden<'h> = Domain<Riding, &'h FakeHost, &'h Rides<'h>>;
+type Ridden<'h> = DomainOf<Riding, &'h FakeHost, &'h Rides<'h>>;
 
 /// A domain with a mapping that the device has used.
 fn with_mapping<'h>(host: &'h FakeHost, rides: &'h Rides<'h>) -> (Ridden<'h>, Iova) {
-    let domain = Ridden::new(rides, host, Protection::Strict).unwrap();
+    let domain = Riding::open(rides, host, Protection::Strict).unwrap();
     domain.attach(DEVICE).unwrap();
     let iova = map(&domain).unwrap();
     assert_eq!(rides.fake.access(DEVICE, iova, Rights::WRITE), Some(BUFFER));

@@ -6,7 +6,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, MapOptions, PAGE_SIZE, PhysAddr, Platform, Protection,
+    Access, Capabilities, DomainConfig, Iommu, Iova, MapOptions, Open, PAGE_SIZE, PhysAddr, Platform, Protection,
     SourceId, Stream,
 };
 use proptest::collection::vec;
@@ -27,7 +27,7 @@ fn table_pages_go_with_their_flush_and_not_before() {
             let iommu = FakeIommu::with_capabilities(&host, small_leaves);
             let choice = Choice::parse(queue).expect("a design");
             let config = DomainConfig { options: choice.options, ..DomainConfig::new(Protection::Deferred) };
-            let domain = Domain::<Stock, _, _>::with_config(&iommu, &host, &config).expect("a domain");
+            let domain = Stock::open_with(&iommu, &host, &config).expect("a domain");
             domain.attach(DEVICE).expect("a device");
             let map = |pfn: u64, pages: u64| -> Iova {
                 domain.raw_map(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
@@ -66,7 +66,7 @@ proptest! {
         run_on(0);
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Deferred).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, Protection::Deferred).expect("a domain");
         let most = domain.usage().queued_unmaps_max / host.cpus() as usize;
         prop_assert_eq!(most, 128);
         let mut rings: Vec<Vec<Iova>> = (0..4u32).map(|ring| {
@@ -98,7 +98,7 @@ proptest! {
         run_on(0);
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Deferred).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, Protection::Deferred).expect("a domain");
         let options = MapOptions { at: Some(Iova::new(0x4000_0000)), ..MapOptions::default() };
         let placed = domain.raw_map_with(PhysAddr::from_pfn(1), PAGE_SIZE, Access::DeviceWrites, &options).expect("a place");
         let map = |page| domain.raw_map(PhysAddr::from_pfn(100 + page), PAGE_SIZE, Access::DeviceWrites).expect("room");

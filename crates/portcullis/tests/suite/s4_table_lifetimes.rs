@@ -7,8 +7,8 @@ use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Capabilities, Domain, DomainId, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection,
-    QueueError, SourceId,
+    Access, Capabilities, DomainId, DomainOf, Invalidation, Iommu, Iova, IovaRange, Open, PAGE_SIZE, PhysAddr,
+    Protection, QueueError, SourceId,
 };
 use std::sync::Mutex;
 
@@ -75,7 +75,7 @@ unsafe impl Iommu for Watching<'_> {
 }
 
 /// Maps 512 pages, which fill a leaf table: with the root and two directories, four table pages.
-fn map_a_whole_table(domain: &Domain<Stock, &FakeHost, &Watching<'_>>) -> Iova {
+fn map_a_whole_table(domain: &DomainOf<Stock, &FakeHost, &Watching<'_>>) -> Iova {
     domain.raw_map(PhysAddr::new(0), 512 * PAGE_SIZE, Access::DeviceReads).expect("room")
 }
 
@@ -83,7 +83,7 @@ fn map_a_whole_table(domain: &Domain<Stock, &FakeHost, &Watching<'_>>) -> Iova {
 fn a_strict_unmap_frees_tables_last() {
     let host = FakeHost::default();
     let iommu = Watching::new(&host);
-    let domain = Domain::new(&iommu, &host, Protection::Strict).unwrap();
+    let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
     let iova = map_a_whole_table(&domain);
     domain.unmap_raw(iova, 512 * PAGE_SIZE).unwrap();
     // At the submission, and at both polls.
@@ -94,7 +94,7 @@ fn a_strict_unmap_frees_tables_last() {
 fn a_deferred_unmap_frees_tables_after_the_flush() {
     let host = FakeHost::default();
     let iommu = Watching::new(&host);
-    let domain = Domain::new(&iommu, &host, Protection::Deferred).unwrap();
+    let domain = Stock::open(&iommu, &host, Protection::Deferred).unwrap();
     let iovas = [map_a_whole_table(&domain), map_a_whole_table(&domain)];
     let mut batch = domain.raw_batch();
     for iova in iovas {
@@ -112,7 +112,7 @@ fn a_domain_frees_tables_after_it_is_closed() {
     for protection in [Protection::Strict, Protection::Deferred] {
         let host = FakeHost::default();
         let iommu = Watching::new(&host);
-        let domain = Domain::new(&iommu, &host, protection).unwrap();
+        let domain = Stock::open(&iommu, &host, protection).unwrap();
         let (queued, _live) = (map_a_whole_table(&domain), map_a_whole_table(&domain));
         let lent = host.frames_lent();
         if protection == Protection::Deferred {

@@ -1,15 +1,15 @@
 //! Provokes every refusal once. A refused operation changes nothing and leaks nothing (S6).
 
 use crate::raw_face::{RawFace, open};
-use portcullis::design::Design;
+use portcullis::design::Mapper;
 use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, SecondLevelTable, TableRule, Walker};
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, PAGE_SIZE,
-    PhysAddr, Platform, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SyncError, UnmapError,
+    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, NoMemory, Open,
+    PAGE_SIZE, PhysAddr, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SyncError, UnmapError,
 };
 
 const DEVICE: SourceId = SourceId(0x0008);
@@ -24,11 +24,7 @@ const fn range(first_pfn: u64, pages: u64) -> IovaRange {
 }
 
 /// Asserts that a map of `segments` is refused with `expected` and changes nothing.
-fn assert_map_refused<D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
-    segments: &[Segment],
-    expected: MapError,
-) {
+fn assert_map_refused<M: Mapper>(domain: &Domain<M>, segments: &[Segment], expected: MapError) {
     let before = domain.usage();
     let refused = Request::new(segments, WRITES).and_then(|request| domain.raw_map_request(&request));
     assert_eq!(refused, Err(expected), "{segments:x?}");
@@ -39,7 +35,7 @@ fn assert_map_refused<D: Design<P, I>, P: Platform, I: Iommu>(
 fn buffers_that_cannot_be_mapped() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
+    let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
     let physical_range = |phys| MapError::PhysicalRange(PhysAddr::new(phys));
     let cases: &[(&[Segment], MapError)] = &[
         (&[], MapError::Empty),
@@ -104,7 +100,7 @@ fn a_narrow_space_runs_out_and_recovers() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let config = DomainConfig { address_bits: 16, reserved: &[range(8, 1)], ..DomainConfig::new(Protection::Strict) };
-    let domain = Domain::<Stock, _, _>::with_config(&iommu, &host, &config).unwrap();
+    let domain = Stock::open_with(&iommu, &host, &config).unwrap();
     let map = || domain.raw_map(PhysAddr::new(0x5000), PAGE_SIZE, WRITES);
     let exhausted = |pages| MapError::Exhausted { pages, limit_bits: 16 };
     // Sixteen pages except page 0 and page 8.
@@ -152,7 +148,7 @@ fn a_table_does_not_write_over_a_translation() {
 fn unmaps_of_anything_but_a_mapping() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
+    let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
     domain.attach(DEVICE).unwrap();
     let iova = domain.raw_map(PhysAddr::new(0x7010), 3 * PAGE_SIZE, WRITES).unwrap();
     let page = |n: i64| Iova::from_pfn(iova.pfn().checked_add_signed(n).expect("far from the edges"));
@@ -193,7 +189,7 @@ fn unmaps_of_anything_but_a_mapping() {
 fn a_full_batch_takes_no_more() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
+    let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
     let map = || domain.raw_map(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
     let mut batch = domain.raw_batch();
     for _ in 0..BATCH_MAX {
@@ -211,7 +207,7 @@ fn a_map_that_could_not_be_invalidated_is_taken_back() {
     let host = FakeHost::default();
     let capabilities = Capabilities { caches_absent: true, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
+    let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
     domain.attach(DEVICE).unwrap();
     let first = domain.raw_map(PhysAddr::new(0x3000), PAGE_SIZE, WRITES).unwrap();
     iommu.behave(Behaviour::Failing);
@@ -235,7 +231,7 @@ fn a_host_without_memory() {
         let capabilities = Capabilities { leaf_2m: false, ..FakeIommu::new(&host).capabilities() };
         let iommu = FakeIommu::with_capabilities(&host, capabilities);
         host.limit_frames(frames);
-        let domain = match Domain::<Stock, _, _>::new(&iommu, &host, Protection::Deferred) {
+        let domain = match Stock::open(&iommu, &host, Protection::Deferred) {
             Ok(domain) => domain,
             Err(error) => {
                 assert_eq!((error, frames), (NewDomainError::NoMemory(NoMemory), 0));

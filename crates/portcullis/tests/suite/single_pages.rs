@@ -8,13 +8,13 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, MapError, PAGE_SIZE, PhysAddr, Protection, Segment,
-    SourceId,
+    Access, Capabilities, DomainConfig, DomainOf, Iommu, Iova, MapError, Open, PAGE_SIZE, PhysAddr, Protection,
+    Segment, SourceId,
 };
 
 const DEVICE: SourceId = SourceId(0x28);
 
-type OnFakes<'h, D> = Domain<D, &'h FakeHost, &'h FakeIommu<'h>>;
+type OnFakes<'h, D> = DomainOf<D, &'h FakeHost, &'h FakeIommu<'h>>;
 
 fn on<R>(
     coherent: bool,
@@ -26,7 +26,7 @@ fn on<R>(
     capabilities.coherent = coherent;
     change(&mut capabilities);
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let domain = Domain::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     // The first map takes the long path, because its table is missing.
     domain.raw_map(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceWrites).expect("room");
@@ -128,7 +128,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for GivesRights<'h> {
         let Self(host, iommu, protection) = self;
         let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 20 }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
-        let domain = OnFakes::<D>::with_config(iommu, host, &config).expect("a domain");
+        let domain = D::open_with(iommu, host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         let rights = [
             (Access::DeviceReads, Rights::READ),

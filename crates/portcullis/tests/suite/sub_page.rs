@@ -11,8 +11,8 @@ use portcullis::platform::fake::{FakeHost, lost_here};
 use portcullis::sub_page::BOUNCE_PAGES_MAX;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Domain, DomainConfig, DynDomain, Iova, IovaRange, Lifetime, MapError, MapOptions, NewDomainError,
-    PAGE_SIZE, PhysAddr, Protection, Segment, SourceId, SubPage,
+    Access, DomainConfig, DynDomain, Iova, IovaRange, Lifetime, MapError, MapOptions, NewDomainError, Open, PAGE_SIZE,
+    PhysAddr, Protection, Segment, SourceId, SubPage,
 };
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc, dealloc};
@@ -111,14 +111,14 @@ impl Bench {
         Self { host, iommu: Box::leak(Box::new(FakeIommu::new(host))) }
     }
 
-    fn domain(&self, design: DesignId, protection: Protection, sub_page: SubPage) -> DynDomain {
+    fn domain(&self, design: DesignId, protection: Protection, sub_page: SubPage) -> Box<DynDomain> {
         let domain = self.empty_domain(design, protection, sub_page);
         domain.attach(DEVICE).expect("a device");
         domain
     }
 
     /// A domain without a device.
-    fn empty_domain(&self, design: DesignId, protection: Protection, sub_page: SubPage) -> DynDomain {
+    fn empty_domain(&self, design: DesignId, protection: Protection, sub_page: SubPage) -> Box<DynDomain> {
         let config = DomainConfig { sub_page, ..DomainConfig::new(protection) };
         DynDomain::open(design, self.iommu, self.host, &config).expect("a domain")
     }
@@ -139,7 +139,7 @@ impl Bench {
     }
 
     /// Drops the domain, and checks that every page of it has been returned.
-    fn end(self, domain: DynDomain) {
+    fn end(self, domain: Box<DynDomain>) {
         let name = domain.info().id;
         drop(domain);
         assert_eq!(self.host.frames_lent(), 0, "{name}");
@@ -164,7 +164,7 @@ fn a_page_is_mapped_at_once_where_it_is_exposed_and_nowhere_else() {
     for sub_page in [SubPage::Expose, SubPage::Refuse, SubPage::Bounce] {
         let (bench, memory) = (Bench::new(), Memory::new(2));
         let config = DomainConfig { sub_page, ..DomainConfig::new(Protection::Strict) };
-        let domain = Domain::<Portcullis, _, _>::with_config(bench.iommu, bench.host, &config).expect("a domain");
+        let domain = Portcullis::open_with(bench.iommu, bench.host, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         // The stream has a chunk from now on.
         domain.raw_map(memory.phys(0), PAGE_SIZE, Access::DeviceWrites).expect("room");
@@ -354,7 +354,8 @@ fn typed_buffers_come_back_with_what_the_device_has_written() {
 fn a_batch_may_own_its_domain() {
     use portcullis::domain::{Batch, RawBatch, Ring};
     let bench = Bench::new();
-    let domain = std::sync::Arc::new(bench.domain(DesignId::Portcullis, Protection::Strict, SubPage::Expose));
+    let domain: std::sync::Arc<DynDomain> =
+        std::sync::Arc::from(bench.domain(DesignId::Portcullis, Protection::Strict, SubPage::Expose));
     let mut batch = RawBatch::new(domain.clone());
     let mut typed = Batch::new(domain.clone());
     let mut ring = Ring::new(domain.clone(), RingConfig::default()).unwrap();
@@ -395,13 +396,13 @@ fn only_domains_that_can_are_made() {
     for sub_page in [SubPage::Refuse, SubPage::Bounce] {
         let config = DomainConfig { sub_page, memory: &memory, ..DomainConfig::new(Protection::None) };
         // SAFETY: no memory is behind the IOMMU.
-        let refused = unsafe { Domain::<Unprotected, _, _>::unprotected(bench.iommu, bench.host, &config) };
+        let refused = unsafe { Unprotected::open_unprotected(bench.iommu, bench.host, &config) };
         assert_eq!(refused.err(), Some(NewDomainError::Exposed));
     }
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let config = DomainConfig { sub_page: SubPage::Bounce, ..DomainConfig::new(Protection::Strict) };
-    let refused = Domain::<Portcullis, _, _>::with_config(&iommu, &host, &config);
+    let refused = Portcullis::open_with(&iommu, &host, &config);
     assert_eq!(refused.err(), Some(NewDomainError::CannotBounce));
     assert_eq!(host.frames_lent(), 0);
 }

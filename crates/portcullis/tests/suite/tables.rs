@@ -10,7 +10,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{EntryValue, FreedTables, Rights, SecondLevelTable, TableRule, Walker};
 use portcullis::{
-    Access, Capabilities, Domain, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr,
+    Access, Capabilities, Invalidation, Iommu, Iova, IovaRange, MapError, NoMemory, Open, PAGE_SIZE, PhysAddr,
     Platform, Protection, Segment, SourceId, UnmapError,
 };
 use portcullis_testkit::host::present;
@@ -533,7 +533,7 @@ fn where_absent_entries_are_cached_a_map_invalidates() {
     for (caches_absent, address_mask_max) in [(false, Some(18)), (true, Some(18)), (true, Some(1)), (true, None)] {
         let base = FakeIommu::new(&host).capabilities();
         let iommu = FakeIommu::with_capabilities(&host, Capabilities { caches_absent, address_mask_max, ..base });
-        let domain = Domain::<Stock, _, _>::new(&iommu, &host, Protection::Strict).unwrap();
+        let domain = Stock::open(&iommu, &host, Protection::Strict).unwrap();
         domain.attach(DEVICE).unwrap();
         // The device accesses the future mapping's addresses, and finds them absent.
         let first = Iova::from_pfn((1 << 20) - 4);

@@ -7,7 +7,7 @@ use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{Lock, LockClass, WAIT_US_LEAST, Wait};
 use portcullis::{
-    Access, CommitError, Domain, DomainConfig, INVALIDATION_TIMEOUT_US, IovaRange, MapError, PAGE_SIZE, PhysAddr,
+    Access, CommitError, DomainConfig, INVALIDATION_TIMEOUT_US, IovaRange, MapError, Open, PAGE_SIZE, PhysAddr,
     Platform, Protection, QueueError, RawUnmapError, Segment, SourceId,
 };
 use std::panic::catch_unwind;
@@ -95,7 +95,7 @@ fn a_wait_ends_when_the_host_says() {
         host.limit_waits(asked_us);
         let limit_us = asked_us.max(WAIT_US_LEAST);
         let iommu = FakeIommu::new(&host);
-        let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
         let map = || domain.raw_map(PhysAddr::from_pfn(0x100), PAGE_SIZE, Access::DeviceWrites);
         let iova = map().expect("room");
         iommu.behave(Behaviour::Silent);

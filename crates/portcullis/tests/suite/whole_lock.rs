@@ -8,7 +8,7 @@ use portcullis::iova::BUDDY_PAGES_MAX;
 use portcullis::platform::fake::{FakeHost, FakeLock};
 use portcullis::platform::{Context, CpuHint, Lock, LockClass, Step, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
-use portcullis::{Access, Domain, DomainConfig, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection};
+use portcullis::{Access, DomainConfig, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::cell::RefCell;
 
 /// An event. It is recorded with the locks that were held.
@@ -120,7 +120,7 @@ fn taken(events: &[(Vec<LockClass>, Event)]) -> usize {
 fn short_ranges_are_mapped_and_unmapped_under_one_lock() {
     let host = Host(FakeHost::default());
     let iommu = FakeIommu::new(&host.0);
-    let domain = Domain::<MacOs, _, _>::new(&iommu, &host, Protection::Deferred).unwrap();
+    let domain = MacOs::open(&iommu, &host, Protection::Deferred).unwrap();
     for pages in [1, 5, 600, BUDDY_PAGES_MAX, BUDDY_PAGES_MAX + 1] {
         let short = pages <= BUDDY_PAGES_MAX;
         let mut iova = None;
@@ -144,7 +144,7 @@ fn the_hardware_is_waited_for_without_the_lock() {
     let host = Host(FakeHost::default());
     let iommu = FakeIommu::new(&host.0);
     let config = DomainConfig { address_bits: 14, ..DomainConfig::new(Protection::Deferred) };
-    let domain = Domain::<MacOs, _, _>::with_config(&iommu, &host, &config).unwrap();
+    let domain = MacOs::open_with(&iommu, &host, &config).unwrap();
     let map = || domain.raw_map(PhysAddr::new(0), PAGE_SIZE, Access::DeviceReads).expect("room");
     let mapped = [map(), map(), map()];
     mapped.into_iter().for_each(|iova| domain.unmap_raw(iova, PAGE_SIZE).unwrap());

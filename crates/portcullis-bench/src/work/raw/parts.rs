@@ -5,14 +5,14 @@ use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info,
 use portcullis::designs::{Magazine, Unprotected};
 use portcullis::error::{MapError, NewDomainError, NoMemory, UnmapError};
 use portcullis::invalidation::{Deferral, Revocation};
-use portcullis::iommu::{AttachError, Capabilities, DomainId, SourceId};
+use portcullis::iommu::Capabilities;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
 use portcullis::platform::Context;
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::{FreedTables, SecondLevelTable, TableRule, Walker};
 use portcullis::{
     Access, CommitError, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, RawMapError, RawUnmapError, Request,
-    Segment,
+    Segment, Space,
 };
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -205,23 +205,11 @@ unsafe impl<M: Mapper> Mapper for Idle<M> {
         self.0.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.0.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.0.usage()
     }
 
-    fn id(&self) -> DomainId {
-        self.0.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.detach(device)
+    fn space(&self) -> &dyn Space {
+        self.0.space()
     }
 }

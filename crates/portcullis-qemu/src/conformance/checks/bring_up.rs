@@ -7,7 +7,7 @@ use crate::conformance::wiring::Wired;
 use crate::conformance::{Check, Checked, DMA_BYTES, Seen, Stage, Trouble, agree, dma, write_refused};
 use portcullis::designs::Magazine;
 use portcullis::iommu::AttachError;
-use portcullis::{Access, Capabilities, Domain, DomainId, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, Capabilities, DomainId, Iommu, Iova, Open, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_vtd::spec::faults::{FaultReason, status};
 use portcullis_vtd::spec::registers::{FSTS, GSTS, global};
 use portcullis_vtd::{BringUpError, Unit};
@@ -186,7 +186,7 @@ fn refuses_in_use(stage: &Stage) -> Checked {
 fn lost<K>(stage: &Stage, lose: impl FnOnce(Unit<Wired, Wired>) -> K) -> Checked {
     let (wired, unit) = stage.bring_up()?;
     // By reference, so that the forgotten domain does not keep the machine running either.
-    let domain = Domain::<Magazine, _, _>::new(&unit, &wired, Protection::Strict)?;
+    let domain = Magazine::open(&unit, &wired, Protection::Strict)?;
     domain.attach(A)?;
     // SAFETY: the memory of a rig holds no Rust objects.
     let iova = unsafe { domain.map_raw(page(1), PAGE_SIZE, BOTH) }?;

@@ -14,7 +14,7 @@ fn a_drive_works_on_over_a_halt() {
     let machine = QemuMachine::start(setup).unwrap_or_else(|error| panic!("{error}"));
     let (memory, host) = (machine.memory(), machine.host());
     let unit: Vtd = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), UnitConfig::default()).unwrap());
-    let domain = Domain::<Magazine, _, _>::new(unit.clone(), host, Protection::Strict).unwrap();
+    let domain = Magazine::open(unit.clone(), host, Protection::Strict).unwrap();
     domain.attach(NVME).unwrap();
     let mut nvme = Nvme::start(&machine.function(NVME), &domain).unwrap();
     let (mut while_halted, mut afterwards) = (0, 0);

@@ -10,9 +10,10 @@
 mod halted;
 mod second;
 
+use portcullis::design::Design;
 use portcullis::designs::Magazine;
 use portcullis::iommu::{DomainId, SourceId};
-use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, Iova, Open, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::nvme::{CommandId, Nvme, Operation};
 use portcullis_qemu::{Accelerator, GuestBuffer, GuestMemory, QemuHost, QemuMachine, QemuSetup, VtdMmio};
@@ -29,7 +30,7 @@ const EDU: SourceId = SourceId(3 << 3);
 const NVME: SourceId = SourceId(5 << 3);
 
 type Vtd = Arc<Unit<VtdMmio, QemuHost>>;
-type Drive<'d> = Nvme<'d, Magazine, QemuHost, Vtd>;
+type Drive<'d> = Nvme<'d, <Magazine as Design<QemuHost, Vtd>>::Mapper>;
 
 /// The number of pages that are being read from the drive when it is taken over.
 const READS: u64 = 12;
@@ -245,9 +246,9 @@ fn first(way: Way) {
     let (memory, host) = (machine.memory(), machine.host());
     let unit: Vtd = Arc::new(Unit::bring_up(VtdMmio(machine.clone()), host.clone(), UnitConfig::default()).unwrap());
     // Uses up an id, so that the domain gets a different one.
-    drop(Domain::<Magazine, _, _>::new(unit.clone(), host.clone(), Protection::Strict).unwrap());
+    drop(Magazine::open(unit.clone(), host.clone(), Protection::Strict).unwrap());
     // A process that is gone unmaps, detaches and stops nothing.
-    let domain = ManuallyDrop::new(Domain::<Magazine, _, _>::new(unit.clone(), host, Protection::Strict).unwrap());
+    let domain = ManuallyDrop::new(Magazine::open(unit.clone(), host, Protection::Strict).unwrap());
     domain.attach(EDU).unwrap();
     domain.attach(NVME).unwrap();
     let mut nvme = ManuallyDrop::new(Nvme::start(&machine.function(NVME), &*domain).unwrap());

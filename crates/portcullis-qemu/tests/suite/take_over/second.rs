@@ -81,7 +81,7 @@ fn whole(machine: &Arc<QemuMachine>, estate: &Estate) {
     assert!(!ids.contains(&estate.domain), "{ids:?}");
     // SAFETY: opened above.
     ids.iter().for_each(|id| unsafe { unit.close_domain(*id) }.unwrap());
-    let domain = Domain::<Magazine, _, _>::new(unit.clone(), machine.host(), Protection::Strict).unwrap();
+    let domain = Magazine::open(unit.clone(), machine.host(), Protection::Strict).unwrap();
     assert_ne!(domain.id(), estate.domain);
     for device in [EDU, NVME] {
         assert_eq!(domain.attach(device), Err(AttachError::Inherited(device)));

@@ -2,11 +2,10 @@
 
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::invalidation::Revocation;
-use portcullis::iommu::AttachError;
 use portcullis::proof::{Committed, Proof};
 use portcullis::{
-    CommitError, DomainId, Iommu, IovaRange, NewDomainError, Platform, Protection, RawMapError, RawUnmapError, Request,
-    SourceId, UnmapError,
+    CommitError, Iommu, IovaRange, NewDomainError, Platform, Protection, RawMapError, RawUnmapError, Request, Space,
+    UnmapError,
 };
 use std::marker::PhantomData;
 
@@ -66,23 +65,11 @@ unsafe impl<M: Mapper> Mapper for CallsItStrict<M> {
         self.0.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.0.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         self.0.usage()
     }
 
-    fn id(&self) -> DomainId {
-        self.0.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.0.detach(device)
+    fn space(&self) -> &dyn Space {
+        self.0.space()
     }
 }

@@ -1,7 +1,7 @@
 //! NVMe: 32 commands in flight, written and read back through buffers of 1 to 8 pages that begin anywhere.
 
 use super::*;
-use portcullis::domain::Erased;
+use portcullis::design::Mapper;
 use portcullis_qemu::nvme::{CommandId, DEPTH, Nvme, Operation};
 use std::collections::BTreeMap;
 
@@ -90,11 +90,7 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
     commands
 }
 
-fn submit(
-    world: &mut World,
-    nvme: &mut Nvme<'_, Erased, Erased, Erased>,
-    Idle { mut place, area }: Idle,
-) -> (CommandId, Flight) {
+fn submit(world: &mut World, nvme: &mut Nvme<'_, dyn Mapper>, Idle { mut place, area }: Idle) -> (CommandId, Flight) {
     place.left = place.left.saturating_sub(1);
     let random = &mut place.random;
     // Data that was written last is read back. Otherwise new data is written or, now and then, old data is read.

@@ -16,8 +16,7 @@ use portcullis::design::Design;
 use portcullis::designs::{DesignId, Unprotected, Visitor};
 use portcullis::iommu::SourceId;
 use portcullis::{
-    Access, Domain, DomainConfig, DynDomain, Iommu, Iova, NewDomainError, PAGE_SIZE, PhysAddr, Protection, Rule,
-    Segment,
+    Access, DomainConfig, DynDomain, Iommu, Iova, NewDomainError, Open, PAGE_SIZE, PhysAddr, Protection, Rule, Segment,
 };
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, GuestMemory, MachineError, QemuHost, QemuMachine, QemuSetup, VtdMmio};
@@ -75,7 +74,7 @@ impl World {
         // counted.
         let config = DomainConfig::new(Protection::None);
         // SAFETY: the memory of a machine holds no Rust objects.
-        let first = unsafe { Domain::<Unprotected, _, _>::unprotected(unit.clone(), host.clone(), &config) }.unwrap();
+        let first = unsafe { Unprotected::open_unprotected(unit.clone(), host.clone(), &config) }.unwrap();
         first.attach(EDU).unwrap();
         drop(first);
         let edu = Edu::new(&machine.function(EDU)).unwrap();
@@ -133,15 +132,15 @@ impl Run<'_> {
         let tables = world.memory.tables_lent();
         let memory = [Segment { phys: PhysAddr::new(0), len: world.memory.bytes() }];
         let config = DomainConfig { memory: &memory, ..DomainConfig::new(Protection::Strict) };
-        let domain = Domain::<D, _, _>::with_config(world.unit.clone(), world.host.clone(), &config).unwrap();
-        // Erased, so that drivers and tests are compiled once and not for each design.
-        all(world, domain.erase().unwrap(), protection);
+        let domain = D::open_with(world.unit.clone(), world.host.clone(), &config).unwrap();
+        // Of any design, so that drivers and tests are compiled once and not for each design.
+        all(world, Box::new(domain), protection);
         assert_eq!(world.memory.tables_lent(), tables, "{}: {}: tables are lost", D::INFO.id, Rule::Teardown);
     }
 }
 
 /// The whole test of a domain.
-fn all(world: &mut World, domain: DynDomain, protection: Protection) {
+fn all(world: &mut World, domain: Box<DynDomain>, protection: Protection) {
     let who = format!("{} {protection}", domain.info().id);
     let begun = Instant::now();
     for device in [EDU, NVME, NIC] {

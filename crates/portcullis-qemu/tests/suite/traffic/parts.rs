@@ -3,7 +3,8 @@
 
 use super::*;
 use portcullis::SubPage;
-use portcullis::domain::{DescriptorError, Erased, Mapping};
+use portcullis::design::Mapper;
+use portcullis::domain::{DescriptorError, Mapping};
 use portcullis::error::MapError;
 use portcullis_qemu::DriverError;
 use portcullis_qemu::nvme::{CommandId, Nvme, Operation};
@@ -21,7 +22,7 @@ const IN_FLIGHT: usize = 16;
 const TRIED: usize = 8;
 const WRITTEN_BY_EDU: u8 = 0x99;
 
-type Drive<'d> = Nvme<'d, Erased, Erased, Erased>;
+type Drive<'d> = Nvme<'d, dyn Mapper>;
 
 /// A request in flight, and the expected contents of its area afterwards.
 struct Flight {
@@ -144,7 +145,7 @@ impl Parts<'_> {
     }
 }
 
-fn domain(world: &World, sub_page: SubPage) -> DynDomain {
+fn domain(world: &World, sub_page: SubPage) -> Box<DynDomain> {
     let config = DomainConfig { sub_page, ..DomainConfig::new(Protection::Strict) };
     let domain = DynDomain::open(DesignId::Portcullis, world.unit.clone(), world.host.clone(), &config).unwrap();
     for device in [EDU, NVME] {

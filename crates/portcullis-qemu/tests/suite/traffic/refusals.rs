@@ -19,7 +19,7 @@ fn drivers_refuse_what_cannot_be_and_change_nothing() {
     let host = machine.host();
     let buffer = |pages| GuestBuffer::new(machine.memory(), pages).unwrap();
     let unit = Unit::bring_up(VtdMmio(machine.clone()), host.clone(), portcullis_vtd::UnitConfig::default()).unwrap();
-    let domain = Domain::<Stock, _, _>::new(&unit, host, Protection::Strict).unwrap();
+    let domain = Stock::open(&unit, host, Protection::Strict).unwrap();
     for device in [NVME, NIC] {
         domain.attach(device).unwrap();
     }

@@ -9,7 +9,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::{BUDDY_PAGES_MAX, BuddyAllocator, INTERRUPT_RANGE};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, PAGE_SHIFT, PAGE_SIZE, PhysAddr,
+    Access, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, Open, PAGE_SHIFT, PAGE_SIZE, PhysAddr,
     Platform, Protection, RawUnmapError, UnmapError,
 };
 use proptest::prelude::*;
@@ -217,7 +217,7 @@ fn follows_the_reference(address_bits: u8, reserved: &[IovaRange], script: &[Ope
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let config = DomainConfig { address_bits, reserved, ..DomainConfig::new(Protection::Strict) };
-    let domain = Domain::<Buddy, _, _>::with_config(&iommu, &host, &config).expect("a domain");
+    let domain = Buddy::open_with(&iommu, &host, &config).expect("a domain");
     let never = [IovaRange::new(0, 1), IovaRange::new(INTERRUPT_RANGE.0, INTERRUPT_RANGE.1)];
     let reserved = reserved.iter().copied().chain(never.into_iter().flatten()).collect();
     let mut reference = Reference { live: Vec::new(), reserved, limit: 1 << (u32::from(address_bits) - PAGE_SHIFT) };

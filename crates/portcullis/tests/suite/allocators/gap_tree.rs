@@ -7,7 +7,7 @@ use portcullis::designs::FreeBsd;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Domain, DomainConfig, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, RawUnmapError, UnmapError,
+    Access, DomainConfig, IovaRange, MapError, Open, PAGE_SIZE, PhysAddr, Protection, RawUnmapError, UnmapError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -22,7 +22,7 @@ fn with_reserved(address_bits: u8, reserved: &[IovaRange], test: impl FnOnce(&Be
     let host = FakeHost::default();
     let (counting, iommu) = (Counting::new(&host), FakeIommu::new(&host));
     let config = DomainConfig { address_bits, reserved, ..DomainConfig::new(Protection::Strict) };
-    let domain = Domain::with_config(&iommu, &counting, &config).expect("a domain");
+    let domain = FreeBsd::open_with(&iommu, &counting, &config).expect("a domain");
     test(&Bench { host: &counting, iommu: &iommu, domain });
 }
 

@@ -7,16 +7,16 @@ use portcullis::designs::Kmalloc;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Domain, DomainConfig, IovaRange, MapError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection,
+    Access, DomainConfig, DomainOf, IovaRange, MapError, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection,
     RawUnmapError, UnmapError,
 };
 
-type KmallocDomain<'h> = Domain<Kmalloc, &'h FakeHost, &'h FakeIommu<'h>>;
+type KmallocDomain<'h> = DomainOf<Kmalloc, &'h FakeHost, &'h FakeIommu<'h>>;
 
 fn on_kmalloc(config: &DomainConfig<'_>, test: impl FnOnce(&FakeHost, &KmallocDomain<'_>)) {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = KmallocDomain::with_config(&iommu, &host, config).expect("a domain");
+    let domain = Kmalloc::open_with(&iommu, &host, config).expect("a domain");
     test(&host, &domain);
     drop(domain);
     assert_eq!(host.bytes_lent(), 0, "every piece is back");
@@ -60,7 +60,7 @@ fn a_host_without_an_allocator_maps_nothing() {
     let host = FakeHost::default();
     let (counting, iommu) = (Counting::new(&host), FakeIommu::new(&host));
     assert_eq!(counting.allocate_bytes(8, PhysAddr::new(1 << 20)), Err(NoMemory));
-    let domain = Domain::<Kmalloc, _, _>::new(&iommu, &counting, Protection::Strict).expect("a domain");
+    let domain = Kmalloc::open(&iommu, &counting, Protection::Strict).expect("a domain");
     for pages in [1, 64] {
         let refused = domain.raw_map(PhysAddr::new(0), pages * PAGE_SIZE, Access::DeviceWrites);
         assert_eq!(refused, Err(MapError::Exhausted { pages, limit_bits: 48 }));

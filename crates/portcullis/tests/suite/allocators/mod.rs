@@ -15,7 +15,9 @@ use crate::raw_face::RawFace;
 use portcullis::design::{Design, Options};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Access, Capabilities, Domain, DomainConfig, Iommu, IovaRange, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{
+    Access, Capabilities, DomainConfig, DomainOf, Iommu, IovaRange, Open, PAGE_SIZE, PhysAddr, Protection,
+};
 
 /// One past the last page below 4 GiB, where the search begins.
 const TOP: u64 = 1 << 20;
@@ -24,7 +26,7 @@ const TOP: u64 = 1 << 20;
 struct Bench<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> {
     host: &'h Counting<'h>,
     iommu: &'h FakeIommu<'h>,
-    domain: Domain<D, &'h Counting<'h>, &'h FakeIommu<'h>>,
+    domain: DomainOf<D, &'h Counting<'h>, &'h FakeIommu<'h>>,
 }
 
 impl<'h, D: Design<&'h Counting<'h>, &'h FakeIommu<'h>>> Bench<'h, D> {
@@ -63,6 +65,6 @@ where
     let parse = || Options::parse(D::INFO.options, options).expect("options of the design");
     let options = if options.is_empty() { Options::NONE } else { parse() };
     let config = DomainConfig { address_bits, options, ..DomainConfig::new(protection) };
-    let domain = Domain::with_config(&iommu, &counting, &config).expect("a domain");
+    let domain = D::open_with(&iommu, &counting, &config).expect("a domain");
     test(&Bench { host: &counting, iommu: &iommu, domain });
 }

@@ -6,7 +6,7 @@ use portcullis::designs::Stock;
 use portcullis::invalidation::{CPU_QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Access, Domain, DomainConfig, Invalidation, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, DomainConfig, Invalidation, IovaRange, MapError, Open, PAGE_SIZE, PhysAddr, Protection};
 use std::collections::VecDeque;
 
 fn on_stock(protection: Protection, address_bits: u8, test: impl FnOnce(&Bench<'_, Stock>)) {
@@ -61,8 +61,8 @@ fn the_cached_node_stays_below_4_gib() {
     let (counting, iommu) = (Counting::new(&host), FakeIommu::new(&host));
     let reserved = [IovaRange::new(TOP, 1).expect("a page")];
     let config = DomainConfig { address_bits: 33, reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
-    let domain = Domain::<Stock, _, _>::with_config(&iommu, &counting, &config).expect("a domain");
-    let bench = Bench { host: &counting, iommu: &iommu, domain };
+    let domain = Stock::open_with(&iommu, &counting, &config).expect("a domain");
+    let bench = Bench::<Stock> { host: &counting, iommu: &iommu, domain };
     assert_eq!([bench.map(), bench.map()], [(TOP - 1, 0), (TOP - 2, 0)]);
     // The next node is that of the reserved page at 4 GiB.
     bench.unmap_page(TOP - 1);

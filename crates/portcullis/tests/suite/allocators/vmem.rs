@@ -9,7 +9,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::{INTERRUPT_RANGE, QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
-    Access, Domain, DomainConfig, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, RawUnmapError, UnmapError,
+    Access, DomainConfig, DomainOf, Iova, IovaRange, MapError, Open, PAGE_SIZE, PhysAddr, RawUnmapError, UnmapError,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn range(first_pfn: u64, pages: u64) -> IovaRange {
 
 /// A space, with a plain reference.
 struct Space<'h> {
-    domain: Domain<Solaris, &'h FakeHost, &'h FakeIommu<'h>>,
+    domain: DomainOf<Solaris, &'h FakeHost, &'h FakeIommu<'h>>,
     /// One past the last page.
     limit: u64,
     live: Vec<IovaRange>,
@@ -149,7 +149,7 @@ proptest! {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
         let config = DomainConfig { address_bits, reserved: &reserved, ..DomainConfig::new(Deferred) };
-        let domain = Domain::with_config(&iommu, &host, &config).expect("a domain");
+        let domain = Solaris::open_with(&iommu, &host, &config).expect("a domain");
         let always = [range(0, 1), range(INTERRUPT_RANGE.0, INTERRUPT_RANGE.1)];
         let reserved = reserved.iter().copied().chain(always).collect();
         let mut space = Space { domain, limit: 1 << (address_bits - 12), live: Vec::new(), reserved };

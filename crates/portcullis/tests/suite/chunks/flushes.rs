@@ -2,10 +2,11 @@
 //! pages.
 
 use super::{DEVICE, Small, TABLE, map, tick_after, unmap};
+use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{CPUS, FakeHost, run_on};
 use portcullis::table::{ENTRIES, Rights};
-use portcullis::{Capabilities, Invalidation, Iommu, Iova, PAGE_SIZE, Protection};
+use portcullis::{Capabilities, Invalidation, Iommu, Iova, Open, PAGE_SIZE, Protection};
 
 /// The longest time that an unmap waits, in microseconds.
 const WINDOW_US: u64 = 500;
@@ -18,7 +19,7 @@ fn deferred(address_mask_max: Option<u8>, test: impl FnOnce(&FakeHost, &FakeIomm
     let host = FakeHost::default();
     let capabilities = Capabilities { address_mask_max, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let domain = Small::new(&iommu, &host, Protection::Deferred).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Deferred).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     test(&host, &iommu, &domain);
     run_on(0);

@@ -8,11 +8,11 @@ use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
-use portcullis::{Access, Domain, DomainConfig, Protection};
+use portcullis::{Access, DomainConfig, DomainOf, Open, Protection};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-type Small = Domain<Portcullis, &'static Interrupted<'static>, &'static FakeIommu<'static>>;
+type Small = DomainOf<Portcullis, &'static Interrupted<'static>, &'static FakeIommu<'static>>;
 
 /// What the handler of an interrupt does.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -72,7 +72,7 @@ impl Bench {
         let handler = Box::leak(Box::new(|_: Moment| bench.moment()));
         let platform: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, handler)));
         let config = DomainConfig { address_bits: NARROW_BITS, ..DomainConfig::new(protection) };
-        let domain = Small::with_config(iommu, platform, &config).expect("a domain");
+        let domain = Portcullis::open_with(iommu, platform, &config).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         bench.prepare(&domain, state);
         *bench.domain.lock().expect("not poisoned") = Some(Arc::new(domain));

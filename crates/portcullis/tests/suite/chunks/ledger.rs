@@ -9,7 +9,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Domain, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Request, Segment, SourceId, Stream,
+    Access, DomainOf, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Platform, Request, Segment, SourceId, Stream,
 };
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
@@ -22,7 +22,7 @@ const UPPER_PFN: u64 = 1 << (NARROW_BITS - 1 - 12);
 
 pub(crate) const DEVICE: SourceId = SourceId(0x28);
 
-type Small<'h, P> = Domain<Portcullis, P, &'h FakeIommu<'h>>;
+type Small<'h, P> = DomainOf<Portcullis, P, &'h FakeIommu<'h>>;
 
 /// A request: its pages, access and ring.
 #[derive(Clone, Copy, Debug)]

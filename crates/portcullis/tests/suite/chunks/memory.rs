@@ -6,9 +6,9 @@ use portcullis::chunk::TABLE_RESERVE;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
-use portcullis::{Access, Domain, DomainConfig, MapError, NoMemory, Protection};
+use portcullis::{Access, DomainConfig, DomainOf, MapError, NoMemory, Open, Protection};
 
-type Bench<'h> = Domain<Portcullis, &'h FakeHost, &'h FakeIommu<'h>>;
+type Bench<'h> = DomainOf<Portcullis, &'h FakeHost, &'h FakeIommu<'h>>;
 
 /// Table pages that are never given back before the domain is dropped: the root and two below it, the reserve, one for
 /// each stream of small requests and one for the last large requests of reads, and those of the lower half.
@@ -61,7 +61,7 @@ fn run(frames: usize, address_bits: u8, protection: Protection, shortage: Shorta
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let config = DomainConfig { address_bits, ..DomainConfig::new(protection) };
-    let domain = Bench::with_config(&iommu, &host, &config).expect("a domain");
+    let domain = Portcullis::open_with(&iommu, &host, &config).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let ledger = Ledger::new(&host, &iommu);
     host.limit_frames(frames);

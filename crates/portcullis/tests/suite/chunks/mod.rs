@@ -18,7 +18,9 @@ use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{Access, Domain, Invalidation, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, QueueError};
+use portcullis::{
+    Access, DomainOf, Invalidation, Iommu, Iova, IovaRange, Open, PAGE_SIZE, PhysAddr, Protection, QueueError,
+};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +30,7 @@ const TABLE: u64 = CHUNKED_PAGES_MAX;
 /// one that the stream uses.
 const KEPT: usize = 3 + TABLE_RESERVE + 1;
 
-type Small<'h, I = &'h FakeIommu<'h>> = Domain<Portcullis, &'h FakeHost, I>;
+type Small<'h, I = &'h FakeIommu<'h>> = DomainOf<Portcullis, &'h FakeHost, I>;
 
 fn map<I: Iommu>(domain: &Small<'_, I>, pfn: u64, pages: u64) -> Iova {
     domain.raw_map_either_way(PhysAddr::from_pfn(pfn), pages * PAGE_SIZE, Access::DeviceWrites).expect("room")
@@ -54,7 +56,7 @@ fn no_page_of_a_mapping_comes_back_before_its_invalidation() {
     for protection in [Protection::Strict, Protection::Deferred] {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Small::new(&iommu, &host, protection).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, protection).expect("a domain");
         domain.attach(DEVICE).expect("a device");
         let waits = map(&domain, 0x1000, 200);
         let [_beside, gone, _last] = [(0x2000, 311), (0x3000, 400), (0x4000, 400)].map(|(pfn, n)| map(&domain, pfn, n));
@@ -83,7 +85,7 @@ fn no_page_of_a_mapping_comes_back_before_its_invalidation() {
 fn no_live_page_is_handed_out_again() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let [first, second, _rest] = [(0x1000, 60), (0x2000, 70), (0x3000, 381)].map(|(pfn, n)| map(&domain, pfn, n));
     let [gone, _last] = [0x4000, 0x5000].map(|pfn| map(&domain, pfn, 400));
     unmap(&domain, gone, 400);
@@ -119,7 +121,7 @@ fn no_live_page_is_handed_out_again() {
 fn holes_behind_half_empty_tables_are_filled() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let pages: Vec<Iova> = (0..512 * 9).map(|page| map(&domain, 0x1_0000 + page, 1)).collect();
     for table in 0..8 {
         pages[table * 512..table * 512 + 256].iter().for_each(|page| unmap(&domain, *page, 1));
@@ -137,7 +139,7 @@ fn holes_behind_half_empty_tables_are_filled() {
 fn a_table_stays_for_a_period_after_its_last_use() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let mapped = map_tables(&domain, 60);
     host.advance_us(TABLE_IDLE_US - 1);
     mapped.iter().for_each(|iova| unmap(&domain, *iova, TABLE));
@@ -152,7 +154,7 @@ fn a_table_stays_for_a_period_after_its_last_use() {
 fn tables_go_however_long_they_were_full() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let mapped = map_tables(&domain, 60);
     (0..5).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
     mapped.iter().for_each(|iova| unmap(&domain, *iova, TABLE));
@@ -169,7 +171,7 @@ fn tables_go_however_long_they_were_full() {
 fn what_a_peak_has_needed_goes_while_mapping_goes_on() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     map_tables(&domain, 60).iter().for_each(|iova| unmap(&domain, *iova, TABLE));
     let mut live = VecDeque::new();
     for _ in 0..5 {
@@ -220,7 +222,7 @@ fn two_ticks_at_once_lose_no_table() {
     let host: &'static FakeHost = Box::leak(Box::default());
     let iommu = Interrupted { fake: FakeIommu::new(host), meanwhile: Mutex::default() };
     let iommu: &'static Interrupted<'static> = Box::leak(Box::new(iommu));
-    let domain = Arc::new(Small::new(iommu, host, Protection::Strict).expect("a domain"));
+    let domain = Arc::new(Portcullis::open(iommu, host, Protection::Strict).expect("a domain"));
     map_tables(&domain, 200).iter().for_each(|iova| unmap(&domain, *iova, TABLE));
     tick_after(host, &domain, TABLE_IDLE_US);
     let other = domain.clone();

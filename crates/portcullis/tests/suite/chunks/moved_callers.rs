@@ -9,7 +9,7 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{CPUS, FakeHost, FakeLock, run_on};
 use portcullis::platform::{Context, CpuHint, CpuWords, LockClass, Wait, WordLines};
 use portcullis::table::{Entry, Frame};
-use portcullis::{Access, Domain, Iova, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, Rule};
+use portcullis::{Access, Iova, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection, Rule};
 use proptest::prelude::RngExt;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -189,7 +189,7 @@ fn s3_threads_that_are_moved_get_pages_of_their_own() {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
         let moving = Moving::new(&host, moves, 1);
-        let domain = Domain::<Portcullis, _, _>::new(&iommu, &moving, Protection::Strict).expect("a domain");
+        let domain = Portcullis::open(&iommu, &moving, Protection::Strict).expect("a domain");
         let live = Mutex::new(HashSet::new());
         std::thread::scope(|scope| {
             for cpu in 0..CPUS {

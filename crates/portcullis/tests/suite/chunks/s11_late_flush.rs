@@ -6,7 +6,7 @@ use crate::raw_face::RawFace;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection};
+use portcullis::{Access, DomainOf, Iova, Open, PAGE_SIZE, PhysAddr, Protection};
 use std::sync::Mutex;
 
 /// The largest number of waiting unmaps of a CPU.
@@ -36,8 +36,8 @@ fn late_flush(at: usize) -> (usize, bool) {
         }
     }));
     let platform: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, handler)));
-    let domain: &Domain<Portcullis, _, _> =
-        Box::leak(Box::new(Domain::new(iommu, platform, Protection::Deferred).expect("a domain")));
+    let domain: &DomainOf<Portcullis, _, _> =
+        Box::leak(Box::new(Portcullis::open(iommu, platform, Protection::Deferred).expect("a domain")));
     let map = |page: usize| {
         domain.raw_map(PhysAddr::from_pfn(0x1000 + page as u64), PAGE_SIZE, Access::DeviceWrites).expect("room")
     };

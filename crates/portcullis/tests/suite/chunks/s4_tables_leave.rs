@@ -11,8 +11,8 @@ use portcullis::platform::Step;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, Protection, Request, Segment,
-    Stream,
+    Access, Capabilities, DomainOf, Iommu, Iova, IovaRange, Open, PAGE_SIZE, PhysAddr, Platform, Protection, Request,
+    Segment, Stream,
 };
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -32,7 +32,7 @@ fn a_straggler_keeps_its_table() {
 fn a_straggler_keeps_its_table_in(unit: u64) {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let map_for = |ring, pfn| {
         let segments = [Segment { phys: PhysAddr::from_pfn(pfn), len: PAGE_SIZE }];
@@ -92,7 +92,7 @@ fn walkers_that_do_not_snoop_see_tables_leave_and_come() {
     let host = FakeHost::default();
     let all = FakeIommu::new(&host).capabilities();
     let iommu = FakeIommu::with_capabilities(&host, Capabilities { coherent: false, ..all });
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let reached = |iova| iommu.access(DEVICE, iova, Rights::WRITE).map(PhysAddr::pfn);
     for _ in 0..3 {
@@ -131,8 +131,8 @@ fn tables_go_that_are_unmapped_during_the_last_sweep() {
             }
         }));
         let platform: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, handler)));
-        let domain: &Domain<Portcullis, _, _> =
-            Box::leak(Box::new(Domain::new(iommu, platform, Protection::Strict).expect("a domain")));
+        let domain: &DomainOf<Portcullis, _, _> =
+            Box::leak(Box::new(Portcullis::open(iommu, platform, Protection::Strict).expect("a domain")));
         let map = |number: u64| {
             domain.raw_map(PhysAddr::from_pfn(0x10_0000 + number * 512), TABLE * PAGE_SIZE, Access::DeviceWrites)
         };
@@ -185,7 +185,7 @@ fn tables_go_after_batched_unmaps() {
     for is_held in [false, true] {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
         let mapped = map_tables(&domain, 40);
         let lent = host.frames_lent();
         // Nothing was unmapped: the sweeps end.
@@ -210,7 +210,7 @@ fn ticks_come_to_rest_where_no_table_can_go() {
     let host = FakeHost::default();
     host.tell_no_walks();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let mapped = map_tables(&domain, 40);
     let lent = host.frames_lent();
     mapped.iter().for_each(|iova| unmap(&domain, *iova, TABLE));
@@ -221,7 +221,7 @@ fn ticks_come_to_rest_where_no_table_can_go() {
 
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let [one, mapped @ ..] = &map_tables(&domain, 41)[..] else { unreachable!("there are 41") };
     let lent = host.frames_lent();
     mapped.iter().for_each(|iova| unmap(&domain, *iova, TABLE));
@@ -255,7 +255,8 @@ fn an_unmap_that_comes_too_late_keeps_the_table_that_it_walks() {
                 }
             }));
             let platform: &Interrupted<'_> = Box::leak(Box::new(Interrupted::new(host, handler)));
-            let domain: Domain<Portcullis, _, _> = Domain::new(iommu, platform, Protection::Strict).expect("a domain");
+            let domain: DomainOf<Portcullis, _, _> =
+                Portcullis::open(iommu, platform, Protection::Strict).expect("a domain");
             let domain: &'static _ = Box::leak(Box::new(domain));
             domain.attach(DEVICE).expect("a device");
             let map = |number: u64, pages| {

@@ -4,9 +4,10 @@ use super::{Small, TABLE, map, map_tables, tick_after, unmap};
 use crate::raw_face::RawFace;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
+use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Access, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
+use portcullis::{Access, DomainConfig, Iova, Open, PAGE_SIZE, PhysAddr, Protection, Request, Segment, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Up to this many lines of cursors, each ring has its own table log.
@@ -33,7 +34,7 @@ fn chunk(iova: Iova) -> u64 {
 fn two_cpus_have_a_table_each() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let mut tables = BTreeMap::<u64, u32>::new();
     for page in 0..8 * CHUNK_PAGES {
         for cpu in 0..2 {
@@ -51,7 +52,7 @@ fn two_cpus_have_a_table_each() {
 fn many_rings_share_tables() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let few: Vec<Iova> = (0..FEW).map(|ring| map_for_ring(&domain, ring)).collect();
     let own: BTreeSet<u64> = few.iter().map(|iova| table(*iova)).collect();
     assert_eq!(own.len(), FEW as usize, "each has its own table: {few:?}");
@@ -83,7 +84,7 @@ fn no_room_is_kept_for_those_who_do_not_come() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let config = DomainConfig { address_bits: 28, ..DomainConfig::new(Protection::Strict) };
-    let domain = Small::with_config(&iommu, &host, &config).expect("a domain");
+    let domain = Portcullis::open_with(&iommu, &host, &config).expect("a domain");
     let upper_half = 1 << (28 - 1 - 12);
     run_on(1);
     assert!(map(&domain, 0x1000, 1).pfn() >= upper_half);
@@ -97,7 +98,7 @@ fn no_room_is_kept_for_those_who_do_not_come() {
 fn rings_whose_numbers_are_far_apart_have_a_table_each() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let tables: BTreeSet<u64> = (0..FEW).map(|number| table(map_for_ring(&domain, number * FEW))).collect();
     assert_eq!(tables.len(), FEW as usize);
 }
@@ -107,7 +108,7 @@ fn rings_whose_numbers_are_far_apart_have_a_table_each() {
 fn spent_tables_of_one_cpu_serve_another() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let mut counts = Vec::new();
     for cpu in 0..4 {
         run_on(cpu);
@@ -126,7 +127,7 @@ fn holes_of_some_serve_others() {
     for others in [1, 2 * FEW] {
         let host = FakeHost::default();
         let iommu = FakeIommu::new(&host);
-        let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+        let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
         let pages: Vec<Iova> = (0..16 * 512).map(|_| map_for_ring(&domain, 0)).collect();
         let stay = |page: &Iova| page.pfn().is_multiple_of(512);
         pages.iter().filter(|page| !stay(page)).for_each(|page| unmap(&domain, *page, 1));
@@ -146,7 +147,7 @@ fn holes_of_some_serve_others() {
 fn tables_used_up_exactly_leave() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
-    let domain = Small::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     let pages: Vec<Iova> =
         (0..FEW).flat_map(|ring| vec![ring; 3 * 512]).map(|ring| map_for_ring(&domain, ring)).collect();
     assert_eq!(domain.table_pages(), 3 + 3 * FEW as usize);

@@ -6,7 +6,7 @@ mod iommu;
 use crate::raw_face::RawFace;
 use arrayvec::ArrayVec;
 use iommu::HookedIommu;
-use portcullis::design::Design;
+use portcullis::design::{Design, Mapper};
 use portcullis::designs::{Choice, DesignId, RIommu, Visitor};
 use portcullis::domain::{
     DescriptorMapFailure, DmaBuffer, MapFailure, Mapping, RingConfig, SharedBuffer, UnmapFailure,
@@ -16,8 +16,8 @@ use portcullis::platform::fake::hooks::{HookedHost, has_panicked, panic_at, with
 use portcullis::platform::fake::{FakeHost, lost_here};
 use portcullis::table::Rights;
 use portcullis::{
-    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, MapOptions, PAGE_SIZE, PhysAddr,
-    Platform, Protection, RawMapError, Segment, SourceId, SubPage,
+    Access, Capabilities, Domain, DomainConfig, Iommu, Iova, IovaRange, MapError, MapOptions, Open, PAGE_SIZE,
+    PhysAddr, Protection, RawMapError, Segment, SourceId, SubPage,
 };
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::RefCell;
@@ -116,8 +116,8 @@ impl Drop for Buffer {
 }
 
 /// A run of the script.
-struct Run<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> {
-    domain: Domain<D, HookedHost<'h>, HookedIommu<'h>>,
+struct Run<'h, M: Mapper> {
+    domain: Domain<M>,
     host: &'h FakeHost,
     iommu: &'h FakeIommu<'h>,
     owners: Rc<RefCell<Owners>>,
@@ -126,7 +126,7 @@ struct Run<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> {
     what: String,
 }
 
-impl<'h, D: Design<HookedHost<'h>, HookedIommu<'h>>> Run<'h, D> {
+impl<M: Mapper> Run<'_, M> {
     /// Runs one operation. It must not panic if a hook already has.
     fn step(&mut self, operation: impl FnOnce(&mut Self)) {
         let had_panicked = has_panicked();
@@ -280,12 +280,7 @@ fn hardware(all: Capabilities) -> [(&'static str, Capabilities); 2] {
 }
 
 /// A script for the raw interface: typed mappings are never deferred. No step may panic if a hook already has.
-fn raw_script<D: Design<P, I>, P: Platform, I: Iommu>(
-    domain: &Domain<D, P, I>,
-    host: &FakeHost,
-    arena: Option<Arena>,
-    what: &str,
-) {
+fn raw_script<M: Mapper>(domain: &Domain<M>, host: &FakeHost, arena: Option<Arena>, what: &str) {
     let mut ranges: Vec<IovaRange> = Vec::new();
     let mut step = |operation: &mut dyn FnMut(&mut Vec<IovaRange>)| {
         let had_panicked = has_panicked();
@@ -356,7 +351,7 @@ impl<'h> Visitor<HookedHost<'h>, HookedIommu<'h>> for OneRun<'h> {
         let lost_before = lost_here();
         panic_at(number);
         let config = DomainConfig { sub_page, ..DomainConfig::new(protection) };
-        let make = || Domain::<D, _, _>::with_config(HookedIommu(iommu), HookedHost(host), &config);
+        let make = || D::open_with(HookedIommu(iommu), HookedHost(host), &config);
         if let Ok(domain) = catch_unwind(AssertUnwindSafe(make)) {
             let domain = domain.expect("a domain");
             if protection == Protection::Deferred {
@@ -438,8 +433,7 @@ fn no_ring_is_full_after_a_panic() {
         let iommu = FakeIommu::new(&host);
         let options = Choice::parse("riommu:ring=1").expect("a design").options;
         let config = DomainConfig { options, ..DomainConfig::new(Protection::Strict) };
-        let domain: Domain<RIommu, _, _> =
-            Domain::with_config(HookedIommu(&iommu), HookedHost(&host), &config).expect("a domain");
+        let domain = RIommu::open_with(HookedIommu(&iommu), HookedHost(&host), &config).expect("a domain");
         let page = PhysAddr::new(0x7000);
         panic_at(number);
         // Twice: the first map also creates the ring.

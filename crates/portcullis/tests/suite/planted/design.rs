@@ -5,13 +5,12 @@ use portcullis::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Mapper, Parts, Usage,
 };
 use portcullis::invalidation::{Commands, Deferral, Revocation, Submissions};
-use portcullis::iommu::AttachError;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::TableRule;
 use portcullis::{
-    Access, Breach, CommitError, DomainId, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform,
-    Protection, RawMapError, Request, Rule, Segment, SourceId, UnmapError,
+    Access, Breach, CommitError, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection,
+    RawMapError, Request, Rule, Segment, Space, UnmapError,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,10 +174,6 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         self.inner.due_us()
     }
 
-    fn table_pages(&self) -> usize {
-        self.inner.table_pages()
-    }
-
     fn usage(&self) -> Usage {
         let mut usage = self.inner.usage();
         if FLAW == DesignFlaw::UNDERSTATES_ITS_QUEUE {
@@ -187,15 +182,7 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         usage
     }
 
-    fn id(&self) -> DomainId {
-        self.inner.id()
-    }
-
-    fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.inner.attach(device)
-    }
-
-    fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.inner.detach(device)
+    fn space(&self) -> &dyn Space {
+        self.inner.space()
     }
 }

@@ -8,7 +8,7 @@ use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
-use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Protection, SourceId};
+use portcullis::{Access, Iova, Open, PAGE_SIZE, PhysAddr, Protection, SourceId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const DEVICE: SourceId = SourceId(0x0028);
@@ -20,7 +20,7 @@ fn walk_after_reclaim(flaw: HardwareFlaw) -> Option<String> {
     let host = FakeHost::default();
     let hardware = FakeIommu::new(&host);
     let iommu = PlantedIommu::new(&hardware, flaw);
-    let domain = Domain::<Portcullis, _, _>::new(&iommu, &host, Protection::Strict).expect("a domain");
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let map = |number| domain.raw_map(PhysAddr::from_pfn((1 + number) * 512), LEN, Access::DeviceWrites).expect("room");
     // The stream still uses the table of the last mapping.

@@ -9,8 +9,8 @@ use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{
-    Access, DomainConfig, DynDomain, Iova, IovaRange, NewDomainError, PAGE_SIZE, PhysAddr, Protection, Rule, Segment,
-    SourceId, UnmapError,
+    Access, DomainConfig, DynDomain, Iova, IovaRange, NewDomainError, Open, PAGE_SIZE, PhysAddr, Protection, Rule,
+    Segment, SourceId, UnmapError,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -36,7 +36,7 @@ fn a_page(iova: Iova) -> IovaRange {
     IovaRange::covering(iova, 1).expect("a page")
 }
 
-fn open(design: DesignId, protection: Protection) -> (&'static FakeHost, &'static FakeIommu<'static>, DynDomain) {
+fn open(design: DesignId, protection: Protection) -> (&'static FakeHost, &'static FakeIommu<'static>, Box<DynDomain>) {
     let host: &FakeHost = Box::leak(Box::default());
     let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
     let config = DomainConfig { memory: &MEMORY, ..DomainConfig::new(protection) };
@@ -101,19 +101,19 @@ fn the_typed_face_and_rings_work_through_it() {
 
 /// A mapping outlives the type of the domain that made it.
 #[test]
-fn a_domain_keeps_its_mappings_when_its_type_is_erased() {
+fn a_domain_keeps_its_mappings_when_its_type_forgets_the_design() {
     let host: &FakeHost = Box::leak(Box::default());
     let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
-    let domain = portcullis::Domain::<portcullis::designs::Portcullis, _, _>::new(iommu, host, Protection::Strict);
+    let domain = portcullis::designs::Portcullis::open(iommu, host, Protection::Strict);
     let domain = domain.expect("a domain");
     domain.attach(DEVICE).expect("a device");
     let mapping = domain.map(page(0x100), Access::DeviceWrites).expect("room");
-    let domain = domain.erase().expect("memory");
+    let domain: Box<DynDomain> = Box::new(domain);
     assert_eq!(iommu.access(DEVICE, mapping.iova(), Rights::WRITE), Some(PhysAddr::from_pfn(0x100)));
     domain.unmap(mapping).expect("mapped here");
 }
 
-/// The checks of `with_config`, and the commit of a revocation at a domain other than its own.
+/// The checks of `open_with`, and the commit of a revocation at a domain other than its own.
 #[test]
 fn what_cannot_be_is_refused() {
     let host: &FakeHost = Box::leak(Box::default());
@@ -145,7 +145,7 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn it_fits_into_a_static() {
     static DOMAIN: OnceLock<Arc<DynDomain>> = OnceLock::new();
-    let domain = DOMAIN.get_or_init(|| Arc::new(open(DesignId::Portcullis, Protection::Strict).2));
+    let domain = DOMAIN.get_or_init(|| Arc::from(open(DesignId::Portcullis, Protection::Strict).2));
     let elsewhere = domain.clone();
     let iova = std::thread::spawn(move || elsewhere.raw_map(PhysAddr::from_pfn(5), PAGE_SIZE, Access::DeviceReads));
     let iova = iova.join().expect("no panic").expect("room");
