@@ -7,7 +7,7 @@ use core::hint::black_box;
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Portcullis;
 use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
-use portcullis::invalidation::Revocation;
+use portcullis::invalidation::Runs;
 use portcullis::proof::Committed;
 use portcullis::{IovaRange, Request, Space};
 
@@ -60,11 +60,11 @@ unsafe impl<const WORDS: usize> Mapper for Forwarder<WORDS> {
         self.map_behind_words(request)
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         self.0.unmap(range, out)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         self.0.commit(revocation)
     }
 

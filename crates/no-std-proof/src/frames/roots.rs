@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 use portcullis::design::{Design, Mapper, Usage};
 use portcullis::domain::{Batch, DmaBuffer, MapFailure, Mapping, RawBatch, Refused, UnmapFailure};
 use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
-use portcullis::invalidation::Revocation;
+use portcullis::invalidation::Runs;
 use portcullis::iommu::AttachError;
 use portcullis::{
     Access, Domain, DomainConfig, DomainOf, DynDomain, Iova, IovaRange, MapOptions, Open, PhysAddr, Request, Segment,
@@ -173,7 +173,7 @@ fn unmap_typed<M: Mapper>(space: &Domain<M>, mapping: Mapping<Buffer>) -> Result
     space.unmap(mapping)
 }
 
-fn unmap_into<M: Mapper>(space: &Domain<M>, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+fn unmap_into<M: Mapper>(space: &Domain<M>, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
     space.unmap_raw_into(range, out)
 }
 
@@ -184,7 +184,7 @@ fn unmap_into_typed<M: Mapper>(
     batch.unmap(mapping)
 }
 
-fn commit<M: Mapper>(space: &Domain<M>, revocation: &mut Revocation) -> Result<(), CommitError> {
+fn commit<M: Mapper>(space: &Domain<M>, revocation: &mut Runs) -> Result<(), CommitError> {
     space.commit_raw(revocation)
 }
 
@@ -249,11 +249,11 @@ fn unmap_dyn(space: &DynDomain, iova: Iova, len: u64) -> Result<(), RawUnmapErro
     space.unmap_raw(iova, len)
 }
 
-fn unmap_into_dyn(space: &DynDomain, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+fn unmap_into_dyn(space: &DynDomain, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
     space.unmap_raw_into(range, out)
 }
 
-fn commit_dyn(space: &DynDomain, revocation: &mut Revocation) -> Result<(), CommitError> {
+fn commit_dyn(space: &DynDomain, revocation: &mut Runs) -> Result<(), CommitError> {
     space.commit_raw(revocation)
 }
 

@@ -2,7 +2,7 @@
 
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Magazine;
-use portcullis::invalidation::Revocation;
+use portcullis::invalidation::Runs;
 use portcullis::iommu::{Invalidation, Iommu};
 use portcullis::proof::Committed;
 use portcullis::{
@@ -62,7 +62,7 @@ unsafe impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
         unsafe { self.inner.map(&Request::new(&other, request.access())?) }
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         if FLAW == Flaw::LEAVES_ENTRIES {
             self.submit(range.start(), range.pages().ilog2() as u8);
             return Ok(());
@@ -70,15 +70,15 @@ unsafe impl<M: Mapper, I: Iommu, const FLAW: u8> Mapper for Flawed<M, I, FLAW> {
         self.inner.unmap(range, out)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         match FLAW {
             Flaw::SUBMITS_NOTHING => {
-                *revocation = Revocation::new();
+                revocation.forget();
                 Ok(Committed::Deferred)
             }
             Flaw::INVALIDATES_OTHERS => {
                 let first = revocation.revoked().next().expect("an unmap").range.start();
-                *revocation = Revocation::new();
+                revocation.forget();
                 self.submit(first, 0);
                 Ok(Committed::Deferred)
             }

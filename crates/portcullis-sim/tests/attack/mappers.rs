@@ -2,7 +2,7 @@
 
 use portcullis::RawUnmapError;
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
-use portcullis::invalidation::Revocation;
+use portcullis::invalidation::{Revocation, Runs};
 use portcullis::proof::Committed;
 use portcullis::{
     Access, CommitError, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, Space, UnmapError,
@@ -54,11 +54,11 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         unsafe { self.0.map(request) }
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         self.0.unmap(range, out)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         match self.0.commit(revocation) {
             Err(_) if FLAW == HIDES_ERRORS => Ok(Committed::Deferred),
             committed => committed,

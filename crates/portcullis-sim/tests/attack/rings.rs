@@ -5,7 +5,7 @@ use super::hardware::{self, FlawedUnit, OnUnit};
 use super::{attack_design, machine, replay, rings};
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
 use portcullis::designs::{Choice, DesignId, RIommu};
-use portcullis::invalidation::Revocation;
+use portcullis::invalidation::{Revocation, Runs};
 use portcullis::platform::Wait;
 use portcullis::proof::Committed;
 use portcullis::riommu::RingMapper;
@@ -216,7 +216,7 @@ impl<P: Platform, I: Iommu, const FLAW: u8> PublishedMapper<P, I, FLAW> {
     }
 
     /// Puts an unmap into `out`, so that there is something to commit.
-    fn fill(&self, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn fill(&self, out: &mut Runs) -> Result<(), UnmapError> {
         let segment = [Segment { phys: PhysAddr::new(1 << 30), len: 1 }];
         let mut request = Request::new(&segment, Access::DeviceReadsAndWrites).expect("a byte");
         // A persistent mapping has its own ring.
@@ -261,7 +261,7 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P,
         }
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         let owned = {
             let mut live = self.live.lock().expect("no panic");
             let at = live.iter().position(|mapped| *mapped == range);
@@ -276,7 +276,7 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Mapper for PublishedMapper<P,
         }
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         self.invalidate()?;
         self.driver.commit(revocation)
     }

@@ -9,7 +9,7 @@ use super::page_states;
 use crate::address::IovaRange;
 use crate::design::{AssembledMapper, Mapper};
 use crate::error::{CommitError, RawUnmapError, UnmapError};
-use crate::invalidation::{Revocation, TakenDown};
+use crate::invalidation::{One, Revocation, Room};
 use crate::iommu::Iommu;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Committed;
@@ -39,20 +39,24 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// An unmap that finds no mapping in a chunk: the mapping lies in the lower half, or was placed, or the unmap is
     /// refused.
     #[inline(never)]
-    pub(super) fn take_down_general(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    pub(super) fn take_down_general<R: Room + ?Sized>(
+        &self,
+        range: IovaRange,
+        out: &mut Revocation<R>,
+    ) -> Result<(), UnmapError> {
         let AssembledMapper { allocator, space, .. } = &self.base;
-        out.note_taken(range, |taken| match allocator.chunks_of(range) {
-            Some(chunks) => self.base.take_down_placed(taken, self.refusal(chunks, range)),
+        match allocator.chunks_of(range) {
+            Some(chunks) => self.base.take_down_placed(range, out, self.refusal(chunks, range)),
             None => {
                 space.platform().probe(Step::Unmap);
-                self.base.take_down(taken)
+                self.base.take_down(range, out)
             }
-        })
+        }
     }
 
     /// Makes the entries visible that unmaps have cleared in chunks.
     #[inline(never)]
-    fn make_visible(&self, revocation: &Revocation) {
+    fn make_visible<R: Room + ?Sized>(&self, revocation: &Revocation<R>) {
         let AssembledMapper { allocator, space, .. } = &self.base;
         let runs = revocation.revoked().map(|revoked| revoked.range);
         runs.filter(|run| allocator.chunks_of(*run).is_some())
@@ -60,9 +64,12 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     }
 
     #[inline(never)]
-    pub(super) fn commit_general(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    pub(super) fn commit_general<R: Room + ?Sized>(
+        &self,
+        revocation: &mut Revocation<R>,
+    ) -> Result<Committed, CommitError> {
         self.make_visible(revocation);
-        let committed = self.base.commit(revocation)?;
+        let committed = self.base.commit_any(revocation)?;
         // Done at the commit and not at each unmap: if the batch is held for a long time, the sweep would be over
         // before the commit.
         self.schedule_sweep_if_none();
@@ -77,13 +84,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         // Each call is a tail call, so its frame replaces this one.
-        let Some(chunks) = allocator.chunks_of(range) else {
-            space.platform().probe(Step::Unmap);
-            return self.base.unmap_by_allocator(range);
-        };
+        let Some(chunks) = allocator.chunks_of(range) else { return self.unmap_elsewhere(range) };
         space.platform().probe(Step::ChunkUnmap);
         if !self.clear(chunks, range) {
-            return self.unmap_placed(range);
+            return self.unmap_elsewhere(range);
         }
         // The path for drivers that defer unmaps, one by one and often: it needs nothing further.
         if policy.join::<TABLE_PAGES>(space, range) {
@@ -99,37 +103,18 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         let committed = space.poison_on_panic(
             #[inline(always)]
-            || policy.commit_one(space, allocator, range),
+            || policy.begin_run(space, allocator, range),
         )?;
         self.schedule_sweep_if_none();
         Ok(committed)
     }
 
-    /// An unmap in the upper half that finds no mapping in a chunk. Reserved ranges there may hold placed mappings.
-    #[cold]
+    /// Unmaps and commits what is in no chunk: a mapping of the lower half, or a placed one.
     #[inline(never)]
-    fn unmap_placed(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        self.base.unmap_placed(range, self.refusal(self.chunks(), range))
-    }
-
-    /// The first half of an unmap with its commit: takes the mapping down.
-    #[inline(never)]
-    pub(super) fn take_down_alone(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
-        let AssembledMapper { allocator, space, .. } = &self.base;
-        let range = taken.revoked.range;
-        match allocator.chunks_of(range) {
-            Some(chunks) => {
-                space.platform().probe(Step::ChunkUnmap);
-                match self.clear(chunks, range) {
-                    true => Ok(()),
-                    false => self.base.take_down_placed(taken, self.refusal(chunks, range)),
-                }
-            }
-            None => {
-                space.platform().probe(Step::Unmap);
-                self.base.take_down(taken)
-            }
-        }
+    fn unmap_elsewhere(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+        let mut one = One::of(self.base.space.tag());
+        self.take_down_general(range, &mut one)?;
+        Ok(self.base.commit_one(&mut one)?)
     }
 
     /// Clears the mapping at exactly `range`, which lies in `chunks`, and makes that visible. It is not invalidated

@@ -14,7 +14,7 @@ use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
-use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, Revocation, Submissions, TakenDown};
+use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, One, Runs, Submissions};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaRequest;
 use crate::placement::Placement;
@@ -23,7 +23,6 @@ use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::space::{Pending, Space};
-use crate::sub_page::{Bounce, Chain};
 use crate::sync::{AtomicU8, Ordering, fence};
 use crate::table::{Entry, Frame, TableRule};
 use core::mem::MaybeUninit;
@@ -305,7 +304,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
 
     /// If the unmaps have left a single run and it can be committed by one command, returns the run and the command.
     #[inline(always)]
-    pub(super) fn only_command(&self, revocation: &Revocation) -> Option<(IovaRange, Invalidation)> {
+    pub(super) fn only_command(&self, revocation: &Runs) -> Option<(IovaRange, Invalidation)> {
         let run = revocation.only_joined_run()?;
         let space = &self.base.space;
         if !self.is_one_command() || !revocation.is_of(space.batch_tag()) {
@@ -319,7 +318,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     #[inline(never)]
     pub(super) fn commit_run(
         &self,
-        revocation: &mut Revocation,
+        revocation: &mut Runs,
         run: IovaRange,
         command: Invalidation,
     ) -> Result<Committed, CommitError> {
@@ -454,9 +453,9 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     }
 
     #[inline(always)]
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         let platform = self.base.space.platform();
-        out.admit_unmap_of(self.base.space.batch_tag(), range.pages())?;
+        out.admit(self.base.space.batch_tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         let cleared = match range.pages() {
             1 => self.clear_for_commit(IovaRange::of(range.first_pfn(), 1)),
@@ -487,25 +486,12 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         if is_chunked { self.unmap_by_command::<false>(range) } else { self.unmap_general::<false>(range) }
     }
 
-    #[inline(always)]
-    fn unmap_bounced_now(
-        &self,
-        range: IovaRange,
-        pages: &mut Chain,
-        part: &mut Option<Segment>,
-    ) -> Result<Committed, RawUnmapError> {
-        let space = &self.base.space;
-        space.platform().probe(Step::Enter(Phase::Other));
-        let mut taken = TakenDown::of(range);
-        self.take_down_alone(&mut taken)?;
-        *part = space.take(range.first_pfn(), pages);
-        let committed = self.base.commit_alone(&mut taken)?;
-        self.schedule_sweep_if_none();
-        Ok(committed)
+    fn commit_one(&self, one: &mut One) -> Result<Committed, CommitError> {
+        self.commit_general(one)
     }
 
     #[inline(always)]
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         match self.only_command(revocation) {
             Some((run, command)) => self.commit_run(revocation, run, command),
             None => self.commit_general(revocation),

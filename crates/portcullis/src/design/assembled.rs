@@ -4,10 +4,10 @@
 //! Mappers that treat some requests specially use one of these for all the others: `identity`, and the mapper of
 //! `chunk`.
 
-use crate::address::{IovaRange, Segment};
+use crate::address::IovaRange;
 use crate::design::{LockFree, Locking, Mapper, Usage};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
-use crate::invalidation::{Due, Policy, Revocation, TakenDown};
+use crate::invalidation::{Due, One, Policy, Revocation, Revoked, Room, Runs};
 use crate::iommu::{Iommu, QueueError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
 use crate::placement::Placement;
@@ -15,7 +15,7 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::{AddressSpace, Space};
-use crate::sub_page::{BOUNCE_PAGES_MAX, Bounce, Chain};
+use crate::sub_page::BOUNCE_PAGES_MAX;
 use crate::table::FreedTables;
 
 /// How often a map that needs memory under a lock asks the host for it. More than one try is needed, because other
@@ -127,7 +127,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[inline(never)]
     fn quarantine(&self, range: IovaRange) {
         if !self.space.has_panicked() {
-            let _ = self.space.poison_on_panic(|| self.claim_and_clear(&mut TakenDown::of(range)));
+            let _ = self.space.poison_on_panic(|| self.claim_and_clear(range, &mut FreedTables::new()));
         }
     }
 
@@ -200,70 +200,86 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// Unmaps the mapping at exactly `range` and commits the unmap: a batch of one.
     #[inline(never)]
     pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut taken = TakenDown::of(range);
-        self.take_down(&mut taken)?;
-        Ok(self.commit_alone(&mut taken)?)
+        let mut one = One::of(self.space.tag());
+        self.take_down(range, &mut one)?;
+        Ok(self.commit_own(&mut one)?)
     }
 
-    /// Commits a batch of one unmap.
+    /// Claims the mapping at exactly `range`, and clears its translations unless the policy leaves them. Notes it in
+    /// `out`, which must have room for it and must then be committed.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::unmap`].
+    #[inline]
+    pub(crate) fn take_down<R: Room + ?Sized>(
+        &self,
+        range: IovaRange,
+        out: &mut Revocation<R>,
+    ) -> Result<(), UnmapError> {
+        if self.space.has_panicked() {
+            return Err(UnmapError::Poisoned);
+        }
+        match self.space.poison_on_panic(|| self.claim_and_clear(range, &mut out.tables)) {
+            Ok(leaf_only) => {
+                out.note(Revoked::one(range, Due::Invalidation, leaf_only));
+                Ok(())
+            }
+            Err(refused) => self.take_down_placed(range, out, refused),
+        }
+    }
+
+    /// Returns whether the unmap freed no table page.
     #[inline(never)]
-    pub(crate) fn commit_alone(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
+    fn claim_and_clear(&self, range: IovaRange, tables: &mut FreedTables) -> Result<bool, UnmapError> {
+        self.locking.whole(
+            range.pages(),
+            #[inline(always)]
+            || {
+                let claim = self.allocator.claim(self.space.platform(), range)?;
+                if self.policy.leaves_translations(&self.space) { Ok(true) } else { self.clear(claim, range, tables) }
+            },
+        )
+    }
+
+    /// Commits a batch of this mapper.
+    ///
+    /// # Errors
+    /// Those of [`Mapper::commit`].
+    ///
+    /// # Panics
+    /// If its unmaps were made by another mapper.
+    #[inline(always)]
+    pub(crate) fn commit_any<R: Room + ?Sized>(
+        &self,
+        revocation: &mut Revocation<R>,
+    ) -> Result<Committed, CommitError> {
+        assert!(revocation.is_of(self.space.tag()), "a revocation must be committed by the mapper of its unmaps");
+        if !revocation.is_empty() {
+            return self.commit_own(revocation);
+        }
+        // No mapping was taken down, so there is nothing to prove, even under strict protection.
+        if self.space.has_panicked() { Err(CommitError(QueueError::Panicked)) } else { Ok(Committed::Deferred) }
+    }
+
+    /// Commits unmaps of this mapper.
+    #[inline(always)]
+    fn commit_own<R: Room + ?Sized>(&self, revocation: &mut Revocation<R>) -> Result<Committed, CommitError> {
         let Self { allocator, policy, space, .. } = self;
         if space.has_panicked() {
-            return Err(CommitError(QueueError::Panicked));
+            return Err(self.keep_for_good(revocation, QueueError::Panicked));
         }
         space.poison_on_panic(
             #[inline(always)]
             || {
                 if policy.must_clear(space) {
-                    self.clear_left_alone(taken);
+                    self.clear_left(revocation);
                 }
-                match taken.revoked.due {
-                    Due::Invalidation => policy.commit_alone(space, allocator, taken),
-                    Due::InvalidationAtOnce => self.commit_placed(taken),
-                    Due::Nothing => Ok(self.give_back_shared(taken)),
-                    Due::Kept => Ok(Committed::Deferred),
+                if revocation.is_mixed()
+                    && let Some(committed) = self.commit_mixed(revocation)?
+                {
+                    return Ok(committed);
                 }
-            },
-        )
-    }
-
-    /// Gives back the address of a mapping whose pages other mappings share.
-    #[inline(never)]
-    fn give_back_shared(&self, taken: &mut TakenDown) -> Committed {
-        let Self { allocator, space, .. } = self;
-        let proof = Proof::still_shared();
-        allocator.free(space.platform(), taken.revoked.range, &proof);
-        space.release(core::mem::take(&mut taken.tables), &proof);
-        Committed::Lost(proof)
-    }
-
-    /// Claims the mapping at exactly the range of `taken`, and clears its translations unless the policy leaves them.
-    /// The caller must then commit `taken`.
-    ///
-    /// # Errors
-    /// Those of [`Mapper::unmap`].
-    pub(crate) fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
-        if self.space.has_panicked() {
-            return Err(UnmapError::Poisoned);
-        }
-        match self.space.poison_on_panic(|| self.claim_and_clear(taken)) {
-            Ok(()) => Ok(()),
-            Err(refused) => self.take_down_placed(taken, refused),
-        }
-    }
-
-    #[inline(never)]
-    fn claim_and_clear(&self, TakenDown { revoked, tables }: &mut TakenDown) -> Result<(), UnmapError> {
-        self.locking.whole(
-            revoked.range.pages(),
-            #[inline(always)]
-            || {
-                let claim = self.allocator.claim(self.space.platform(), revoked.range)?;
-                if !self.policy.leaves_translations(&self.space) {
-                    revoked.leaf_only = self.clear(claim, revoked.range, tables)?;
-                }
-                Ok(())
+                policy.commit(space, allocator, revocation)
             },
         )
     }
@@ -272,21 +288,13 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// map will overwrite them any more.
     #[cold]
     #[inline(never)]
-    fn clear_left(&self, revocation: &mut Revocation) {
+    fn clear_left<R: Room + ?Sized>(&self, revocation: &mut Revocation<R>) {
         let mut tables = core::mem::take(&mut revocation.tables);
         for revoked in revocation.revoked() {
             // SAFETY: this commit holds the claim on the mapping, and gives the range back only afterwards.
             unsafe { self.erase(revoked.range, &mut tables) };
         }
         revocation.tables = tables;
-    }
-
-    /// Does what [`clear_left`](Self::clear_left) does, for a batch of one.
-    #[cold]
-    #[inline(never)]
-    fn clear_left_alone(&self, taken: &mut TakenDown) {
-        // SAFETY: as above.
-        unsafe { self.erase(taken.revoked.range, &mut taken.tables) };
     }
 
     /// Clears the translations of a mapping on which the caller holds `claim`. Returns whether no table page was
@@ -320,12 +328,12 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         self.map_by_placement(request, placement)
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         let platform = self.space.platform();
-        out.admit_unmap_of(self.space.tag(), range.pages())?;
+        out.admit(self.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        out.note_taken(range, |taken| self.take_down(taken))
+        self.take_down(range, out)
     }
 
     #[inline(always)]
@@ -337,42 +345,13 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     }
 
     #[inline(never)]
-    fn unmap_bounced_now(
-        &self,
-        range: IovaRange,
-        pages: &mut Chain,
-        part: &mut Option<Segment>,
-    ) -> Result<Committed, RawUnmapError> {
-        let platform = self.space.platform();
-        platform.probe(Step::Enter(Phase::Other));
-        platform.probe(Step::Unmap);
-        let mut taken = TakenDown::of(range);
-        self.take_down(&mut taken)?;
-        *part = self.space.take(range.first_pfn(), pages);
-        Ok(self.commit_alone(&mut taken)?)
+    fn commit_one(&self, one: &mut One) -> Result<Committed, CommitError> {
+        self.commit_any(one)
     }
 
     #[inline(always)]
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
-        let Self { allocator, policy, space, .. } = self;
-        assert!(revocation.is_of(space.tag()), "a revocation must be committed by the mapper of its unmaps");
-        if space.has_panicked() {
-            return Err(self.keep_for_good(revocation, QueueError::Panicked));
-        }
-        space.poison_on_panic(
-            #[inline(always)]
-            || {
-                if policy.must_clear(space) {
-                    self.clear_left(revocation);
-                }
-                if revocation.is_mixed()
-                    && let Some(committed) = self.commit_mixed(revocation)?
-                {
-                    return Ok(committed);
-                }
-                policy.commit(space, allocator, revocation)
-            },
-        )
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
+        self.commit_any(revocation)
     }
 
     fn tick(&self) -> Result<(), CommitError> {

@@ -27,9 +27,9 @@
 
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
-use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
+use crate::error::{CommitError, MapError, NewDomainError, RawMapError, UnmapError};
 use crate::in_place::part;
-use crate::invalidation::{Deferral, Due, Revocation, TakenDown};
+use crate::invalidation::{Deferral, Due, One, Revoked, Runs};
 use crate::iommu::Iommu;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
@@ -37,7 +37,6 @@ use crate::platform::{PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 use crate::space::Space;
-use crate::sub_page::{Bounce, Chain};
 use crate::table::{Rights, SharedRun};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
@@ -178,19 +177,6 @@ impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {
         Ok(Some(run.range))
     }
 
-    /// Takes down the mapping at exactly the range of `taken`. The caller must then commit `taken`.
-    fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
-        let range = taken.revoked.range;
-        // Reserved ranges in the three regions hold no shared mappings, but they may hold placed ones.
-        if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
-            return self.base.take_down(taken);
-        }
-        if !self.unshare(range)? {
-            taken.revoked.due = Due::Nothing;
-        }
-        Ok(())
-    }
-
     /// Subtracts one mapping from each page of `range`. Returns whether any translation was removed.
     fn unshare(&self, range: IovaRange) -> Result<bool, UnmapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Table));
@@ -219,31 +205,26 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         unsafe { self.base.map_placed(request, placement) }
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         let platform = self.base.space.platform();
-        out.admit_unmap_of(self.base.space.tag(), range.pages())?;
+        out.admit(self.base.space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        out.note_taken(range, |taken| self.take_down(taken))
+        // Reserved ranges in the three regions hold no shared mappings, but they may hold placed ones.
+        if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
+            return self.base.take_down(range, out);
+        }
+        let due = if self.unshare(range)? { Due::Invalidation } else { Due::Nothing };
+        out.note(Revoked::one(range, due, true));
+        Ok(())
     }
 
-    fn unmap_bounced_now(
-        &self,
-        range: IovaRange,
-        pages: &mut Chain,
-        part: &mut Option<Segment>,
-    ) -> Result<Committed, RawUnmapError> {
-        let AssembledMapper { space, .. } = &self.base;
-        space.platform().probe(Step::Enter(Phase::Other));
-        space.platform().probe(Step::Unmap);
-        let mut taken = TakenDown::of(range);
-        self.take_down(&mut taken)?;
-        *part = space.take(range.first_pfn(), pages);
-        Ok(self.base.commit_alone(&mut taken)?)
-    }
-
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         self.base.commit(revocation)
+    }
+
+    fn commit_one(&self, one: &mut One) -> Result<Committed, CommitError> {
+        self.base.commit_one(one)
     }
 
     fn tick(&self) -> Result<(), CommitError> {

@@ -23,7 +23,7 @@ pub(crate) use pool::PART_PAGES_MAX as POOL_PART_PAGES_MAX;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::Revocation;
+use crate::invalidation::{One, Revocation, Runs};
 use crate::iommu::Iommu;
 use crate::placement::Placement;
 use crate::platform::Platform;
@@ -31,7 +31,7 @@ use crate::proof::Committed;
 use crate::request::{Access, Request, Stream};
 use crate::safety::{Breach, Protection, Rule};
 use crate::space::Space;
-use crate::sub_page::{BouncePages, Chain, SubPage};
+use crate::sub_page::SubPage;
 use core::mem::MaybeUninit;
 
 /// The description of a design.
@@ -338,7 +338,7 @@ pub unsafe trait Mapper: Send + Sync {
     ///
     /// # Errors
     /// An [`UnmapError`]; nothing has changed then.
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError>;
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError>;
 
     /// Commits a batch of unmaps. When it returns without error, the buffers belong to the driver again. Under strict
     /// protection the device has lost them, and the result holds a proof of it. `revocation` is empty afterwards,
@@ -349,18 +349,30 @@ pub unsafe trait Mapper: Send + Sync {
     ///
     /// # Panics
     /// If the unmaps of `revocation` were made by another mapper.
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError>;
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError>;
+
+    /// Does what [`commit`](Mapper::commit) does, for a single unmap. A mapper may override it with the same code for a
+    /// batch without room for more, which takes less stack.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Mapper::commit).
+    ///
+    /// # Panics
+    /// As [`commit`](Mapper::commit).
+    fn commit_one(&self, one: &mut One) -> Result<Committed, CommitError> {
+        self.commit(one)
+    }
 
     /// Unmaps the mapping at exactly `range` and commits the unmap. Unless the mapper has a shorter path, this is a
     /// batch of one.
     ///
     /// # Errors
     /// Those of [`unmap`](Mapper::unmap) and [`commit`](Mapper::commit).
-    #[inline(never)]
+    #[inline]
     fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::new();
-        self.unmap(range, &mut revocation)?;
-        Ok(self.commit(&mut revocation)?)
+        let mut one = Revocation::one();
+        self.unmap(range, &mut one)?;
+        Ok(self.commit_one(&mut one)?)
     }
 
     /// Does what [`unmap_now`](Mapper::unmap_now) does, for mappings of several pages and for callers that care more
@@ -371,25 +383,6 @@ pub unsafe trait Mapper: Send + Sync {
     #[inline(always)]
     fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.unmap_now(range)
-    }
-
-    /// Does what [`unmap_now`](Mapper::unmap_now) does. Before the commit it moves the [bounce
-    /// pages](Space::bounce_pages) of the mapping to `pages`, and stores in `part` the part of the buffer that they
-    /// stand for. The domain calls it; a mapper may override it with a path that takes less stack.
-    ///
-    /// # Errors
-    /// Those of [`unmap_now`](Mapper::unmap_now).
-    #[inline(never)]
-    fn unmap_bounced_now(
-        &self,
-        range: IovaRange,
-        pages: &mut Chain,
-        part: &mut Option<Segment>,
-    ) -> Result<Committed, RawUnmapError> {
-        let mut revocation = Revocation::new();
-        self.unmap(range, &mut revocation)?;
-        *part = self.space().bounce_pages().and_then(|BouncePages(bounce)| bounce.take(range.first_pfn(), pages));
-        Ok(self.commit(&mut revocation)?)
     }
 
     /// Flushes what has waited long enough, and gives back what was kept for too long. The host must call it from a

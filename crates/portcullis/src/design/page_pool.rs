@@ -24,11 +24,11 @@
 
 use super::pool::{Left, PART_PAGES_MAX, Pool};
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
-use crate::address::{IovaRange, PhysAddr, Segment};
+use crate::address::{IovaRange, PhysAddr};
 use crate::entry::{EntryValue, Rights};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::{Made, part};
-use crate::invalidation::{Deferral, Due, Revocation, Revoked, TakenDown};
+use crate::invalidation::{Deferral, Due, Revoked, Runs};
 use crate::iommu::Iommu;
 use crate::iova::{IovaAllocator, MagazineAllocator};
 use crate::placement::Placement;
@@ -37,7 +37,7 @@ use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request};
 use crate::safety::Protection;
 use crate::space::Space;
-use crate::sub_page::{Chain, SubPage};
+use crate::sub_page::SubPage;
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 
@@ -232,21 +232,6 @@ impl<P: Platform, I: Iommu> PagePoolMapper<P, I> {
         space.claimed_page(range.first_pfn())
     }
 
-    /// Takes down the mapping at exactly the range of `taken`. The caller must then commit `taken`.
-    fn take_down(&self, taken: &mut TakenDown) -> Result<(), UnmapError> {
-        let Self { base: AssembledMapper { space, .. }, pages } = self;
-        if space.has_panicked() {
-            return Err(UnmapError::Poisoned);
-        }
-        let range = taken.revoked.range;
-        let leave = |phys| space.poison_on_panic(|| pages.pool.leave(space.platform(), phys, range.first_pfn()));
-        if self.pooled_at(range).is_some_and(leave) {
-            taken.revoked.due = Due::Kept;
-            return Ok(());
-        }
-        self.base.take_down(taken)
-    }
-
     /// Unmaps a page in the pool and commits the unmap. `None` if none is mapped at exactly `range`.
     fn unmap_pooled(&self, range: IovaRange) -> Option<Result<Committed, CommitError>> {
         let Self { base: AssembledMapper { space, .. }, pages } = self;
@@ -265,7 +250,7 @@ impl<P: Platform, I: Iommu> PagePoolMapper<P, I> {
     /// # Errors
     /// Those of [`revoke`](Self::revoke).
     #[inline(never)]
-    fn end_pooled(&self, revocation: &Revocation) -> Result<bool, CommitError> {
+    fn end_pooled(&self, revocation: &Runs) -> Result<bool, CommitError> {
         let Self { base: AssembledMapper { space, .. }, pages } = self;
         let (platform, takes_out, mut any) = (space.platform(), space.is_poisoned(), false);
         for Revoked { range, .. } in revocation.revoked().filter(|revoked| revoked.due == Due::Kept) {
@@ -322,12 +307,21 @@ unsafe impl<P: Platform, I: Iommu> Mapper for PagePoolMapper<P, I> {
         self.with_addresses(|| unsafe { self.base.map_placed(request, placement) })
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        let platform = self.base.space.platform();
-        out.admit_unmap_of(self.base.space.tag(), range.pages())?;
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
+        let Self { base: AssembledMapper { space, .. }, pages } = self;
+        let platform = space.platform();
+        out.admit(space.tag(), range.pages())?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Unmap);
-        out.note_taken(range, |taken| self.take_down(taken))
+        if space.has_panicked() {
+            return Err(UnmapError::Poisoned);
+        }
+        let leave = |phys| space.poison_on_panic(|| pages.pool.leave(platform, phys, range.first_pfn()));
+        if self.pooled_at(range).is_some_and(leave) {
+            out.note(Revoked::one(range, Due::Kept, true));
+            return Ok(());
+        }
+        self.base.take_down(range, out)
     }
 
     #[inline(never)]
@@ -344,17 +338,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for PagePoolMapper<P, I> {
         }
     }
 
-    fn unmap_bounced_now(
-        &self,
-        range: IovaRange,
-        pages: &mut Chain,
-        part: &mut Option<Segment>,
-    ) -> Result<Committed, RawUnmapError> {
-        // A domain that bounces has no page in the pool.
-        self.base.unmap_bounced_now(range, pages, part)
-    }
-
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         let AssembledMapper { space, .. } = &self.base;
         let any = match revocation.is_mixed() && revocation.is_of(space.tag()) && !space.has_panicked() {
             true => {

@@ -4,7 +4,7 @@
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
 use crate::design::{DomainSetup, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::Revocation;
+use crate::invalidation::Runs;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{never_handed_out, refuse_interrupts};
 use crate::pass_through::PassThrough;
@@ -76,7 +76,7 @@ impl Reachable {
 ///
 /// # Panics
 /// If `revocation` is not empty. Another mapper's unmaps must then have filled it.
-fn refuse_others(revocation: &Revocation) {
+fn refuse_others(revocation: &Runs) {
     assert!(revocation.is_empty(), "a revocation must be committed by the mapper of its unmaps");
 }
 
@@ -111,11 +111,11 @@ unsafe impl<I: Iommu> Mapper for Untranslated<I> {
         Ok(self.reachable.placed(request, placement)?)
     }
 
-    fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, _range: IovaRange, _out: &mut Runs) -> Result<(), UnmapError> {
         Ok(())
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         refuse_others(revocation);
         Ok(Committed::Deferred)
     }
@@ -213,11 +213,11 @@ unsafe impl<P: Platform, I: Iommu> Mapper for IdentityMapped<P, I> {
         Ok(self.translated(self.reachable.placed(request, placement)?)?)
     }
 
-    fn unmap(&self, _range: IovaRange, _out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, _range: IovaRange, _out: &mut Runs) -> Result<(), UnmapError> {
         Ok(())
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         refuse_others(revocation);
         Ok(Committed::Deferred)
     }

@@ -6,8 +6,8 @@
 
 use super::{AssembledMapper, Locking};
 use crate::address::IovaRange;
-use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{Counted, Due, Revocation, Revoked, TakenDown};
+use crate::error::{CommitError, MapError, RawMapError, UnmapError};
+use crate::invalidation::{Counted, Due, One, Revocation, Revoked, Room};
 use crate::iommu::{Iommu, QueueError};
 use crate::iova::{IovaAllocator, Record};
 use crate::placement::Placement;
@@ -54,7 +54,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     #[cold]
     #[inline(never)]
     fn quarantine_placed(&self, range: IovaRange) {
-        let _ = self.take_down_placed(&mut TakenDown::of(range), UnmapError::NotMapped(range.start()));
+        let _ = self.take_down_placed(range, &mut One::of(self.space.tag()), UnmapError::NotMapped(range.start()));
     }
 
     // Its parts are inlined: otherwise the stack frame of each would lie below the others.
@@ -100,42 +100,31 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         Ok(range)
     }
 
-    /// Unmaps the placed mapping at exactly `range` and commits the unmap.
+    /// Claims the placed mapping at exactly `range` and clears its translations, under every policy. Notes it in `out`,
+    /// which must have room for it and must then be committed.
     ///
     /// # Errors
     /// `refused` if there is no such mapping.
     #[cold]
     #[inline(never)]
-    pub(crate) fn unmap_placed(&self, range: IovaRange, refused: UnmapError) -> Result<Committed, RawUnmapError> {
-        let mut taken = TakenDown::of(range);
-        self.take_down_placed(&mut taken, refused)?;
-        if self.space.has_panicked() {
-            return Err(CommitError(QueueError::Panicked).into());
-        }
-        Ok(self.space.poison_on_panic(|| self.commit_placed(&mut taken))?)
-    }
-
-    /// Claims the placed mapping at exactly the range of `taken` and clears its translations, under every policy. The
-    /// caller must then commit `taken`.
-    ///
-    /// # Errors
-    /// `refused` if there is no such mapping.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn take_down_placed(&self, taken: &mut TakenDown, refused: UnmapError) -> Result<(), UnmapError> {
+    pub(crate) fn take_down_placed<R: Room + ?Sized>(
+        &self,
+        range: IovaRange,
+        out: &mut Revocation<R>,
+        refused: UnmapError,
+    ) -> Result<(), UnmapError> {
         if refused == UnmapError::Poisoned || self.space.has_panicked() {
             return Err(UnmapError::Poisoned);
         }
-        let TakenDown { revoked, tables } = taken;
-        let range = revoked.range;
+        let tables = &mut out.tables;
         let claim_and_clear = || {
             self.claim_placed(range, refused)?;
             self.space.platform().probe(Step::Enter(Phase::Table));
             // SAFETY: the claim makes this the only unmap of the mapping. The lock works as in `place_and_write`.
             Ok(self.locking.table(range, || unsafe { !self.erase(range, tables) }))
         };
-        revoked.leaf_only = self.space.poison_on_panic(|| self.locking.whole(range.pages(), claim_and_clear))?;
-        revoked.due = Due::InvalidationAtOnce;
+        let leaf_only = self.space.poison_on_panic(|| self.locking.whole(range.pages(), claim_and_clear))?;
+        out.note(Revoked::one(range, Due::InvalidationAtOnce, leaf_only));
         Ok(())
     }
 
@@ -159,7 +148,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// [`CommitError`]; no address or table page of the batch is then given back.
     #[cold]
     #[inline(never)]
-    pub(super) fn commit_mixed(&self, revocation: &mut Revocation) -> Result<Option<Committed>, CommitError> {
+    pub(super) fn commit_mixed<R: Room + ?Sized>(
+        &self,
+        revocation: &mut Revocation<R>,
+    ) -> Result<Option<Committed>, CommitError> {
         let Self { allocator, space, placed, .. } = self;
         let platform = space.platform();
         let of = |due: Due| move |revoked: &Revoked| revoked.due == due;
@@ -191,8 +183,18 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// # Errors
     /// A [`QueueError`].
     #[inline(never)]
-    fn invalidate_placed(&self, revocation: &Revocation) -> Result<Option<Proof>, QueueError> {
+    fn invalidate_placed<R: Room + ?Sized>(&self, revocation: &Revocation<R>) -> Result<Option<Proof>, QueueError> {
         let space = &self.space;
+        if let Some(run) = revocation.only_run() {
+            if run.due != Due::InvalidationAtOnce {
+                return Ok(None);
+            }
+            space.platform().probe(Step::Enter(Phase::Invalidate));
+            return space.invalidate(&[space.covering(run.range, run.leaf_only)]).map(Some);
+        }
+        if R::IS_NONE {
+            return Ok(None);
+        }
         let placed = || revocation.revoked().filter(|revoked| revoked.due == Due::InvalidationAtOnce);
         let count = placed().count();
         if count == 0 {
@@ -203,26 +205,12 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         space.invalidate_each(&|| Counted::new(placed().map(command), count), false).map(Some)
     }
 
-    /// Commits a batch of one placed mapping.
-    ///
-    /// # Errors
-    /// [`CommitError`]; nothing is then given back (S11).
-    #[cold]
-    #[inline(never)]
-    pub(super) fn commit_placed(&self, taken: &mut TakenDown) -> Result<Committed, CommitError> {
-        let Self { allocator, space, placed, .. } = self;
-        let TakenDown { revoked, tables } = taken;
-        let platform = space.platform();
-        platform.probe(Step::Enter(Phase::Invalidate));
-        let proof = space.invalidate(&[space.covering(revoked.range, revoked.leaf_only)]).map_err(CommitError)?;
-        platform.probe(Step::Enter(Phase::IovaFree));
-        placed.give_back(platform, allocator, revoked.range, &proof);
-        space.release(core::mem::take(tables), &proof);
-        Ok(Committed::Lost(proof))
-    }
-
     /// Never gives back the addresses and table pages of a batch (S11).
-    pub(super) fn keep_for_good(&self, revocation: &mut Revocation, error: QueueError) -> CommitError {
+    pub(super) fn keep_for_good<R: Room + ?Sized>(
+        &self,
+        revocation: &mut Revocation<R>,
+        error: QueueError,
+    ) -> CommitError {
         revocation.forget();
         CommitError(error)
     }

@@ -37,7 +37,7 @@ use unexposed::ShortWay;
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::design::{Addressing, Info, Mapper, Usage};
 use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::Revocation;
+use crate::invalidation::Runs;
 use crate::iommu::{AttachError, DomainId, QueueError, SourceId};
 use crate::placement::{MapOptions, Placement};
 use crate::platform::Context;
@@ -424,7 +424,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// # Errors
     /// An [`UnmapError`], including [`UnmapError::BatchFull`] and [`UnmapError::WrongDomain`]; nothing has changed
     /// then.
-    pub fn unmap_raw_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    pub fn unmap_raw_into(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         self.unmap_into(range, out)
     }
 
@@ -436,7 +436,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     ///
     /// # Panics
     /// If the batch holds unmaps of another domain.
-    pub fn commit_raw(&self, revocation: &mut Revocation) -> Result<(), CommitError> {
+    pub fn commit_raw(&self, revocation: &mut Runs) -> Result<(), CommitError> {
         if revocation.is_empty() { Ok(()) } else { self.commit(revocation).map(drop) }
     }
 
@@ -570,25 +570,27 @@ impl<M: Mapper + ?Sized> Domain<M> {
     }
 
     #[inline(always)]
-    fn unmap_into(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap_into(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         self.mapper.unmap(range, out)?;
         if self.sub_page == SubPage::Bounce {
-            let _ = self.take_bounced(range, out);
+            let _ = self.take_bounced(range, &mut out.bounced);
         }
         Ok(())
     }
 
     /// Unmaps as `unmap_into` does, for a lent buffer that consists of the segments `lent`.
     #[inline(always)]
-    fn unmap_lent_into(&self, lent: &[Segment], range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap_lent_into(&self, lent: &[Segment], range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         self.mapper.unmap(range, out)?;
         match self.sub_page {
-            SubPage::Bounce => self.take_bounced_of(lent, range, out),
+            SubPage::Bounce if !self.take_bounced_of(lent, range, &mut out.bounced) => {
+                Err(UnmapError::NotMapped(range.start()))
+            }
             _ => Ok(()),
         }
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         match self.sub_page {
             SubPage::Bounce => self.commit_bounced(revocation),
             _ => self.mapper.commit(revocation),

@@ -5,7 +5,7 @@ use super::{DmaBuffer, Domain, Mapping, Refused, UnmapFailure};
 use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::design::{Addressing, Mapper};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::Revocation;
+use crate::invalidation::{One, Revocation, Runs};
 use crate::placement::Placement;
 use crate::proof::Committed;
 use crate::request::Request;
@@ -113,53 +113,49 @@ impl<M: Mapper + ?Sized> Domain<M> {
     #[cold]
     #[inline(never)]
     pub(super) fn unmap_bounced(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let (mut pages, mut part) = (Chain::EMPTY, None);
-        let committed = self.mapper.unmap_bounced_now(range, &mut pages, &mut part)?;
-        self.settle(pages)?;
-        Ok(committed)
+        self.unmap_bounced_of(&[], range)
     }
 
     /// Unmaps as `unmap_bounced` does, for a lent buffer that consists of the segments `buffer`.
     #[inline(always)]
     fn unmap_bounced_of(&self, buffer: &[Segment], range: IovaRange) -> Result<Committed, RawUnmapError> {
-        let (mut pages, mut part) = (Chain::EMPTY, None);
-        let committed = self.mapper.unmap_bounced_now(range, &mut pages, &mut part)?;
+        let mut one = Revocation::one();
+        self.unmap_apart_into(range, &mut one)?;
+        let is_its_own = self.take_bounced_of(buffer, range, &mut one.bounced);
+        let committed = self.mapper.commit_one(&mut one)?;
         // The unmap has been made and committed, even if it was that of another mapping.
-        self.settle(pages)?;
-        refuse_other(buffer, part, range)?;
-        Ok(committed)
+        self.settle(one.bounced)?;
+        if is_its_own { Ok(committed) } else { Err(UnmapError::NotMapped(range.start()).into()) }
+    }
+
+    /// Unmaps without a commit, in a stack frame that is gone when the commit comes.
+    #[inline(never)]
+    fn unmap_apart_into(&self, range: IovaRange, one: &mut One) -> Result<(), UnmapError> {
+        self.mapper.unmap(range, one)
     }
 
     /// Moves the bounce pages of an unmapped mapping into `out`, which holds them until the commit. Until then no
     /// other mapping gets their addresses. Returns a part of the buffer that they stand for.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_bounced(&self, range: IovaRange, out: &mut Revocation) -> Option<Segment> {
+    pub(super) fn take_bounced(&self, range: IovaRange, out: &mut Chain) -> Option<Segment> {
         let BouncePages(bounce) = self.mapper.space().bounce_pages()?;
-        bounce.take(range.first_pfn(), &mut out.bounced)
+        bounce.take(range.first_pfn(), out)
     }
 
-    /// Takes the bounce pages as `take_bounced` does, for a lent buffer that consists of the segments `buffer`, and
-    /// checks that they stand for a part of it. If they do not, the raw interface has unmapped the buffer early. A
-    /// copy to it may then still be under way, so it never goes back to its owner.
-    ///
-    /// # Errors
-    /// [`UnmapError::NotMapped`].
+    /// Takes the bounce pages as `take_bounced` does, for a lent buffer that consists of the segments `buffer`. Returns
+    /// whether they stand for a part of it. If they do not, the raw interface has unmapped the buffer early. A copy to
+    /// it may then still be under way, so it never goes back to its owner.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_bounced_of(
-        &self,
-        buffer: &[Segment],
-        range: IovaRange,
-        out: &mut Revocation,
-    ) -> Result<(), UnmapError> {
-        refuse_other(buffer, self.take_bounced(range, out), range)
+    pub(super) fn take_bounced_of(&self, buffer: &[Segment], range: IovaRange, out: &mut Chain) -> bool {
+        are_of(buffer, self.take_bounced(range, out))
     }
 
     /// Commits unmaps, then copies what devices have written to the buffers.
     #[cold]
     #[inline(never)]
-    pub(super) fn commit_bounced(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    pub(super) fn commit_bounced(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         let committed = self.mapper.commit(revocation);
         let pages = mem::take(&mut revocation.bounced);
         // After an error the bounce pages are lost, because the device may still reach them (S11).
@@ -250,18 +246,12 @@ impl<M: Mapper + ?Sized> Domain<M> {
     }
 }
 
-/// Checks that the bounce pages that were taken are those of the lent buffer, which consists of the segments `buffer`.
+/// Whether the bounce pages that were taken are those of the lent buffer, which consists of the segments `buffer`.
 /// `taken` is a part of the buffer that the bounce pages stand for.
-///
-/// # Errors
-/// [`UnmapError::NotMapped`].
-fn refuse_other(buffer: &[Segment], taken: Option<Segment>, range: IovaRange) -> Result<(), UnmapError> {
+fn are_of(buffer: &[Segment], taken: Option<Segment>) -> bool {
     let is_part_of = |of: &Segment, part: Segment| {
         part.phys.as_u64().checked_sub(of.phys.as_u64()).is_some_and(|before| before < of.len)
     };
     let is_its_own = taken.is_some_and(|part| buffer.iter().any(|segment| is_part_of(segment, part)));
-    match buffer.iter().any(is_partial) && !is_its_own {
-        true => Err(UnmapError::NotMapped(range.start())),
-        false => Ok(()),
-    }
+    is_its_own || !buffer.iter().any(is_partial)
 }

@@ -5,7 +5,7 @@
 //! comes too early costs a read across the bus for nothing. An unmap therefore asks only about the oldest entry, and
 //! only when it needs the room. By then the hardware has long finished.
 
-use super::{QUEUE_TIMEOUT_US, Revocation, Revoked, TakenDown};
+use super::{QUEUE_TIMEOUT_US, Revocation, Room};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu, QueueError};
@@ -64,56 +64,37 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     /// Queued entries stay until an invalidation succeeds. Those of these unmaps that found no room are lost for
     /// good.
     #[inline(never)]
-    pub(crate) fn push_all<I: Iommu<Ticket = T>>(
+    pub(crate) fn push<I: Iommu<Ticket = T>, R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
+        revocation: &mut Revocation<R>,
     ) -> Result<Committed, CommitError> {
         debug_assert!(revocation.tables.is_empty(), "table pages are kept");
         let queued = match space.is_poisoned() {
-            false => self.submit(space, allocator, || revocation.counted()),
-            true => self.invalidate(space, allocator, || revocation.counted()),
+            false => self.submit(space, allocator, revocation),
+            true => self.invalidate(space, allocator, revocation),
         };
         revocation.clear_runs();
         queued
     }
 
-    /// Does what [`push_all`](Self::push_all) does, for one unmap.
-    ///
-    /// # Errors
-    /// Those of [`push_all`](Self::push_all).
-    #[inline(never)]
-    pub(crate) fn push_alone<I: Iommu<Ticket = T>>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        taken: &mut TakenDown,
-    ) -> Result<Committed, CommitError> {
-        debug_assert!(taken.tables.is_empty(), "table pages are kept");
-        let revoked = taken.revoked;
-        match space.is_poisoned() {
-            false => self.submit(space, allocator, || core::iter::once(revoked)),
-            true => self.invalidate(space, allocator, || core::iter::once(revoked)),
-        }
-    }
-
     /// Tells the hardware, and queues the unmaps.
     #[inline(never)]
-    fn submit<I: Iommu<Ticket = T>, R: ExactSizeIterator<Item = Revoked>>(
+    fn submit<I: Iommu<Ticket = T>, R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        runs: impl Fn() -> R,
+        revocation: &Revocation<R>,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         // The lock is not held here, so the hardware is told even while another CPU waits for room.
-        let commands = || runs().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
+        let commands = || revocation.counted().map(|revoked| space.covering(revoked.range, revoked.leaf_only));
         let submission = space.submit_each(&commands)?;
         self.told.with(|told| {
             let mut done = Ok(());
-            for revoked in runs() {
+            for revoked in revocation.revoked() {
                 if told.len() == ASYNCHRONOUS_CAPACITY {
                     done = Self::wait_for_oldest(space, allocator, told);
                 }
@@ -131,18 +112,18 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
 
     /// Used in a poisoned domain: invalidates the queued unmaps and these, waits, and gives all of them back.
     #[inline(never)]
-    fn invalidate<I: Iommu<Ticket = T>, R: Iterator<Item = Revoked>>(
+    fn invalidate<I: Iommu<Ticket = T>, R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        runs: impl Fn() -> R,
+        revocation: &Revocation<R>,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
         let proof = self.told.with(|told| self.flush(space, allocator, told))?;
         platform.probe(Step::Enter(Phase::IovaFree));
         // These unmaps were cleared before the flush, as were the queued ones.
-        runs().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
+        revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
         Ok(Committed::Lost(proof))
     }
 

@@ -1,7 +1,7 @@
 //! Deferred protection as Linux had it before 4.7: one global queue of unmaps, emptied by one global invalidation
 //! when it is full or its oldest entry is old (facts: EiovaR §2.2 and §6.2; "Stock Linux then").
 
-use super::{Revocation, Revoked, TakenDown};
+use super::{Revocation, Room};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -57,45 +57,18 @@ impl<P: Platform> GlobalQueue<P> {
     /// [`CommitError`] if a flush failed. Queued entries stay until a flush succeeds. Those of these unmaps that
     /// found no room are lost for good.
     #[inline(never)]
-    pub(crate) fn push_all<I: Iommu>(
+    pub(crate) fn push<I: Iommu, R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
-    ) -> Result<Committed, CommitError> {
-        let tables = core::mem::take(&mut revocation.tables);
-        let queued = self.push(space, allocator, revocation.revoked(), tables);
-        revocation.clear_runs();
-        queued
-    }
-
-    /// Does what [`push_all`](Self::push_all) does, for one unmap.
-    ///
-    /// # Errors
-    /// Those of [`push_all`](Self::push_all).
-    #[inline(never)]
-    pub(crate) fn push_alone<I: Iommu>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        taken: &mut TakenDown,
-    ) -> Result<Committed, CommitError> {
-        self.push(space, allocator, core::iter::once(taken.revoked), core::mem::take(&mut taken.tables))
-    }
-
-    #[inline(always)]
-    fn push<I: Iommu>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        runs: impl Iterator<Item = Revoked>,
-        tables: FreedTables,
+        revocation: &mut Revocation<R>,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        self.queue.with(|queue| {
+        let tables = core::mem::take(&mut revocation.tables);
+        let queued = self.queue.with(|queue| {
             queue.tables.append(platform, tables);
-            for revoked in runs {
+            for revoked in revocation.revoked() {
                 if queue.waiting.len() == QUEUE_CAPACITY {
                     let _ = self.flush(queue, space, allocator)?;
                 }
@@ -110,7 +83,9 @@ impl<P: Platform> GlobalQueue<P> {
                 return Ok(Committed::Deferred);
             }
             self.flush(queue, space, allocator).map(Committed::Lost)
-        })
+        });
+        revocation.clear_runs();
+        queued
     }
 
     /// Flushes the queue if its oldest entry has waited long enough.

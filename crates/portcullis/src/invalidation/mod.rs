@@ -6,6 +6,7 @@
 mod asynchronous;
 mod global_queue;
 mod open_run;
+#[allow(unsafe_code, reason = "the room for further runs of a batch is not initialized")]
 mod packed;
 mod per_cpu_queues;
 mod policy;
@@ -14,11 +15,12 @@ mod strict;
 
 pub use asynchronous::{ASYNCHRONOUS_CAPACITY, AsynchronousQueue};
 pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
+pub(crate) use packed::Room;
 pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, PerCpuQueues};
 pub(crate) use policy::Policy;
 pub use policy::{Commands, Deferral, Flushes, Submissions};
-pub(crate) use revocation::{Counted, TakenDown};
-pub use revocation::{Due, Revocation, Revoked};
+pub(crate) use revocation::Counted;
+pub use revocation::{Due, One, Revocation, Revoked, Runs};
 
 /// The most unmaps in one commit.
 pub const BATCH_MAX: usize = crate::iommu::COMMANDS_MAX;

@@ -11,7 +11,7 @@
 //! hardware. It therefore serves the unmaps that have joined by then, and later unmaps begin another run.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
-use super::{Flushes, Revocation, TakenDown};
+use super::{Flushes, Revocation, Room};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -124,51 +124,30 @@ impl<P: Platform> PerCpuQueues<P> {
     /// [`CommitError`] if a flush failed. Queued entries stay until a flush succeeds. Those of these unmaps that
     /// found no room are lost for good, and the device may keep them until the domain is closed.
     #[inline(never)]
-    pub(crate) fn push_all<I: Iommu>(
+    pub(crate) fn push<I: Iommu, R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
+        revocation: &mut Revocation<R>,
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         let mut tables = core::mem::take(&mut revocation.tables);
-        let mut runs = revocation.revoked().map(Run::of).peekable();
+        let mut runs = (!R::IS_NONE).then(|| revocation.revoked().map(Run::of));
+        let mut next = runs.as_mut().map_or_else(|| Some(Run::of(revocation.the_run())), Iterator::next);
         let queued = self.queue_here(space, allocator, |here, queue, begun| {
             queue.begin_batch(platform, here, &mut tables, begun);
-            while let Some(run) = runs.peek() {
+            while let Some(run) = next {
                 if !self.has_room(space, allocator, queue, run.unmaps) {
                     return false;
                 }
-                self.put(platform, queue, *run, begun);
-                runs.next();
+                self.put(platform, queue, run, begun);
+                next = runs.as_mut().and_then(Iterator::next);
             }
             true
         });
         drop(runs);
         revocation.clear_runs();
         queued
-    }
-
-    /// Does what [`push_all`](Self::push_all) does, for one unmap.
-    ///
-    /// # Errors
-    /// Those of [`push_all`](Self::push_all).
-    #[inline(never)]
-    pub(crate) fn push_alone<I: Iommu>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        TakenDown { revoked, tables }: &mut TakenDown,
-    ) -> Result<Committed, CommitError> {
-        let run = Run::of(*revoked);
-        self.queue_here(space, allocator, |here, queue, begun| {
-            queue.begin_batch(space.platform(), here, tables, begun);
-            let has_room = self.has_room(space, allocator, queue, run.unmaps);
-            if has_room {
-                self.put(space.platform(), queue, run, begun);
-            }
-            has_room
-        })
     }
 
     /// Whether a flush looks into the queues, and so closes the open runs.
@@ -195,7 +174,7 @@ impl<P: Platform> PerCpuQueues<P> {
     /// Queues an unmap that could not [join](Self::join) others, and lets the next ones on this CPU join it.
     ///
     /// # Errors
-    /// Those of [`push_all`](Self::push_all).
+    /// Those of [`push`](Self::push).
     #[inline(never)]
     pub(crate) fn begin_run<I: Iommu>(
         &self,

@@ -2,8 +2,8 @@
 //! waiting; later, through one queue or one per CPU; or only when an address is used again.
 
 use super::{
-    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, GlobalQueue, PerCpuQueues, QUEUE_CAPACITY,
-    QUEUE_TIMEOUT_US, Revocation, TakenDown, strict,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Due, GlobalQueue, One, PerCpuQueues, QUEUE_CAPACITY,
+    QUEUE_TIMEOUT_US, Revocation, Revoked, Room, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, SyncError};
@@ -83,9 +83,16 @@ pub enum Submissions {
     Shared,
 }
 
+/// How a commit tells the hardware at once.
+#[derive(Clone, Copy)]
+pub(crate) struct At {
+    pub(super) commands: Commands,
+    pub(super) submissions: Submissions,
+}
+
 /// The invalidation policy of a domain.
 pub(crate) enum Policy<P: Platform, I: Iommu> {
-    Strict(Commands, Submissions),
+    Strict(At),
     Global(GlobalQueue<P>),
     PerCpu(PerCpuQueues<P>),
     AtMap(&'static Breach),
@@ -101,7 +108,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         deferral: Deferral,
     ) -> Result<Self, NewDomainError> {
         Ok(match (protection, deferral) {
-            (Protection::Strict, _) => Self::Strict(commands, submissions),
+            (Protection::Strict, _) => Self::Strict(At { commands, submissions }),
             (Protection::Deferred, Deferral::Global) => Self::Global(GlobalQueue::new(platform)?),
             (Protection::Deferred, Deferral::PerCpu { capacity, timeout_us, flushes }) => {
                 Self::PerCpu(PerCpuQueues::new(platform, capacity, timeout_us, flushes)?)
@@ -171,41 +178,40 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         flushed.map_err(|CommitError(error)| MapError::Queue(error))
     }
 
-    /// Commits a batch of unmaps that are all due for invalidation: invalidates them, or queues them.
-    pub(crate) fn commit(
+    /// Commits a batch of unmaps, at least one, that are all due for invalidation: invalidates them, or queues them.
+    pub(crate) fn commit<R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
+        revocation: &mut Revocation<R>,
     ) -> Result<Committed, CommitError> {
-        if revocation.is_empty() {
-            // No mapping was taken down, so there is nothing to prove, even under strict protection.
-            return Ok(Committed::Deferred);
-        }
         match self {
-            Self::Strict(commands, submissions) => strict::commit(space, allocator, revocation, commands, *submissions),
+            Self::Strict(at) => strict::commit(space, allocator, revocation, at),
             // No map will invalidate these later, so it is done now.
-            Self::AtMap(_) if space.is_poisoned() => {
-                strict::commit(space, allocator, revocation, &Commands::PerUnmap, Submissions::Alone)
-            }
+            Self::AtMap(_) if space.is_poisoned() => strict::commit(
+                space,
+                allocator,
+                revocation,
+                &At { commands: Commands::PerUnmap, submissions: Submissions::Alone },
+            ),
             _ => self.queue(space, allocator, revocation),
         }
     }
 
     /// The part of [`commit`](Self::commit) that is not strict.
     #[inline(never)]
-    fn queue(
+    fn queue<R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        revocation: &mut Revocation,
+        revocation: &mut Revocation<R>,
     ) -> Result<Committed, CommitError> {
         // Each of these is a tail call, which replaces this stack frame.
         match self {
-            Self::Global(queue) => queue.push_all(space, allocator, revocation),
-            Self::PerCpu(queues) => queues.push_all(space, allocator, revocation),
-            Self::Asynchronous(queue) => queue.push_all(space, allocator, revocation),
-            Self::AtMap(breach) => leave_all(breach, space, allocator, revocation),
+            Self::Global(queue) => queue.push(space, allocator, revocation),
+            Self::PerCpu(queues) => queues.push(space, allocator, revocation),
+            Self::Asynchronous(queue) => queue.push(space, allocator, revocation),
+            Self::AtMap(breach) => leave(breach, space, allocator, revocation),
             Self::Strict(..) => unreachable!("a strict commit leaves nothing for later"),
         }
     }
@@ -218,38 +224,22 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         matches!(self, Self::PerCpu(queues) if queues.closes_runs() && queues.join::<WITHIN, _>(space, range))
     }
 
-    /// Commits a batch of one: an unmap that could not [join](Self::join) others.
+    /// Lets an unmap that could not [join](Self::join) others wait in such a way that the next ones may join it. If
+    /// they may not, commits it.
     #[inline(always)]
-    pub(crate) fn commit_one(
+    pub(crate) fn begin_run(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
         range: IovaRange,
     ) -> Result<Committed, CommitError> {
-        match self {
-            Self::PerCpu(queues) if queues.closes_runs() => queues.begin_run(space, allocator, range),
-            _ => self.commit_alone(space, allocator, &mut TakenDown::of(range)),
+        if let Self::PerCpu(queues) = self
+            && queues.closes_runs()
+        {
+            return queues.begin_run(space, allocator, range);
         }
-    }
-
-    /// Commits a batch of one, which is due for invalidation. It needs no revocation, which would take half a
-    /// kilobyte of stack.
-    #[inline(never)]
-    pub(crate) fn commit_alone(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-        taken: &mut TakenDown,
-    ) -> Result<Committed, CommitError> {
-        // Each of these is a tail call, which replaces this stack frame.
-        match self {
-            Self::Strict(_, submissions) => strict::commit_one(space, allocator, taken, *submissions),
-            Self::Global(queue) => queue.push_alone(space, allocator, taken),
-            Self::PerCpu(queues) => queues.push_alone(space, allocator, taken),
-            Self::Asynchronous(queue) => queue.push_alone(space, allocator, taken),
-            Self::AtMap(_) if space.is_poisoned() => strict::commit_one(space, allocator, taken, Submissions::Alone),
-            Self::AtMap(breach) => leave_alone(breach, space, allocator, taken),
-        }
+        let mut one = One::of_one(space.tag(), Revoked::one(range, Due::Invalidation, true));
+        self.commit(space, allocator, &mut one)
     }
 
     /// Flushes what has waited long enough.
@@ -314,30 +304,16 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
 
 /// Gives addresses back whose translations stay as they are, until a map overwrites and invalidates them.
 #[inline(never)]
-fn leave_all<P: Platform, I: Iommu>(
+fn leave<P: Platform, I: Iommu, R: Room + ?Sized>(
     breach: &'static Breach,
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
-    revocation: &mut Revocation,
+    revocation: &mut Revocation<R>,
 ) -> Result<Committed, CommitError> {
     let platform = space.platform();
     platform.probe(Step::Enter(Phase::IovaFree));
     let proof = Proof::by_next_map(breach);
     revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
     revocation.clear_runs();
-    Ok(Committed::Deferred)
-}
-
-/// Does what [`leave_all`] does, for one mapping.
-#[inline(never)]
-fn leave_alone<P: Platform, I: Iommu>(
-    breach: &'static Breach,
-    space: &AddressSpace<P, I>,
-    allocator: &impl IovaAllocator<P>,
-    taken: &TakenDown,
-) -> Result<Committed, CommitError> {
-    let platform = space.platform();
-    platform.probe(Step::Enter(Phase::IovaFree));
-    allocator.free(platform, taken.revoked.range, &Proof::by_next_map(breach));
     Ok(Committed::Deferred)
 }

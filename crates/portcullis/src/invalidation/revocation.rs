@@ -2,14 +2,13 @@
 //! made.
 
 use super::BATCH_MAX;
-use super::packed::Packed;
+use super::packed::{Closed, Packed, Room, Slot};
 use crate::address::IovaRange;
 use crate::error::UnmapError;
 use crate::sort::sort_by_key;
 use crate::space::{NO_TAG, TAG_SHIFT};
 use crate::sub_page::Chain;
 use crate::table::FreedTables;
-use arrayvec::ArrayVec;
 
 /// What a commit has to do for a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,27 +44,14 @@ impl Revoked {
     }
 }
 
-/// What a single unmap leaves to commit.
-pub(crate) struct TakenDown {
-    pub(crate) revoked: Revoked,
-    /// Table pages that the unmap took out of the table.
-    pub(crate) tables: FreedTables,
-}
-
-impl TakenDown {
-    /// For an unmap of `range` that is still to be made.
-    pub(crate) const fn of(range: IovaRange) -> Self {
-        Self { revoked: Revoked::one(range, Due::Invalidation, true), tables: FreedTables::new() }
-    }
-}
-
-/// What a batch of up to [`BATCH_MAX`] unmaps leaves to invalidate.
+/// What a batch of unmaps leaves to invalidate: up to [`BATCH_MAX`] unmaps, or [one](Self::one), which needs no room
+/// for more. Everything else is the same for both, and takes them as [`Runs`].
 ///
 /// Dropping it leaks addresses and table pages, which is safe. It should be passed to
 /// [`Mapper::commit`](crate::design::Mapper::commit) instead.
 #[must_use = "addresses and buffers come back only through a commit"]
 #[derive(Debug)]
-pub struct Revocation {
+pub struct Revocation<R: ?Sized = [Slot; BATCH_MAX]> {
     /// The last run, from page `first` to before page `end`. The next unmap may extend it, unless it is
     /// [`ALONE`](Self::ALONE). There is no run if both are 0. The run is not packed, because most batches of designs
     /// that join nothing have no other.
@@ -87,9 +73,12 @@ pub struct Revocation {
     leaf_only: bool,
     /// Whether any run is due for something other than an invalidation now or later.
     is_mixed: bool,
-    /// The runs before the last, packed.
-    closed: ArrayVec<Packed, BATCH_MAX>,
+    /// The runs before the last, packed, and room for more.
+    closed: Closed<R>,
 }
+
+/// A [`Revocation`] with room for any number of unmaps.
+pub type Runs = Revocation<[Slot]>;
 
 impl Default for Revocation {
     fn default() -> Self {
@@ -98,16 +87,32 @@ impl Default for Revocation {
 }
 
 impl Revocation {
-    /// A flag in `end`: the run is a mapping that nothing joins. No page number has this bit.
-    const ALONE: u64 = 1 << 63;
-
     /// Makes an empty revocation.
     pub const fn new() -> Self {
         Self::of(NO_TAG)
     }
+}
 
+/// A [`Revocation`] of a single unmap.
+pub type One = Revocation<[Slot; 0]>;
+
+impl One {
+    /// Makes an empty revocation for a single unmap.
+    pub const fn one() -> Self {
+        Self::of(NO_TAG)
+    }
+
+    /// Makes a revocation of a single unmap, which was made in the space `tag`.
+    pub(crate) fn of_one(tag: u64, revoked: Revoked) -> Self {
+        let mut one = Self::of(tag);
+        one.note(revoked);
+        one
+    }
+}
+
+impl<const N: usize> Revocation<[Slot; N]> {
     /// Makes an empty revocation for the space `tag`. The first unmap may be noted without
-    /// [`admit_unmap_of`](Self::admit_unmap_of).
+    /// [`admit`](Self::admit).
     pub(crate) const fn of(tag: u64) -> Self {
         Self {
             first: 0,
@@ -120,9 +125,14 @@ impl Revocation {
             due: Due::Invalidation,
             leaf_only: true,
             is_mixed: false,
-            closed: ArrayVec::new_const(),
+            closed: Closed::new(),
         }
     }
+}
+
+impl<R: Room + ?Sized> Revocation<R> {
+    /// A flag in `end`: the run is a mapping that nothing joins. No page number has this bit.
+    const ALONE: u64 = 1 << 63;
 
     /// Checks that another unmap may be added: one of the space `tag`, of a mapping of `pages` pages.
     ///
@@ -130,9 +140,9 @@ impl Revocation {
     /// [`UnmapError::Poisoned`] for [`NO_TAG`], [`UnmapError::WrongDomain`] while it holds unmaps of another space,
     /// [`UnmapError::BatchFull`].
     #[inline(always)]
-    pub(crate) fn admit_unmap_of(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
+    pub(crate) fn admit(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
         // It holds unmaps of the same space, and has room for one more.
-        let goes_on = (self.owner_and_room ^ tag).wrapping_sub(1) < BATCH_MAX as u64 - 1;
+        let goes_on = (self.owner_and_room ^ tag).wrapping_sub(1) < (self.closed.capacity() as u64).saturating_sub(1);
         if goes_on && pages < Packed::LONG { Ok(()) } else { self.admit_first_or_long(tag, pages) }
     }
 
@@ -148,35 +158,24 @@ impl Revocation {
         if !self.is_of(tag) {
             return Err(UnmapError::WrongDomain);
         }
-        if self.room_taken() + Packed::room(pages) > BATCH_MAX { Err(UnmapError::BatchFull) } else { Ok(()) }
+        // The first needs no slot, because only the runs before the last are packed.
+        let is_full = !self.is_empty() && self.room_taken() + Packed::room(pages) > self.closed.capacity();
+        if is_full { Err(UnmapError::BatchFull) } else { Ok(()) }
     }
 
     /// Adds an admitted unmap.
     #[inline]
     pub(crate) fn note(&mut self, Revoked { range, due, leaf_only, .. }: Revoked) {
-        self.close_run();
+        if !R::IS_NONE {
+            self.close_run();
+        }
         (self.first, self.end) = (range.first_pfn(), range.end_pfn() | Self::ALONE);
         (self.due, self.leaf_only) = (due, leaf_only);
         self.is_mixed |= due != Due::Invalidation;
-        let room = Packed::room(range.pages());
+        // Where there is no room, nothing is packed.
+        let room = if R::IS_NONE { 1 } else { Packed::room(range.pages()) };
         self.owner_and_room += room as u64;
         self.long += room as u8 - 1;
-    }
-
-    /// Adds an admitted unmap of `range`, if `take_down` succeeds in making it.
-    ///
-    /// # Errors
-    /// Those of `take_down`.
-    #[inline(always)]
-    pub(crate) fn note_taken(
-        &mut self,
-        range: IovaRange,
-        take_down: impl FnOnce(&mut TakenDown) -> Result<(), UnmapError>,
-    ) -> Result<(), UnmapError> {
-        let mut taken = TakenDown { tables: core::mem::take(&mut self.tables), ..TakenDown::of(range) };
-        let result = take_down(&mut taken);
-        self.tables = taken.tables;
-        result.inspect(|()| self.note(taken.revoked))
     }
 
     /// Adds an admitted unmap that is due for invalidation and freed no table page. Neighbours in an aligned run of
@@ -214,11 +213,11 @@ impl Revocation {
     /// Opens the run before the last again, if `range` is its next neighbour. So unmaps that alternate between two
     /// streams leave two runs: a packet often has its headers in a buffer of another stream than its data.
     fn resume_run(&mut self, range: IovaRange, within: u64) -> bool {
-        let Some(before) = self.closed.last().and_then(|packed| packed.joined()) else { return false };
+        let Some(before) = self.closed.entries().last().and_then(|packed| packed.joined()) else { return false };
         if before.range.end_pfn() != range.first_pfn() || range.first_pfn().is_multiple_of(within) {
             return false;
         }
-        self.closed.pop();
+        self.closed.truncate(self.closed.entries().len() - 1);
         self.close_run();
         self.closed_room -= before.unmaps as u8;
         (self.first, self.end) = (before.range.first_pfn(), range.end_pfn());
@@ -237,7 +236,7 @@ impl Revocation {
     #[inline(never)]
     fn pack_run(&mut self) {
         if let Some(run) = self.last_run() {
-            Packed::push(&mut self.closed, run, self.end & Self::ALONE == 0);
+            self.closed.push(run, self.end & Self::ALONE == 0);
         }
         (self.first, self.end, self.closed_room) = (0, 0, self.room_taken() as u8);
     }
@@ -262,10 +261,10 @@ impl Revocation {
         self.room_taken() == 0
     }
 
-    /// Whether it has no room for another unmap. It has room for [`BATCH_MAX`]. A mapping of 512 MiB or more takes
+    /// Whether it has no room for another unmap. A mapping of 512 MiB or more takes
     /// the room of two, so it may be refused even if a shorter one is not.
-    pub const fn is_full(&self) -> bool {
-        self.room_taken() >= BATCH_MAX
+    pub fn is_full(&self) -> bool {
+        !self.is_empty() && self.room_taken() >= self.closed.capacity()
     }
 
     /// The number of unmaps in it.
@@ -279,13 +278,14 @@ impl Revocation {
 
     /// The runs that the unmaps left. Neighbours that were unmapped one after the other, or in turn with those of
     /// another run, may have become one run. Runs that nothing joined are in the order of their unmaps.
+    #[inline]
     pub fn revoked(&self) -> impl Iterator<Item = Revoked> + Clone {
-        Packed::all(&self.closed).chain(self.last_run())
+        Packed::all(self.closed.entries()).chain(self.last_run())
     }
 
     /// The runs after [`sort`](Self::sort), which packs them all.
     pub(super) fn closed_runs(&self) -> impl Iterator<Item = Revoked> + Clone {
-        Packed::all(&self.closed)
+        Packed::all(self.closed.entries())
     }
 
     /// The runs and their number. No unmap may have [joined](Self::join) another, so each run is one unmap.
@@ -306,6 +306,13 @@ impl Revocation {
         if is_joined { IovaRange::new(self.first, self.end - self.first) } else { None }
     }
 
+    /// The run of a batch that has room for no other, and is not empty.
+    #[inline(always)]
+    pub(super) const fn the_run(&self) -> Revoked {
+        debug_assert!(R::IS_NONE && !self.is_empty());
+        Revoked::one(IovaRange::of(self.first, (self.end & !Self::ALONE) - self.first), self.due, self.leaf_only)
+    }
+
     /// Whether any run is due for something other than an invalidation now or later.
     pub(crate) const fn is_mixed(&self) -> bool {
         self.is_mixed
@@ -315,23 +322,31 @@ impl Revocation {
     #[inline(never)]
     pub(crate) fn sort(&mut self) {
         self.close_run();
-        if self.closed.iter().all(|packed| packed.field(Packed::LENGTH_SHIFT, Packed::KIND_SHIFT) != 0) {
-            sort_by_key(&mut self.closed, |packed| packed.field(0, Packed::LENGTH_SHIFT));
+        let closed = self.closed.entries_mut();
+        if closed.iter().all(|packed| packed.field(Packed::LENGTH_SHIFT, Packed::KIND_SHIFT) != 0) {
+            sort_by_key(closed, |packed| packed.field(0, Packed::LENGTH_SHIFT));
         }
     }
 
     /// Keeps only the runs that are due for invalidation, now or later.
     pub(crate) fn keep_invalidations(&mut self) {
+        if let Some(only) = self.only_run() {
+            self.is_mixed = false;
+            if only.due != Due::Invalidation {
+                self.clear_runs();
+            }
+            return;
+        }
         self.close_run();
         // This works in place, because a second list would take kilobytes of stack.
         let (mut from, mut to, mut room, mut long) = (0, 0, 0, 0);
         loop {
-            let Some(run) = Packed::all(&self.closed[from..]).next() else { break };
+            let Some(run) = Packed::all(&self.closed.entries()[from..]).next() else { break };
             let next = from + if run.unmaps == 1 { Packed::room(run.range.pages()) } else { 1 };
             if run.due == Due::Invalidation {
                 let taken = run.unmaps.max(next - from);
                 (room, long) = (room + taken, long + taken - run.unmaps);
-                self.closed.copy_within(from..next, to);
+                self.closed.entries_mut().copy_within(from..next, to);
                 to += next - from;
             }
             from = next;
@@ -342,7 +357,7 @@ impl Revocation {
     }
 
     /// Leaks its contents, except the bounce pages: an invalidation has failed (S11).
-    pub(crate) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.clear_runs();
         self.tables = FreedTables::new();
     }
@@ -350,8 +365,11 @@ impl Revocation {
     /// Removes the runs.
     pub(crate) fn clear_runs(&mut self) {
         self.owner_and_room -= self.room_taken() as u64;
-        (self.first, self.end, self.closed_room, self.long, self.is_mixed) = (0, 0, 0, 0, false);
-        self.closed.clear();
+        (self.first, self.end, self.is_mixed) = (0, 0, false);
+        if !R::IS_NONE {
+            (self.closed_room, self.long) = (0, 0);
+            self.closed.truncate(0);
+        }
     }
 }
 
@@ -417,10 +435,10 @@ mod tests {
     fn what_is_kept_is_counted_by_its_unmaps() {
         let mut revocation = Revocation::new();
         for first in 8..12 {
-            revocation.admit_unmap_of(TAG, 1).expect("room");
+            revocation.admit(TAG, 1).expect("room");
             revocation.join::<64>(page(first));
         }
-        revocation.admit_unmap_of(TAG, 1).expect("room");
+        revocation.admit(TAG, 1).expect("room");
         revocation.note(Revoked::one(page(100), Due::InvalidationAtOnce, true));
         revocation.keep_invalidations();
         assert_eq!((revocation.unmaps(), revocation.revoked().count()), (4, 1));
@@ -433,7 +451,7 @@ mod tests {
         fn runs_come_back_as_they_were_noted(all in prop::collection::vec(any_revoked(), 0..100)) {
             let (mut revocation, mut noted) = (Revocation::new(), Vec::new());
             for revoked in all {
-                match revocation.admit_unmap_of(TAG, revoked.range.pages()) {
+                match revocation.admit(TAG, revoked.range.pages()) {
                     Ok(()) => {
                         revocation.note(revoked);
                         noted.push(revoked);
@@ -470,7 +488,7 @@ mod tests {
             }
             let mut revocation = Revocation::new();
             for first in &firsts {
-                revocation.admit_unmap_of(TAG, 1).expect("room");
+                revocation.admit(TAG, 1).expect("room");
                 revocation.join::<64>(IovaRange::new(*first, 1).expect("a page"));
             }
             let mut runs: Vec<_> = revocation.revoked().map(|revoked| revoked.range).collect();
@@ -488,10 +506,10 @@ mod tests {
             prop_assert_eq!(revocation.only_joined_run(), (runs.len() == 1).then_some(runs[0]));
             // A mapping noted by itself is joined to nothing, neither behind it nor in front.
             let (last, alone) = (runs[runs.len() - 1].end_pfn(), revocation.revoked().count());
-            revocation.admit_unmap_of(TAG, 1).expect("room");
+            revocation.admit(TAG, 1).expect("room");
             revocation.note(Revoked::one(IovaRange::new(last + 64, 1).expect("a page"), Due::Invalidation, true));
             prop_assert_eq!(revocation.only_joined_run(), None);
-            if revocation.admit_unmap_of(TAG, 1).is_ok() {
+            if revocation.admit(TAG, 1).is_ok() {
                 revocation.join::<64>(IovaRange::new(last + 65, 1).expect("a page"));
                 prop_assert_eq!(revocation.revoked().count(), alone + 2);
             }
@@ -506,7 +524,7 @@ mod tests {
             let starts = [firsts.0, firsts.1];
             let (mut ends, mut revocation) = (starts, Revocation::new());
             for second in turns.iter().map(|second| usize::from(*second)) {
-                revocation.admit_unmap_of(TAG, 1).expect("room");
+                revocation.admit(TAG, 1).expect("room");
                 revocation.join::<64>(page(ends[second]));
                 ends[second] += 1;
             }
@@ -528,7 +546,7 @@ mod tests {
         let mut revocation = Revocation::new();
         for turn in 0..BATCH_MAX as u64 / 2 {
             for first in [40 + turn, 1000 + turn] {
-                revocation.admit_unmap_of(TAG, 1).expect("room");
+                revocation.admit(TAG, 1).expect("room");
                 revocation.join::<64>(page(first));
             }
         }
@@ -542,7 +560,7 @@ mod tests {
     fn nothing_joins_a_mapping_by_itself() {
         let mut revocation = Revocation::new();
         let mut note = |range: IovaRange, joins: bool| {
-            revocation.admit_unmap_of(TAG, range.pages()).expect("room");
+            revocation.admit(TAG, range.pages()).expect("room");
             match joins {
                 true => revocation.join::<64>(range),
                 false => revocation.note(Revoked::one(range, Due::Invalidation, true)),

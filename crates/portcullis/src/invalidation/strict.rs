@@ -1,7 +1,8 @@
 //! Strict protection: invalidate and wait before anything is given back.
 
+use super::policy::At;
 use super::revocation::{Counted, is_within};
-use super::{BATCH_MAX, Commands, Revocation, Revoked, Submissions, TakenDown};
+use super::{BATCH_MAX, Commands, Revocation, Revoked, Room, Submissions};
 use crate::address::IovaRange;
 use crate::error::CommitError;
 use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError};
@@ -13,18 +14,22 @@ use crate::space::{AddressSpace, Space};
 /// Submits page-selective commands for the unmaps with one wait behind all of them, waits, and frees the addresses
 /// and tables.
 #[inline(never)]
-pub(super) fn commit<P: Platform, I: Iommu>(
+pub(super) fn commit<P: Platform, I: Iommu, R: Room + ?Sized>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
-    revocation: &mut Revocation,
-    per: &Commands,
-    submissions: Submissions,
+    revocation: &mut Revocation<R>,
+    &At { commands, submissions }: &At,
 ) -> Result<Committed, CommitError> {
     space.platform().probe(Step::Enter(Phase::Invalidate));
-    let invalidated = match (only_command(space, revocation), per) {
+    if R::IS_NONE {
+        let Revoked { range, leaf_only, .. } = revocation.the_run();
+        let invalidated = invalidate(space, &[space.covering(range, leaf_only)], submissions);
+        return conclude(space, allocator, revocation, invalidated);
+    }
+    let invalidated = match (only_command(space, revocation), commands) {
         (Some(command), _) => invalidate(space, &[command], submissions),
         (None, Commands::PerUnmap) => invalidate_each(space, revocation, submissions),
-        (None, Commands::PerRun { within_pages }) => invalidate_runs(space, revocation, *within_pages, submissions),
+        (None, Commands::PerRun { within_pages }) => invalidate_runs(space, revocation, within_pages, submissions),
     };
     conclude(space, allocator, revocation, invalidated)
 }
@@ -32,7 +37,10 @@ pub(super) fn commit<P: Platform, I: Iommu>(
 /// The command for all unmaps, if they form one run that one command covers. This is how drivers mostly unmap, and it
 /// needs no list.
 #[inline]
-fn only_command<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, revocation: &Revocation) -> Option<Invalidation> {
+fn only_command<P: Platform, I: Iommu, R: Room + ?Sized>(
+    space: &AddressSpace<P, I>,
+    revocation: &Revocation<R>,
+) -> Option<Invalidation> {
     let run = revocation.only_run()?;
     let command = space.covering(run.range, run.leaf_only);
     (run.unmaps == 1 || matches!(command, Invalidation::Pages { .. })).then_some(command)
@@ -41,10 +49,10 @@ fn only_command<P: Platform, I: Iommu>(space: &AddressSpace<P, I>, revocation: &
 /// Gives addresses and tables back, if they were invalidated. This is a separate function, so that its iterators are
 /// not on the stack during the wait.
 #[inline(never)]
-fn conclude<P: Platform, I: Iommu>(
+fn conclude<P: Platform, I: Iommu, R: Room + ?Sized>(
     space: &AddressSpace<P, I>,
     allocator: &impl IovaAllocator<P>,
-    revocation: &mut Revocation,
+    revocation: &mut Revocation<R>,
     invalidated: Result<Proof, QueueError>,
 ) -> Result<Committed, CommitError> {
     let platform = space.platform();
@@ -52,6 +60,7 @@ fn conclude<P: Platform, I: Iommu>(
     let proof = invalidated.inspect_err(|_| revocation.forget())?;
     platform.probe(Step::Enter(Phase::IovaFree));
     match revocation.only_run() {
+        _ if R::IS_NONE => allocator.free(platform, revocation.the_run().range, &proof),
         Some(run) => allocator.free(platform, run.range, &proof),
         None => revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof)),
     }
@@ -60,28 +69,10 @@ fn conclude<P: Platform, I: Iommu>(
     Ok(Committed::Lost(proof))
 }
 
-/// Commits a batch of one unmap.
 #[inline(never)]
-pub(super) fn commit_one<P: Platform, I: Iommu>(
+fn invalidate_each<P: Platform, I: Iommu, R: Room + ?Sized>(
     space: &AddressSpace<P, I>,
-    allocator: &impl IovaAllocator<P>,
-    TakenDown { revoked, tables }: &mut TakenDown,
-    submissions: Submissions,
-) -> Result<Committed, CommitError> {
-    let platform = space.platform();
-    platform.probe(Step::Enter(Phase::Invalidate));
-    // If it fails, the range and the tables leak: they are quarantined for good (S11).
-    let proof = invalidate(space, &[space.covering(revoked.range, revoked.leaf_only)], submissions)?;
-    platform.probe(Step::Enter(Phase::IovaFree));
-    allocator.free(platform, revoked.range, &proof);
-    space.release(core::mem::take(tables), &proof);
-    Ok(Committed::Lost(proof))
-}
-
-#[inline(never)]
-fn invalidate_each<P: Platform, I: Iommu>(
-    space: &AddressSpace<P, I>,
-    revocation: &Revocation,
+    revocation: &Revocation<R>,
     submissions: Submissions,
 ) -> Result<Proof, QueueError> {
     let commands = || revocation.counted().map(|run| space.covering(run.range, run.leaf_only));
@@ -89,9 +80,9 @@ fn invalidate_each<P: Platform, I: Iommu>(
 }
 
 #[inline(never)]
-fn invalidate_runs<P: Platform, I: Iommu>(
+fn invalidate_runs<P: Platform, I: Iommu, R: Room + ?Sized>(
     space: &AddressSpace<P, I>,
-    revocation: &mut Revocation,
+    revocation: &mut Revocation<R>,
     within_pages: u64,
     submissions: Submissions,
 ) -> Result<Proof, QueueError> {
@@ -114,7 +105,7 @@ fn invalidate_runs<P: Platform, I: Iommu>(
 /// The number of commands that the runs take. This is a separate function, so that its iterators are not on the stack
 /// during the submission.
 #[inline(never)]
-fn count_joined(revocation: &Revocation, within_pages: u64) -> usize {
+fn count_joined<R: Room + ?Sized>(revocation: &Revocation<R>, within_pages: u64) -> usize {
     Joined::new(revocation.closed_runs(), within_pages).count()
 }
 

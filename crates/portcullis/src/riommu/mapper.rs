@@ -5,10 +5,8 @@ use super::ring::Ring;
 use super::rings::Rings;
 use crate::address::IovaRange;
 use crate::design::{Addressing, DomainSetup, Mapper, Usage};
-use crate::error::{
-    CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError,
-};
-use crate::invalidation::{Counted, Due, Revocation, Revoked};
+use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, SyncError, UnmapError};
+use crate::invalidation::{Counted, Due, Revoked, Runs};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -176,7 +174,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     }
 
     /// Ends a burst: invalidates each of its rings once, and then frees its entries.
-    fn invalidate_and_free(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn invalidate_and_free(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         // If it fails, the entries stay held. They are quarantined for good (S11), and no later commit frees them.
         let proof = self.invalidate_rings(revocation).inspect_err(|_| revocation.forget())?;
         self.platform.probe(Step::Enter(Phase::IovaFree));
@@ -186,7 +184,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
     }
 
     #[inline(never)]
-    fn invalidate_rings(&self, revocation: &Revocation) -> Result<Proof, QueueError> {
+    fn invalidate_rings(&self, revocation: &Runs) -> Result<Proof, QueueError> {
         self.platform.probe(Step::Enter(Phase::Invalidate));
         // A bit for the first unmap of each ring, in the order of the unmaps. A list of commands would take a
         // kilobyte of stack.
@@ -227,8 +225,8 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         self.poison_on_panic(|| self.take_and_write(request))
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
-        out.admit_unmap_of(self.tag, ADDRESSING.whole(range).pages() / ENTRY_PAGES)?;
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
+        out.admit(self.tag, ADDRESSING.whole(range).pages() / ENTRY_PAGES)?;
         let (ring, first, count) = self.poison_on_panic(|| self.clear(range))?;
         let range = ring.range(first, count);
         // Counts in entries: page numbers of 64-bit addresses are too long for a batch.
@@ -237,21 +235,9 @@ unsafe impl<P: Platform, I: Iommu> Mapper for RingMapper<P, I> {
         Ok(())
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         assert!(revocation.is_of(self.tag), "a revocation must be committed by the mapper of its unmaps");
         self.poison_on_panic(|| self.invalidate_and_free(revocation))
-    }
-
-    #[inline]
-    fn unmap_now(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
-        self.poison_on_panic(|| {
-            let cleared = self.clear(range)?;
-            self.platform.probe(Step::Enter(Phase::Invalidate));
-            let proof = self.invalidate(&|| core::iter::once(self.invalidation_of(cleared.0))).map_err(CommitError)?;
-            self.platform.probe(Step::Enter(Phase::IovaFree));
-            self.give_back(cleared, &proof);
-            Ok(Committed::Lost(proof))
-        })
     }
 
     fn tick(&self) -> Result<(), CommitError> {

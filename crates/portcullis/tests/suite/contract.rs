@@ -182,8 +182,8 @@ const CASES: &[Case] = &[
         program: "pub struct Never<M>(M);
             @ impl<M: Mapper> Mapper for Never<M> {
                 unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> { unsafe { self.0.map(request) } }
-                fn unmap(&self, _: IovaRange, _: &mut Revocation) -> Result<(), UnmapError> { Ok(()) }
-                fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> { self.0.commit(revocation) }
+                fn unmap(&self, _: IovaRange, _: &mut Runs) -> Result<(), UnmapError> { Ok(()) }
+                fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> { self.0.commit(revocation) }
                 fn tick(&self) -> Result<(), CommitError> { Ok(()) }
                 fn due_us(&self) -> Option<u64> { None }
                 fn usage(&self) -> Usage { Usage::default() }
@@ -342,7 +342,7 @@ const USES: &str = "#![allow(unused_imports)]
     use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
     use portcullis::designs::Unprotected;
     use portcullis::domain::{Batch, DmaBuffer, DomainOf, DomainRef, DynDomain, Mapping, RawBatch, SharedBuffer};
-    use portcullis::invalidation::Revocation;
+    use portcullis::invalidation::Runs;
     use portcullis::iommu::AttachError;
     use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
     use portcullis::platform::{Context, CpuHint, LockClass, Wait};

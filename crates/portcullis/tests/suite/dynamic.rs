@@ -65,10 +65,10 @@ fn a_design_that_is_chosen_at_run_time_does_what_it_does() {
             let mut batch = Box::new(Revocation::new());
             for pfn in [0x200, 0x300] {
                 let iova = domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceReads).expect("room");
-                domain.unmap_raw_into(a_page(iova), &mut batch).expect("mapped");
+                domain.unmap_raw_into(a_page(iova), &mut *batch).expect("mapped");
             }
-            domain.commit_raw(&mut batch).expect("the hardware answers");
-            assert_eq!(domain.commit_raw(&mut batch), Ok(()), "it is empty, and may be used again");
+            domain.commit_raw(&mut *batch).expect("the hardware answers");
+            assert_eq!(domain.commit_raw(&mut *batch), Ok(()), "it is empty, and may be used again");
             if *protection == Protection::Strict && !info.breaks(*protection, Rule::Strict) {
                 assert_eq!(domain.usage().window_us_max, Some(0), "{}", info.id);
             }

@@ -4,7 +4,7 @@
 use crate::raw_face::RawFace;
 use portcullis::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, Mapper, Usage};
 use portcullis::domain::{DmaBuffer, RingConfig};
-use portcullis::invalidation::Revocation;
+use portcullis::invalidation::Runs;
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::FakeHost;
 use portcullis::proof::{Committed, Proof};
@@ -122,7 +122,7 @@ unsafe impl Mapper for EntryMapper {
         Ok(IovaRange::new(first as u64 * ENTRY_PAGES, segments.len() as u64 * ENTRY_PAGES).expect("some entries"))
     }
 
-    fn unmap(&self, asked: IovaRange, _: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, asked: IovaRange, _: &mut Runs) -> Result<(), UnmapError> {
         let mut table = self.0.0.lock().unwrap();
         let asked = ADDRESSING.whole(asked);
         let number = (asked.first_pfn() / ENTRY_PAGES) as usize;
@@ -136,7 +136,7 @@ unsafe impl Mapper for EntryMapper {
         Ok(())
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         assert!(revocation.is_empty(), "a revocation must be committed by the mapper of its unmaps");
         // SAFETY: the table has no cache.
         Ok(Committed::Lost(unsafe { Proof::trusted() }))

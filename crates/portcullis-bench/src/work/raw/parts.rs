@@ -4,7 +4,7 @@
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::{Magazine, Unprotected};
 use portcullis::error::{MapError, NewDomainError, NoMemory, UnmapError};
-use portcullis::invalidation::{Deferral, Revocation};
+use portcullis::invalidation::{Deferral, Runs};
 use portcullis::iommu::Capabilities;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
 use portcullis::platform::Context;
@@ -184,7 +184,7 @@ unsafe impl<M: Mapper> Mapper for Idle<M> {
         Ok(range(request.segments()[0].phys.pfn(), request.pages()))
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         self.0.unmap(range, out)
     }
 
@@ -193,7 +193,7 @@ unsafe impl<M: Mapper> Mapper for Idle<M> {
         Ok(Committed::Deferred)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         self.0.commit(revocation)
     }
 

@@ -1,7 +1,7 @@
 //! The protections that are not strict, behind the typed interface of the drivers.
 
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
-use portcullis::invalidation::Revocation;
+use portcullis::invalidation::Runs;
 use portcullis::proof::{Committed, Proof};
 use portcullis::{
     CommitError, Iommu, IovaRange, NewDomainError, Platform, Protection, RawMapError, RawUnmapError, Request, Space,
@@ -45,11 +45,11 @@ unsafe impl<M: Mapper> Mapper for CallsItStrict<M> {
         unsafe { self.0.map(request) }
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         self.0.unmap(range, out)
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         self.0.commit(revocation).map(lost)
     }
 

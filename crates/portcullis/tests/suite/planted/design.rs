@@ -4,7 +4,7 @@
 use portcullis::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Mapper, Parts, Usage,
 };
-use portcullis::invalidation::{Commands, Deferral, Revocation, Submissions};
+use portcullis::invalidation::{Commands, Deferral, Runs, Submissions};
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::TableRule;
@@ -143,7 +143,7 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         unsafe { self.inner.map(request) }
     }
 
-    fn unmap(&self, range: IovaRange, out: &mut Revocation) -> Result<(), UnmapError> {
+    fn unmap(&self, range: IovaRange, out: &mut Runs) -> Result<(), UnmapError> {
         match self.inner.unmap(range, out) {
             Err(_) if FLAW == DesignFlaw::UNMAPS_GARBAGE => Ok(()),
             Err(error) if FLAW == DesignFlaw::REFUSAL_MAPS => {
@@ -158,9 +158,9 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         }
     }
 
-    fn commit(&self, revocation: &mut Revocation) -> Result<Committed, CommitError> {
+    fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         if FLAW == DesignFlaw::FORGETS_THE_COMMIT {
-            *revocation = Revocation::new();
+            revocation.forget();
             return Ok(Committed::Deferred);
         }
         self.inner.commit(revocation)
