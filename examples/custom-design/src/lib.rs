@@ -4,6 +4,7 @@
 #[cfg(feature = "planted-reuse")]
 mod planted;
 
+use core::mem::MaybeUninit;
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use portcullis::designs::Stock;
 use portcullis::invalidation::Deferral;
@@ -30,12 +31,15 @@ impl DesignInfo for Guarded {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Guarded {
     type Mapper = AssembledMapper<Allocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let allocator = GuardedTree(tree);
         #[cfg(feature = "planted-reuse")]
         let allocator = planted::ReusesEarly::new(allocator);
-        AssembledMapper::new(allocator, Deferral::Global, setup)
+        Ok(to.write(AssembledMapper::new(allocator, Deferral::Global, setup)?))
     }
 }
 

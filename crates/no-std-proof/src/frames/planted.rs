@@ -10,6 +10,7 @@ use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError,
 use portcullis::invalidation::Runs;
 use portcullis::proof::Committed;
 use portcullis::{IovaRange, Request, Space};
+use core::mem::MaybeUninit;
 
 /// The design `portcullis` with `WORDS` words on the stack of each map.
 pub struct Behind<const WORDS: usize>;
@@ -30,9 +31,12 @@ impl<const WORDS: usize> DesignInfo for Behind<WORDS> {
 unsafe impl<const WORDS: usize> Design<Host, Hardware> for Behind<WORDS> {
     type Mapper = Forwarder<WORDS>;
 
-    unsafe fn build(setup: DomainSetup<'_, Host, Hardware>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, Host, Hardware>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         // SAFETY: the caller's promise, passed on.
-        Ok(Forwarder(unsafe { Portcullis::build(setup) }?))
+        Ok(to.write(Forwarder(unsafe { Portcullis::build(setup) }?)))
     }
 }
 

@@ -8,6 +8,7 @@ use portcullis::proof::Committed;
 use portcullis::{
     CommitError, Iova, IovaRange, NewDomainError, PhysAddr, Platform, RawMapError, Request, Segment, Space, UnmapError,
 };
+use std::mem::MaybeUninit;
 
 /// The flaws are numbers, because they are part of a type.
 pub(crate) struct Flaw;
@@ -31,10 +32,13 @@ impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
 unsafe impl<P: Platform, I: Iommu + Copy, const FLAW: u8> Design<P, I> for Planted<FLAW> {
     type Mapper = Flawed<<Magazine as Design<P, I>>::Mapper, I, FLAW>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let iommu = setup.iommu;
         // SAFETY: the caller keeps the contract.
-        Ok(Flawed { inner: unsafe { <Magazine as Design<P, I>>::build(setup) }?, iommu })
+        Ok(to.write(Flawed { inner: unsafe { <Magazine as Design<P, I>>::build(setup) }?, iommu }))
     }
 }
 

@@ -10,6 +10,7 @@ use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
 use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The flaws are numbers, because they are part of a type.
@@ -50,9 +51,12 @@ impl<const FLAW: u8> DesignInfo for Listed<FLAW> {
 unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Listed<FLAW> {
     type Mapper = AssembledMapper<ListAllocator<P, FLAW>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        AssembledMapper::new(ListAllocator { tree, lists: Mutex::default() }, Deferral::Global, setup)
+        Ok(to.write(AssembledMapper::new(ListAllocator { tree, lists: Mutex::default() }, Deferral::Global, setup)?))
     }
 }
 
@@ -120,9 +124,16 @@ impl<const FLAW: u8> DesignInfo for Windowed<FLAW> {
 unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Windowed<FLAW> {
     type Mapper = AssembledMapper<WindowAllocator<P, FLAW>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        AssembledMapper::new(WindowAllocator { tree, windows: Mutex::default() }, Deferral::Global, setup)
+        Ok(to.write(AssembledMapper::new(
+            WindowAllocator { tree, windows: Mutex::default() },
+            Deferral::Global,
+            setup,
+        )?))
     }
 }
 

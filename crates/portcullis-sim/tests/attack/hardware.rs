@@ -4,6 +4,7 @@ use portcullis::design::{Design, DesignInfo, DomainSetup, Info};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NewDomainError, Platform, QueueError, SourceId};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 
 /// The flaws are numbers, because they are part of a type.
@@ -34,7 +35,10 @@ impl<B: DesignInfo, const FLAW: u8> DesignInfo for OnUnit<B, FLAW> {
 unsafe impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW: u8> Design<P, I> for OnUnit<B, FLAW> {
     type Mapper = B::Mapper;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let setup = DomainSetup {
             iommu: FlawedUnit { unit: setup.iommu, latest: Mutex::new(None) },
             platform: setup.platform,
@@ -46,7 +50,7 @@ unsafe impl<P: Platform, I: Iommu, B: Design<P, FlawedUnit<I, FLAW>>, const FLAW
             sub_page: setup.sub_page,
         };
         // SAFETY: the caller's promise, passed on.
-        unsafe { B::build(setup) }
+        unsafe { B::build_in(to, setup) }
     }
 }
 

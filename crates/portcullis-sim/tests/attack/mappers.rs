@@ -8,6 +8,7 @@ use portcullis::{
     Access, CommitError, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, Space, UnmapError,
 };
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 /// The flaws are numbers, because they are part of a type.
@@ -34,9 +35,12 @@ impl<B: DesignInfo, const FLAW: u8> DesignInfo for Mapping<B, FLAW> {
 unsafe impl<P: Platform, I: Iommu, B: Design<P, I>, const FLAW: u8> Design<P, I> for Mapping<B, FLAW> {
     type Mapper = FlawedMapper<B::Mapper, FLAW>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         // SAFETY: the caller's promise, passed on.
-        unsafe { B::build(setup) }.map(|mapper| FlawedMapper(mapper, Mutex::default()))
+        Ok(to.write(FlawedMapper(unsafe { B::build(setup) }?, Mutex::default())))
     }
 }
 

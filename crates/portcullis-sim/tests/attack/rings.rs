@@ -20,6 +20,7 @@ use portcullis_sim::{Job, Machine, Work};
 use portcullis_testkit::attack::passes;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::MaybeUninit;
 use std::sync::{Mutex, OnceLock};
 
 fn with_ring(entries: u32) -> Options {
@@ -159,11 +160,14 @@ impl<const FLAW: u8> DesignInfo for Published<FLAW> {
 unsafe impl<P: Platform + Clone, I: Iommu + Clone, const FLAW: u8> Design<P, I> for Published<FLAW> {
     type Mapper = PublishedMapper<P, I, FLAW>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let (unit, platform) = (setup.iommu.clone(), setup.platform.clone());
         // SAFETY: the caller's promise, passed on.
         let driver = unsafe { OnUnit::<RIommu, { hardware::LOSES_COMMANDS }>::build(setup) }?;
-        Ok(PublishedMapper { driver, unit, platform, live: Mutex::default(), cleared: Mutex::default() })
+        Ok(to.write(PublishedMapper { driver, unit, platform, live: Mutex::default(), cleared: Mutex::default() }))
     }
 }
 

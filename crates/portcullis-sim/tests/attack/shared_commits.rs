@@ -6,6 +6,7 @@ use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iova::TreeAllocator;
 use portcullis::table::TableRule;
 use portcullis::{Iommu, NewDomainError, Platform};
+use std::mem::MaybeUninit;
 
 pub(crate) struct Riding;
 
@@ -17,7 +18,10 @@ impl DesignInfo for Riding {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -26,6 +30,6 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        AssembledMapper::with_parts(allocator, parts, setup)
+        Ok(to.write(AssembledMapper::with_parts(allocator, parts, setup)?))
     }
 }

@@ -4,7 +4,7 @@ use super::chunks::{CHUNKED_PAGES_MAX, Chunks};
 use crate::address::IovaRange;
 use crate::design::DomainSetup;
 use crate::error::{MapError, NewDomainError, UnmapError};
-use crate::in_place::{Made, part};
+use crate::in_place::in_place;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
 use crate::platform::Platform;
@@ -25,35 +25,20 @@ impl<P: Platform> Halves<P> {
     ///
     /// # Errors
     /// [`NewDomainError::NoMemory`]; `to` is uninitialized then.
-    #[inline(never)]
-    pub(super) fn new_in<I>(to: &mut MaybeUninit<Self>, setup: &DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
-        let at = to.as_mut_ptr();
-        // SAFETY: each part of `to` is used once.
-        let (to_chunks, to_below) = unsafe { (part(&raw mut (*at).chunks), part(&raw mut (*at).below)) };
-        // SAFETY: `make_chunks` initializes it if it returns no error.
-        let chunks = unsafe { Made::by(to_chunks, |to| Self::make_chunks(to, setup)) }?;
-        Self::make_below(to_below, setup, setup.width - u8::from(!chunks.get().is_none()))?;
-        chunks.keep();
-        // Names every field: if `Halves` gets another one, this does not compile.
-        let _ = |Self { chunks: _, below: _ }: &Self| {};
-        Ok(())
-    }
-
-    // Two functions, so that each has a stack frame of its own.
-    #[inline(never)]
-    fn make_chunks<I>(to: &mut MaybeUninit<Chunks<P>>, setup: &DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
-        to.write(Chunks::new(&setup.platform, setup.width, &never_handed_out(&setup.platform, setup.reserved)?)?);
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn make_below<I>(
-        to: &mut MaybeUninit<MagazineAllocator<P>>,
+    pub(super) fn new_in<'t, I>(
+        to: &'t mut MaybeUninit<Self>,
         setup: &DomainSetup<'_, P, I>,
-        width: u8,
-    ) -> Result<(), NewDomainError> {
-        to.write(MagazineAllocator::new(&setup.platform, width, setup.reserved)?);
-        Ok(())
+    ) -> Result<&'t mut Self, NewDomainError> {
+        let &DomainSetup { ref platform, width, reserved, .. } = setup;
+        Ok(in_place!(to => Self {
+            chunks <- |to| {
+                Ok(to.write(Chunks::new(platform, width, &never_handed_out(platform, reserved)?)?))
+            },
+            below <- |to| {
+                let width = width - u8::from(!chunks.is_none());
+                Ok(to.write(MagazineAllocator::new(platform, width, reserved)?))
+            },
+        }))
     }
 
     /// The chunks, if `range` lies in their half.

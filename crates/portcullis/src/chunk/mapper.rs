@@ -13,7 +13,7 @@ use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::in_place::{Made, part};
+use crate::in_place::in_place;
 use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, One, Runs, Submissions};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaRequest;
@@ -74,22 +74,14 @@ pub struct Chunked<P: Platform, I: Iommu> {
 }
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
-    /// The mapper of a new domain.
+    /// Makes the mapper of a new domain in `to`.
     ///
     /// # Errors
-    /// [`NewDomainError::NoMemory`], and those of [`AssembledMapper::with_parts`].
-    pub fn new(setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
-        let mut mapper = MaybeUninit::uninit();
-        Self::new_in(&mut mapper, setup)?;
-        // SAFETY: made just now.
-        Ok(unsafe { mapper.assume_init() })
-    }
-
-    /// Makes the mapper as [`new`](Self::new) does, in the place `to`.
-    ///
-    /// # Errors
-    /// Those of [`new`](Self::new); `to` is uninitialized then.
-    pub(crate) fn new_in(to: &mut MaybeUninit<Self>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    /// [`NewDomainError::NoMemory`], and those of [`AssembledMapper::with_parts`]; `to` is uninitialized then.
+    pub(crate) fn new_in<'t>(
+        to: &'t mut MaybeUninit<Self>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self, NewDomainError> {
         let parts = Parts {
             commands: Commands::PerRun { within_pages: CHUNK_PAGES },
             submissions: Submissions::Shared,
@@ -102,30 +94,20 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             locking: LockFree,
         };
         let is_strict = setup.protection == Protection::Strict;
-        let at = to.as_mut_ptr();
-        // SAFETY: the base's place inside `to`, which `build_in` fills, with `Halves::new_in` for its allocator.
-        let base = unsafe {
-            let base = part(&raw mut (*at).base);
-            Made::by(base, |base| AssembledMapper::build_in(base, Halves::new_in, parts, setup))
-        }?;
-        let AssembledMapper { space, allocator, .. } = base.get();
-        if allocator.chunks.is_none() {
+        let mapper = in_place!(to => Self {
+            base <- |base| AssembledMapper::build_in(base, Halves::new_in, parts, setup),
+            usual_way: match base.space.capabilities().address_mask_max {
+                Some(_) if is_strict => UnmapWay::OneCommand,
+                _ => UnmapWay::General,
+            },
+            unmap_way: AtomicU8::new(*usual_way as u8),
+            reclaim: Reclaim::new(base.space.platform()),
+        });
+        if mapper.chunks().is_none() {
             // All maps take the general path, so no cursor is used.
-            space.end_plain_maps();
+            mapper.base.space.end_plain_maps();
         }
-        let has_commands = space.capabilities().address_mask_max.is_some();
-        let usual_way = if is_strict && has_commands { UnmapWay::OneCommand } else { UnmapWay::General };
-        let reclaim = Reclaim::new(space.platform());
-        base.keep();
-        // Names every field: if the mapper gets another one, this does not compile.
-        let _ = |Self { base: _, usual_way: _, unmap_way: _, reclaim: _ }: &Self| {};
-        // SAFETY: within `to`; the base was made just now.
-        unsafe {
-            (&raw mut (*at).usual_way).write(usual_way);
-            (&raw mut (*at).unmap_way).write(AtomicU8::new(usual_way as u8));
-            (&raw mut (*at).reclaim).write(reclaim);
-        }
-        Ok(())
+        Ok(mapper)
     }
 
     pub(super) fn chunks(&self) -> &Chunks<P> {

@@ -28,7 +28,7 @@
 use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, UnmapError};
-use crate::in_place::part;
+use crate::in_place::in_place;
 use crate::invalidation::{Deferral, Due, One, Revoked, Runs};
 use crate::iommu::Iommu;
 use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
@@ -108,50 +108,33 @@ impl Regions {
     }
 }
 
-/// Makes the mapper of a new domain.
+/// Makes the mapper of a new domain in `to`.
 ///
 /// # Errors
-/// [`NewDomainError::Width`] if two bits for the rights would leave no page, and those of [`AssembledMapper::new`].
-pub fn dynamic_identity<P: Platform, I: Iommu>(
+/// [`NewDomainError::Width`] if two bits for the rights would leave no page, and those of [`AssembledMapper::new`];
+/// `to` then holds nothing.
+pub(crate) fn dynamic_identity_in<'t, P: Platform, I: Iommu>(
+    to: &'t mut MaybeUninit<DynamicIdentity<P, I>>,
     deferral: Deferral,
     setup: DomainSetup<'_, P, I>,
-) -> Result<DynamicIdentity<P, I>, NewDomainError> {
-    let mut mapper = MaybeUninit::uninit();
-    dynamic_identity_in(&mut mapper, deferral, setup)?;
-    // SAFETY: made just now.
-    Ok(unsafe { mapper.assume_init() })
-}
-
-/// Does what [`dynamic_identity`] does, and makes the mapper in `to`.
-///
-/// # Errors
-/// Those of [`dynamic_identity`]; `to` then holds nothing.
-pub(crate) fn dynamic_identity_in<P: Platform, I: Iommu>(
-    to: &mut MaybeUninit<DynamicIdentity<P, I>>,
-    deferral: Deferral,
-    setup: DomainSetup<'_, P, I>,
-) -> Result<(), NewDomainError> {
-    let regions = Regions::new(&setup.platform, setup.width, setup.reserved)?;
-    let end_pfn = regions.pages();
-    let fourth = |to: &mut MaybeUninit<FourthRegion<P>>, setup: &DomainSetup<'_, P, I>| {
-        let width = setup.width - IDENTITY_TAG_BITS;
-        to.write(FourthRegion {
-            magazines: MagazineAllocator::new(&setup.platform, width, setup.reserved)?,
-            end_pfn,
-            shared: PerCpuCount::new(&setup.platform)?,
-        });
-        Ok(())
-    };
-    let at = to.as_mut_ptr();
-    // Names every field: a new field in the mapper breaks the build here.
-    let _ = |DynamicIdentity { regions: _, base: _ }: &DynamicIdentity<P, I>| {};
-    // This selects tables that are kept, because claims are left to the table. Shared entries need kept tables too.
-    // SAFETY: both parts of `to` are made, each once, and the closure writes an allocator.
-    unsafe {
-        AssembledMapper::of_linux_in(part(&raw mut (*at).base), fourth, deferral, setup)?;
-        (&raw mut (*at).regions).write(regions);
-    }
-    Ok(())
+) -> Result<&'t mut DynamicIdentity<P, I>, NewDomainError> {
+    // Tables are kept, because claims are left to the table. Shared entries need kept tables too.
+    Ok(in_place!(to => DynamicIdentity {
+        regions: Regions::new(&setup.platform, setup.width, setup.reserved)?,
+        base <- |base| AssembledMapper::of_linux_in(
+            base,
+            |to, setup| {
+                let width = setup.width - IDENTITY_TAG_BITS;
+                Ok(to.write(FourthRegion {
+                    magazines: MagazineAllocator::new(&setup.platform, width, setup.reserved)?,
+                    end_pfn: regions.pages(),
+                    shared: PerCpuCount::new(&setup.platform)?,
+                }))
+            },
+            deferral,
+            setup,
+        ),
+    }))
 }
 
 impl<P: Platform, I: Iommu> DynamicIdentity<P, I> {

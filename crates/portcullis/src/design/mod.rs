@@ -12,7 +12,7 @@ mod pool;
 
 pub use assembled::AssembledMapper;
 pub(crate) use identity::dynamic_identity_in;
-pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS, dynamic_identity};
+pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS};
 pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
 pub use page_pool::PagePoolMapper;
@@ -23,6 +23,7 @@ pub(crate) use pool::PART_PAGES_MAX as POOL_PART_PAGES_MAX;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
+use crate::in_place::built;
 use crate::invalidation::{One, Revocation, Runs};
 use crate::iommu::Iommu;
 use crate::placement::Placement;
@@ -165,54 +166,36 @@ pub trait DesignInfo: 'static {
 ///
 /// # Safety
 /// [`DesignInfo::INFO`] tells the truth about addresses and protections, because drivers program devices by it. A
-/// design that wraps the mapper of another is responsible for what it changes. If [`build_in`](Design::build_in)
-/// returns `Ok`, it has made a mapper in `to`; if it returns an error, `to` holds nothing.
+/// design that wraps the mapper of another is responsible for what it changes.
 pub unsafe trait Design<P: Platform, I: Iommu>: DesignInfo {
     /// What maps and unmaps for one domain.
     type Mapper: Mapper;
 
-    /// Makes the mapper of a new domain.
-    ///
-    /// # Errors
-    /// A [`NewDomainError`].
-    ///
-    /// # Safety
-    /// `setup` has a protection that the design offers and a width that the hardware has, as
-    /// [`Open::open_with`](crate::Open::open_with) ensures. Under [`Protection::None`], all memory is meant
-    /// for every device that is attached. If the design has a table, this covers only all of `setup.memory`.
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError>;
-
-    /// Makes the mapper in place, in `to`. A design with a large mapper may override this with a way that takes less
-    /// stack than making one and moving it.
+    /// Makes the mapper of a new domain in `to`, which takes less stack than making it and moving it.
     ///
     /// # Errors
     /// A [`NewDomainError`]; `to` then holds nothing.
     ///
     /// # Safety
-    /// That of [`build`](Design::build).
-    #[inline(never)]
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        to.write(unsafe { Self::build(setup) }?);
-        Ok(())
-    }
-}
+    /// `setup` has a protection that the design offers and a width that the hardware has, as
+    /// [`Open::open_with`](crate::Open::open_with) ensures. Under [`Protection::None`], all memory is meant
+    /// for every device that is attached. If the design has a table, this covers only all of `setup.memory`.
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError>;
 
-/// Makes the mapper of a design that builds in place, and returns it by value.
-///
-/// # Errors
-/// Those of [`Design::build_in`].
-///
-/// # Safety
-/// That of [`Design::build`]. The design's [`Design::build_in`] must have made a mapper whenever it returns no error.
-pub(crate) unsafe fn built<D: Design<P, I>, P: Platform, I: Iommu>(
-    setup: DomainSetup<'_, P, I>,
-) -> Result<D::Mapper, NewDomainError> {
-    let mut mapper = MaybeUninit::uninit();
-    // SAFETY: the caller's promise, passed on.
-    unsafe { D::build_in(&mut mapper, setup) }?;
-    // SAFETY: made just now.
-    Ok(unsafe { mapper.assume_init() })
+    /// Makes the mapper as [`build_in`](Design::build_in) does, and returns it by value.
+    ///
+    /// # Errors
+    /// Those of [`build_in`](Design::build_in).
+    ///
+    /// # Safety
+    /// That of [`build_in`](Design::build_in).
+    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+        // SAFETY: the caller's promise, passed on.
+        built(|to| unsafe { Self::build_in(to, setup) })
+    }
 }
 
 /// What a design builds a mapper from.

@@ -27,7 +27,7 @@ use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PhysAddr};
 use crate::entry::{EntryValue, Rights};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
-use crate::in_place::{Made, part};
+use crate::in_place::in_place;
 use crate::invalidation::{Deferral, Due, Revoked, Runs};
 use crate::iommu::Iommu;
 use crate::iova::{IovaAllocator, MagazineAllocator};
@@ -80,31 +80,24 @@ impl<P: Platform> Pages<P> {
 ///
 /// # Errors
 /// Those of [`AssembledMapper::new`]; `to` then holds nothing.
-pub(crate) fn page_pool_in<P: Platform, I: Iommu>(
-    to: &mut MaybeUninit<PagePoolMapper<P, I>>,
+pub(crate) fn page_pool_in<'t, P: Platform, I: Iommu>(
+    to: &'t mut MaybeUninit<PagePoolMapper<P, I>>,
     part_pages: usize,
     setup: DomainSetup<'_, P, I>,
-) -> Result<(), NewDomainError> {
+) -> Result<&'t mut PagePoolMapper<P, I>, NewDomainError> {
     let is_open = setup.sub_page != SubPage::Bounce;
-    let make_pages = |to: &mut MaybeUninit<_>| {
-        to.write(Pages::new(&setup.platform, part_pages, is_open)?);
-        Ok::<(), NewDomainError>(())
-    };
-    let at = to.as_mut_ptr();
-    // Names every field: a new field in the mapper breaks the build here.
-    let _ = |PagePoolMapper { base: _, pages: _ }: &PagePoolMapper<P, I>| {};
-    // SAFETY: each part of `to` is taken once, and the closure writes the pages.
-    let pages = unsafe { Made::by(part(&raw mut (*at).pages), make_pages) }?;
-    let magazines = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-        to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?);
-        Ok(())
-    };
-    // What the pool does not take is strict, under the protection that the design offers too.
-    let strict = DomainSetup { protection: Protection::Strict, ..setup };
-    // SAFETY: as above; this closure writes an allocator.
-    unsafe { AssembledMapper::of_linux_in(part(&raw mut (*at).base), magazines, Deferral::PER_CPU, strict) }?;
-    pages.keep();
-    Ok(())
+    Ok(in_place!(to => PagePoolMapper {
+        pages <- |to| {
+            Ok(to.write(Pages::new(&setup.platform, part_pages, is_open)?))
+        },
+        base <- |base| AssembledMapper::of_linux_in(
+            base,
+            |to, setup| Ok(to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?)),
+            Deferral::PER_CPU,
+            // What the pool does not take is strict, under the protection that the design offers too.
+            DomainSetup { protection: Protection::Strict, ..setup },
+        ),
+    }))
 }
 
 impl<P: Platform, I: Iommu> PagePoolMapper<P, I> {

@@ -15,7 +15,7 @@
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, built,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
@@ -57,19 +57,12 @@ impl DesignInfo for Eiovar {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
     type Mapper = AssembledMapper<FreeListAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let kept_max = setup.options.count("k").map(|k| usize::try_from(k).unwrap_or(usize::MAX));
         let deferral = queue_kind(setup.options, Deferral::Global);
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
+        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?)), deferral, setup)
     }
 }

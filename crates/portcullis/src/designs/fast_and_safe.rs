@@ -15,7 +15,6 @@
 
 use crate::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, OptionInfo, OptionKind, Parts,
-    built,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -60,12 +59,10 @@ impl DesignInfo for FastAndSafe {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
     type Mapper = AssembledMapper<WindowAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let within_pages = match setup.options.word("window") {
             Some("8") => 8,
             Some("16") => 16,
@@ -79,11 +76,6 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
+        AssembledMapper::build_in(to, |to, setup| Ok(to.write(WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?)), parts, setup)
     }
 }

@@ -14,7 +14,6 @@
 
 use crate::design::{
     Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, Parts, TableLock,
-    built,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -55,12 +54,10 @@ impl DesignInfo for FreeBsd {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
     type Mapper = AssembledMapper<GapTreeAllocator<P>, P, I, TableLock<P>>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
@@ -75,11 +72,6 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             },
             locking: TableLock::new(&setup.platform),
         };
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
+        AssembledMapper::build_in(to, |to, setup| Ok(to.write(GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?)), parts, setup)
     }
 }

@@ -15,7 +15,7 @@
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info, built,
+    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info,
     dynamic_identity_in,
 };
 use crate::error::NewDomainError;
@@ -56,12 +56,10 @@ impl DesignInfo for Identity {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Identity {
     type Mapper = DynamicIdentity<P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         dynamic_identity_in(to, queue_kind(setup.options, Deferral::PER_CPU), setup)
     }
 }

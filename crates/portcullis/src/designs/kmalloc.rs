@@ -14,7 +14,7 @@
 //! the object.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, built};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -48,18 +48,11 @@ impl DesignInfo for Kmalloc {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
     type Mapper = AssembledMapper<KmallocAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let deferral = queue_kind(setup.options, Deferral::PER_CPU);
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
+        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?)), deferral, setup)
     }
 }

@@ -11,7 +11,7 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, Parts, WholeLock, built};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, Parts, WholeLock};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
@@ -49,12 +49,10 @@ impl DesignInfo for MacOs {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I, WholeLock<P>>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
@@ -62,11 +60,6 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
             rule: TableRule::Kept,
             locking: WholeLock::new(&setup.platform, BUDDY_PAGES_MAX),
         };
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
+        AssembledMapper::build_in(to, |to, setup| Ok(to.write(BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?)), parts, setup)
     }
 }

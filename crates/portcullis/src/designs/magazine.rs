@@ -16,7 +16,7 @@
 //! and gives the address back to the magazine.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, built};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -52,18 +52,11 @@ impl DesignInfo for Magazine {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
     type Mapper = AssembledMapper<MagazineAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let deferral = queue_kind(setup.options, Deferral::PER_CPU);
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
+        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?)), deferral, setup)
     }
 }

@@ -13,6 +13,7 @@ use crate::error::NewDomainError;
 use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
+use core::mem::MaybeUninit;
 
 /// No protection and no translation: the baseline for every other design.
 #[derive(Debug)]
@@ -42,8 +43,11 @@ impl DesignInfo for Unprotected {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Unprotected {
     type Mapper = Untranslated<I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         // SAFETY: the caller's promise, passed on.
-        unsafe { Untranslated::new(setup) }
+        Ok(to.write(unsafe { Untranslated::new(setup) }?))
     }
 }

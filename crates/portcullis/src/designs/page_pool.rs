@@ -17,7 +17,7 @@
 
 use crate::design::{
     Addressing, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, POOL_PART_PAGES_MAX,
-    PagePoolMapper, built, page_pool_in,
+    PagePoolMapper, page_pool_in,
 };
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
@@ -62,12 +62,10 @@ impl DesignInfo for PagePool {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for PagePool {
     type Mapper = PagePoolMapper<P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let pages = setup.options.count("part").and_then(|pages| usize::try_from(pages).ok());
         page_pool_in(to, pages.unwrap_or(POOL_PART_PAGES_MAX), setup)
     }

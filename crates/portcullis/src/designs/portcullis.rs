@@ -14,7 +14,7 @@
 //! of its CPU: `invalidation/policy.rs`, `invalidation/per_cpu_queues.rs`.
 
 use crate::chunk::Chunked;
-use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, built};
+use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
@@ -52,12 +52,10 @@ impl DesignInfo for Portcullis {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Portcullis {
     type Mapper = Chunked<P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         Chunked::new_in(to, setup)
     }
 }

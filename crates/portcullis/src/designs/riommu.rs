@@ -17,6 +17,7 @@ use crate::platform::Platform;
 use crate::riommu::format::RING_ENTRIES_MAX;
 use crate::riommu::{ADDRESSING, RingMapper};
 use crate::safety::Protection;
+use core::mem::MaybeUninit;
 
 /// Entries of a ring, unless the user sets another number.
 const RING_DEFAULT: u64 = 4096;
@@ -50,8 +51,11 @@ impl DesignInfo for RIommu {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for RIommu {
     type Mapper = RingMapper<P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let size = setup.options.count("ring").unwrap_or(RING_DEFAULT);
-        RingMapper::new(setup, u32::try_from(size).expect("the option has a range"))
+        Ok(to.write(RingMapper::new(setup, u32::try_from(size).expect("the option has a range"))?))
     }
 }

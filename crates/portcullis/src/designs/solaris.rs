@@ -12,7 +12,7 @@
 //! `invalidation/policy.rs`.
 
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockPerTable, Parts, built,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockPerTable, Parts,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -52,12 +52,10 @@ impl DesignInfo for Solaris {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
     type Mapper = AssembledMapper<VmemAllocator<P>, P, I, LockPerTable<P>>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let locking = LockPerTable::new(&setup.platform, setup.width)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -66,11 +64,6 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
             rule: TableRule::Overwritten,
             locking,
         };
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::build_in(to, allocator, parts, setup) }
+        AssembledMapper::build_in(to, |to, setup| Ok(to.write(VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?)), parts, setup)
     }
 }

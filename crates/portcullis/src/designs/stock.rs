@@ -14,7 +14,7 @@
 //! An unmap calls the allocator twice: first for the claim, and at the end to give the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, built};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -47,18 +47,11 @@ impl DesignInfo for Stock {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Stock {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { built::<Self, P, I>(setup) }
-    }
-
-    unsafe fn build_in(to: &mut MaybeUninit<Self::Mapper>, setup: DomainSetup<'_, P, I>) -> Result<(), NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let deferral = queue_kind(setup.options, Deferral::Global);
-        let allocator = |to: &mut MaybeUninit<_>, setup: &DomainSetup<'_, P, I>| {
-            to.write(TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?);
-            Ok(())
-        };
-        // SAFETY: the closure writes an allocator.
-        unsafe { AssembledMapper::of_linux_in(to, allocator, deferral, setup) }
+        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?)), deferral, setup)
     }
 }

@@ -7,7 +7,7 @@ use crate::address::PAGE_SHIFT;
 use crate::design::{Design, DomainSetup, Info, Mapper};
 use crate::designs::{DesignId, Visitor};
 use crate::error::NewDomainError;
-use crate::in_place;
+use crate::in_place::{built, in_place};
 use crate::iommu::{Capabilities, Iommu};
 use crate::platform::memory::try_room;
 use crate::platform::{Context, Platform};
@@ -54,11 +54,8 @@ pub trait Open<P: Platform, I: Iommu>: Design<P, I> {
         platform: P,
         config: &DomainConfig<'_>,
     ) -> Result<DomainOf<Self, P, I>, NewDomainError> {
-        let mut domain = MaybeUninit::uninit();
         // SAFETY: the caller's promise, passed on.
-        unsafe { Self::open_unprotected_in(&mut domain, iommu, platform, config) }?;
-        // SAFETY: made just now.
-        Ok(unsafe { domain.assume_init() })
+        built(|to| unsafe { Self::open_unprotected_in(to, iommu, platform, config) })
     }
 
     /// Makes a domain as [`open_with`](Open::open_with) does, in the place `to`. Use it where stacks are small, as in
@@ -123,40 +120,20 @@ pub trait Open<P: Platform, I: Iommu>: Design<P, I> {
         }
         let DomainConfig { reserved, memory, options, .. } = config;
         let setup = DomainSetup { iommu, platform, protection, width, reserved, memory, options, sub_page };
-        let at = to.as_mut_ptr();
-        // SAFETY: the mapper's place inside `to`, as uninitialized memory for one.
-        let mapper = unsafe { in_place::part(&raw mut (*at).mapper) };
-        // SAFETY: the design offers this protection and the hardware this width; the caller promises the rest.
-        unsafe { Self::build_in(mapper, setup) }?;
-        // SAFETY: made just now.
-        if sub_page == SubPage::Bounce && unsafe { mapper.assume_init_ref() }.space().bounce_pages().is_none() {
-            // SAFETY: made just now, and not used after this.
-            unsafe { mapper.assume_init_drop() };
-            return Err(NewDomainError::CannotBounce);
-        }
-        let tag = Tag::new(info.addressing, sub_page);
-        // Names every field: if `Domain` gets another one, this does not compile.
-        let _ = |DomainOf::<Self, P, I> {
-                     mapper: _,
-                     protection: _,
-                     sub_page: _,
-                     tag: _,
-                     short_way: _,
-                     last: _,
-                     rings: _,
-                     info: _,
-                 }: &DomainOf<Self, P, I>| {};
-        // SAFETY: within `to`; the mapper was made just now.
-        unsafe {
-            (&raw mut (*at).protection).write(protection);
-            (&raw mut (*at).sub_page).write(sub_page);
-            (&raw mut (*at).tag).write(tag);
-            (&raw mut (*at).short_way).write(ShortWay::of(protection, sub_page, info.addressing, tag));
-            (&raw mut (*at).last).write(u64::MAX >> (64 - width));
-            (&raw mut (*at).rings).write(AtomicUsize::new(0));
-            (&raw mut (*at).info).write(info);
-            Ok(to.assume_init_mut())
-        }
+        Ok(in_place!(to => DomainOf::<Self, P, I> {
+            // SAFETY: the design offers this protection and the hardware this width; the caller promises the rest.
+            mapper <- |mapper| unsafe { Self::build_in(mapper, setup) },
+            sub_page: match sub_page {
+                SubPage::Bounce if mapper.space().bounce_pages().is_none() => return Err(NewDomainError::CannotBounce),
+                can => can,
+            },
+            protection: protection,
+            tag: Tag::new(info.addressing, *sub_page),
+            short_way: ShortWay::of(config.protection, *sub_page, info.addressing, *tag),
+            last: u64::MAX >> (64 - width),
+            rings: AtomicUsize::new(0),
+            info: info,
+        }))
     }
 }
 

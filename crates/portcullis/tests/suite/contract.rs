@@ -200,8 +200,11 @@ const CASES: &[Case] = &[
             impl DesignInfo for Mine { const INFO: Info = Unprotected::INFO; }
             @ impl<P: Platform, I: Iommu> Design<P, I> for Mine {
                 type Mapper = <Unprotected as Design<P, I>>::Mapper;
-                unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-                    unsafe { <Unprotected as Design<P, I>>::build(setup) }
+                unsafe fn build_in<'t>(
+                    to: &'t mut MaybeUninit<Self::Mapper>,
+                    setup: DomainSetup<'_, P, I>,
+                ) -> Result<&'t mut Self::Mapper, NewDomainError> {
+                    Ok(to.write(unsafe { <Unprotected as Design<P, I>>::build(setup) }?))
                 }
             }",
         wrong: "",
@@ -339,6 +342,7 @@ const CASES: &[Case] = &[
 ];
 
 const USES: &str = "#![allow(unused_imports)]
+    use core::mem::MaybeUninit;
     use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
     use portcullis::designs::Unprotected;
     use portcullis::domain::{Batch, DmaBuffer, DomainOf, DomainRef, DynDomain, Mapping, RawBatch, SharedBuffer};

@@ -14,6 +14,7 @@ use portcullis::{
     Access, Capabilities, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError, NewDomainError, Open,
     PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, Request, Segment, SourceId, UnmapError,
 };
+use std::mem::MaybeUninit;
 
 const DEVICE: SourceId = SourceId(0x0008);
 
@@ -172,8 +173,11 @@ impl DesignInfo for TooWide {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for TooWide {
     type Mapper = AssembledMapper<Beyond, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        AssembledMapper::new(Beyond, Deferral::Global, setup)
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
+        Ok(to.write(AssembledMapper::new(Beyond, Deferral::Global, setup)?))
     }
 }
 

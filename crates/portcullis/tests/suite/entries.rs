@@ -14,6 +14,7 @@ use portcullis::{
     MapError, MapOptions, NewDomainError, Open, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError,
     RawUnmapError, Request, Segment, SourceId, Space, SubPage, UnmapError,
 };
+use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
 /// As large as an entry of rIOMMU: 1 GiB.
@@ -100,8 +101,11 @@ impl DesignInfo for ByEntry {
 unsafe impl<P: Platform> Design<P, Table> for ByEntry {
     type Mapper = EntryMapper;
 
-    unsafe fn build(setup: DomainSetup<'_, P, Table>) -> Result<EntryMapper, NewDomainError> {
-        Ok(EntryMapper(setup.iommu))
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, Table>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
+        Ok(to.write(EntryMapper(setup.iommu)))
     }
 }
 

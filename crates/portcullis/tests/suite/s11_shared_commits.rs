@@ -13,6 +13,7 @@ use portcullis::{
     Access, CommitError, DomainOf, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, MapError, NewDomainError, Open,
     PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawUnmapError, SourceId,
 };
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 const DEVICE: SourceId = SourceId(0x0010);
@@ -41,7 +42,10 @@ impl DesignInfo for Riding {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let allocator = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
         let parts = Parts {
             commands: Commands::PerUnmap,
@@ -50,7 +54,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        AssembledMapper::with_parts(allocator, parts, setup)
+        Ok(to.write(AssembledMapper::with_parts(allocator, parts, setup)?))
     }
 }
 

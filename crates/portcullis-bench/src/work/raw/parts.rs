@@ -14,6 +14,7 @@ use portcullis::{
     Access, CommitError, Iommu, Iova, IovaRange, PAGE_SIZE, PhysAddr, Platform, RawMapError, RawUnmapError, Request,
     Segment, Space,
 };
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Levels of a table for 48 address bits, and so of a walk.
@@ -152,8 +153,11 @@ impl DesignInfo for Bare {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Bare {
     type Mapper = AssembledMapper<LastFirst, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
-        AssembledMapper::new(LastFirst::new(), Deferral::PER_CPU, setup)
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
+        Ok(to.write(AssembledMapper::new(LastFirst::new(), Deferral::PER_CPU, setup)?))
     }
 }
 
@@ -168,9 +172,12 @@ impl DesignInfo for Nothing {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Nothing {
     type Mapper = Idle<<Unprotected as Design<P, I>>::Mapper>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         // SAFETY: the caller keeps the contract.
-        Ok(Idle(unsafe { <Unprotected as Design<P, I>>::build(setup) }?))
+        Ok(to.write(Idle(unsafe { <Unprotected as Design<P, I>>::build(setup) }?)))
     }
 }
 

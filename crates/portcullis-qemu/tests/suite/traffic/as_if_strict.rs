@@ -8,6 +8,7 @@ use portcullis::{
     UnmapError,
 };
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// The design `D` under deferred or no protection, which declares all its unmaps strict. So buffers are returned
 /// while devices may still reach them. The tests examine the consequences.
@@ -23,11 +24,14 @@ impl<D: DesignInfo, const DEFERRED: bool> DesignInfo for AsIfStrict<D, DEFERRED>
 unsafe impl<D: Design<P, I>, P: Platform, I: Iommu, const DEFERRED: bool> Design<P, I> for AsIfStrict<D, DEFERRED> {
     type Mapper = CallsItStrict<D::Mapper>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let protection = if DEFERRED { Protection::Deferred } else { Protection::None };
         // SAFETY: the visitor has found this protection among those that the design offers. Devices may reach all
         // memory of the machine, which holds no Rust objects. The rest is the caller's promise.
-        unsafe { D::build(DomainSetup { protection, ..setup }) }.map(CallsItStrict)
+        Ok(to.write(CallsItStrict(unsafe { D::build(DomainSetup { protection, ..setup }) }?)))
     }
 }
 

@@ -14,6 +14,7 @@ use portcullis::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use std::mem::MaybeUninit;
 
 /// A design with the allocator and nothing else.
 struct Buddy;
@@ -38,9 +39,12 @@ impl DesignInfo for Buddy {
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Buddy {
     type Mapper = AssembledMapper<BuddyAllocator<P>, P, I>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let allocator = BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?;
-        AssembledMapper::new(allocator, Deferral::Global, setup)
+        Ok(to.write(AssembledMapper::new(allocator, Deferral::Global, setup)?))
     }
 }
 

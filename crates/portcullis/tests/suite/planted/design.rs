@@ -12,6 +12,7 @@ use portcullis::{
     Access, Breach, CommitError, Iommu, IovaRange, MapError, NewDomainError, PAGE_SIZE, PhysAddr, Platform, Protection,
     RawMapError, Request, Rule, Segment, Space, UnmapError,
 };
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,7 +57,10 @@ impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
 unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW> {
     type Mapper = FlawedMapper<AssembledMapper<FlawedAllocator<TreeAllocator<P>, FLAW>, P, I>, FLAW>;
 
-    unsafe fn build(setup: DomainSetup<'_, P, I>) -> Result<Self::Mapper, NewDomainError> {
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let reserved = if FLAW == DesignFlaw::IGNORES_WHAT_IS_RESERVED { &[] } else { setup.reserved };
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
@@ -74,7 +78,7 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW
         } else {
             AssembledMapper::new(allocator, Deferral::Global, setup)?
         };
-        Ok(FlawedMapper { inner })
+        Ok(to.write(FlawedMapper { inner }))
     }
 }
 
