@@ -2,9 +2,9 @@
 
 use super::cpus::{available, pin};
 use super::{Native, walks};
-use portcullis::platform::{CPU_WORDS, Context, CpuHint, CpuWords, LockClass, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
-use portcullis::{NoMemory, PhysAddr, Platform};
+use portcullis::forward_platform;
+use portcullis::platform::{CPU_WORDS, Context, CpuWords, WordLines};
+use portcullis::{PhysAddr, Platform};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
@@ -120,54 +120,11 @@ unsafe impl Platform for OneCpu {
     type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.0.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.0.cpu()
-    }
+    forward_platform!(self => self.0;
+        lock, cpu, cpu_words, add_here, exchange_at, allocate_frame, frame, free_frame, table_barrier, now_us, pause);
 
     fn cpus(&self) -> u32 {
         2
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.0.allocate_frame(context)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.0.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.0.free_frame(frame) }
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.0.table_barrier(entries, coherent);
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.0.cpu_words(value)
-    }
-
-    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
-        self.0.add_here(words, word, amount)
-    }
-
-    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
-        self.0.exchange_at(words, line, word, old, new)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.0.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.0.pause(wait);
     }
 }
 

@@ -1,9 +1,10 @@
 //! This machine, with counted table pages and a clock that the work advances; and an IOMMU that completes everything
 //! at once.
 
+use portcullis::forward_platform;
 use portcullis::iommu::{AttachError, Translation};
-use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
-use portcullis::table::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS};
+use portcullis::platform::{Context, Wait, WordLines};
+use portcullis::table::{ENTRIES, EntryValue, LEVEL_BITS};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NoMemory, PhysAddr, Platform, QueueError, SourceId};
 use portcullis_bench::Native;
 use std::sync::Mutex;
@@ -155,26 +156,11 @@ unsafe impl Platform for Host {
     type Lock<T: Send> = <Native<true> as Platform>::Lock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.native.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.native.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.native.cpus()
-    }
+    forward_platform!(self => self.native; locks, processors, frame, table_barrier);
 
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
         self.lent.fetch_add(1, Ordering::Relaxed);
         self.native.allocate_frame(context)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.native.frame(frame) }
     }
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
@@ -182,34 +168,6 @@ unsafe impl Platform for Host {
         self.freed.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract.
         unsafe { self.native.free_frame(frame) }
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.native.table_barrier(entries, coherent)
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.native.cpu_words(value)
-    }
-
-    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
-        self.native.add_here(words, word, amount)
-    }
-
-    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
-        self.native.exchange_at(words, line, word, old, new)
-    }
-
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.native.walk(walk)
-    }
-
-    fn walks_now(&self) -> Option<u64> {
-        self.native.walks_now()
-    }
-
-    fn walks_are_over(&self, then: u64) -> bool {
-        self.native.walks_are_over(then)
     }
 
     fn now_us(&self) -> u64 {

@@ -1,9 +1,9 @@
 //! Tests the kit with the fake host, and with flawed hosts.
 
 use super::fails;
+use portcullis::forward_platform;
 use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{Context, CpuHint, Lock, LockClass, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
+use portcullis::platform::{Context, CpuHint, Lock, LockClass, WordLines};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_testkit::host::check;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,16 +50,14 @@ unsafe impl<const FLAW: u8> Platform for Flawed<FLAW> {
     type Lock<T: Send> = Careless<T, FLAW>;
     type CpuWords = WordLines;
 
+    forward_platform!(self => self.fake; walk, cpus, frame, free_frame, table_barrier, pause);
+
     fn lock<T: Send>(&self, _: LockClass, value: T) -> Careless<T, FLAW> {
         Careless(Mutex::new(value))
     }
 
     fn cpu(&self) -> CpuHint {
         if FLAW == NAMES_A_CPU_THAT_IS_NOT_THERE { CpuHint(self.cpus()) } else { self.fake.cpu() }
-    }
-
-    fn cpus(&self) -> u32 {
-        self.fake.cpus()
     }
 
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
@@ -79,30 +77,12 @@ unsafe impl<const FLAW: u8> Platform for Flawed<FLAW> {
         Ok(page)
     }
 
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.free_frame(frame) }
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.fake.table_barrier(entries, coherent);
-    }
-
     fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
         WordLines::new(self, value)
     }
 
     fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
         self.fake.exchange_at(words, line, word, old, new) && FLAW != LOSES_EXCHANGES
-    }
-
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.fake.walk(walk)
     }
 
     fn walks_now(&self) -> Option<u64> {
@@ -116,10 +96,6 @@ unsafe impl<const FLAW: u8> Platform for Flawed<FLAW> {
     fn now_us(&self) -> u64 {
         let looks = self.looks.fetch_add(1, Ordering::Relaxed);
         if FLAW == GOES_BACK_IN_TIME && looks % 100 == 99 { 0 } else { looks }
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.fake.pause(wait);
     }
 }
 

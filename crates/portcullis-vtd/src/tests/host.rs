@@ -1,8 +1,9 @@
 //! The fake host with a record of its steps, and a switch that suppresses barriers.
 
+use portcullis::forward_platform;
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{Context, CpuHint, Lock, LockClass, Step, Unreadable, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
+use portcullis::platform::{Context, Lock, LockClass, Step, Unreadable, Wait, WordLines};
+use portcullis::table::Entry;
 use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -107,16 +108,10 @@ unsafe impl Platform for Host {
     type Lock<T: Send> = HostLock<T>;
     type CpuWords = WordLines;
 
+    forward_platform!(self => self.fake; cpu, cpus, cpu_words, frame, free_frame, now_us);
+
     fn lock<T: Send>(&self, class: LockClass, value: T) -> HostLock<T> {
         HostLock(self.fake.lock(class, value))
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.fake.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.fake.cpus()
     }
 
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
@@ -124,16 +119,6 @@ unsafe impl Platform for Host {
             interrupt();
         }
         self.fake.allocate_frame(context)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.free_frame(frame) }
     }
 
     fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
@@ -149,14 +134,6 @@ unsafe impl Platform for Host {
         if !self.forget_barriers.load(Ordering::Relaxed) {
             self.fake.table_barrier(entries, coherent);
         }
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.fake.cpu_words(value)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.fake.now_us()
     }
 
     fn pause(&self, wait: Wait) {

@@ -5,9 +5,9 @@
 use super::fake_unit::FakeUnit;
 use super::host::Host;
 use crate::Mmio;
+use portcullis::forward_platform;
 use portcullis::platform::fake::FakeLock;
-use portcullis::platform::{Context, CpuHint, Lock, LockClass, Unreadable, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
+use portcullis::platform::{Context, Lock, LockClass, WordLines};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -120,16 +120,11 @@ unsafe impl Platform for Strict<'_> {
     type Lock<T: Send> = StrictLock<T>;
     type CpuWords = WordLines;
 
+    forward_platform!(self => self.0, through outside;
+        cpu, cpus, cpu_words, frame, table_barrier, read_foreign, now_us, pause);
+
     fn lock<T: Send>(&self, class: LockClass, value: T) -> StrictLock<T> {
         StrictLock(outside(|| self.0.fake.lock(class, value)))
-    }
-
-    fn cpu(&self) -> CpuHint {
-        outside(|| self.0.cpu())
-    }
-
-    fn cpus(&self) -> u32 {
-        outside(|| self.0.cpus())
     }
 
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
@@ -139,35 +134,10 @@ unsafe impl Platform for Strict<'_> {
         })
     }
 
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        outside(|| unsafe { self.0.frame(frame) })
-    }
-
     unsafe fn free_frame(&self, frame: PhysAddr) {
         assert_eq!(LOCKS.get(), 0, "a page is freed while a lock is held");
         // SAFETY: as above.
         outside(|| unsafe { self.0.free_frame(frame) });
-    }
-
-    fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
-        outside(|| self.0.read_foreign(at, words))
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        outside(|| self.0.table_barrier(entries, coherent));
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        outside(|| self.0.cpu_words(value))
-    }
-
-    fn now_us(&self) -> u64 {
-        outside(|| self.0.now_us())
-    }
-
-    fn pause(&self, wait: Wait) {
-        outside(|| self.0.pause(wait));
     }
 }
 

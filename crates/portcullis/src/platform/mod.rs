@@ -5,17 +5,21 @@ pub mod fake;
 
 mod cpu_words;
 mod deadline;
+mod forward;
 pub(crate) mod memory;
 mod per_cpu;
 
 pub use cpu_words::{CPU_WORDS, CpuWords, WordLines};
 pub(crate) use deadline::Deadline;
+pub use forward::straight;
 pub use per_cpu::Padded;
 pub(crate) use per_cpu::{PerCpu, PerCpuCount};
 
 use crate::address::PhysAddr;
 use crate::entry::{Entry, Frame};
+use crate::forward_platform;
 use crate::sync::Ordering;
+use alloc::sync::Arc;
 use thiserror::Error;
 
 /// The host has no memory for a table page or a bookkeeping node.
@@ -483,114 +487,13 @@ unsafe impl<P: Platform> Platform for &P {
     type Lock<T: Send> = P::Lock<T>;
     type CpuWords = P::CpuWords;
 
-    #[inline]
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        (**self).lock(class, value)
-    }
+    forward_platform!(self => (**self); locks, processors, memory, foreign, time, probe);
+}
 
-    #[inline]
-    fn cpu(&self) -> CpuHint {
-        (**self).cpu()
-    }
+// SAFETY: as above.
+unsafe impl<P: Platform> Platform for Arc<P> {
+    type Lock<T: Send> = P::Lock<T>;
+    type CpuWords = P::CpuWords;
 
-    #[inline]
-    fn cpus(&self) -> u32 {
-        (**self).cpus()
-    }
-
-    #[inline]
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        (**self).allocate_frame(context)
-    }
-
-    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
-        (**self).allocate_frames(context, count)
-    }
-
-    #[inline(always)]
-    fn allocate<R>(&self, context: Context, allocate: impl FnOnce() -> R) -> R {
-        (**self).allocate(context, allocate)
-    }
-
-    #[inline]
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { (**self).frame(frame) }
-    }
-
-    #[inline]
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { (**self).free_frame(frame) }
-    }
-
-    fn read_foreign(&self, at: PhysAddr, words: &mut [u64]) -> Result<(), Unreadable> {
-        (**self).read_foreign(at, words)
-    }
-
-    #[inline]
-    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
-        (**self).allocate_bytes(bytes, below)
-    }
-
-    #[inline]
-    unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { (**self).free_bytes(at, bytes) }
-    }
-
-    fn copies(&self) -> Option<&dyn CopyMemory> {
-        (**self).copies()
-    }
-
-    #[inline]
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        (**self).table_barrier(entries, coherent)
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<P::CpuWords, NoMemory> {
-        (**self).cpu_words(value)
-    }
-
-    #[inline]
-    fn add_here(&self, words: &P::CpuWords, word: usize, amount: u64) -> (usize, u64) {
-        (**self).add_here(words, word, amount)
-    }
-
-    #[inline]
-    fn exchange_at(&self, words: &P::CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
-        (**self).exchange_at(words, line, word, old, new)
-    }
-
-    #[inline(always)]
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        (**self).walk(walk)
-    }
-
-    fn walks_now(&self) -> Option<u64> {
-        (**self).walks_now()
-    }
-
-    fn walks_are_over(&self, then: u64) -> bool {
-        (**self).walks_are_over(then)
-    }
-
-    #[inline]
-    fn now_us(&self) -> u64 {
-        (**self).now_us()
-    }
-
-    #[inline]
-    fn pause(&self, wait: Wait) {
-        (**self).pause(wait)
-    }
-
-    fn wait_us_max(&self) -> u64 {
-        (**self).wait_us_max()
-    }
-
-    #[inline(always)]
-    fn probe(&self, step: Step) {
-        (**self).probe(step)
-    }
+    forward_platform!(self => (**self); locks, processors, memory, foreign, time, probe);
 }

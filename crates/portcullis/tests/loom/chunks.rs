@@ -6,6 +6,7 @@ use crate::raw_face::RawFace;
 use loom::thread;
 use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
+use portcullis::forward_platform;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
@@ -364,26 +365,8 @@ unsafe impl Platform for Poisoning {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.host.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.host.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.host.cpus()
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frame(context)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.host.frame(frame) }
-    }
+    forward_platform!(self => self.host;
+        lock, walks_now, cpu, cpus, cpu_words, allocate_frame, frame, table_barrier, now_us, pause);
 
     unsafe fn free_frame(&self, frame: PhysAddr) {
         // SAFETY: the page is not given back to the fake before `empty`.
@@ -392,33 +375,13 @@ unsafe impl Platform for Poisoning {
         self.freed.lock().unwrap().push(frame);
     }
 
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.host.table_barrier(entries, coherent)
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.host.cpu_words(value)
-    }
-
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
         // The fake records walks under a lock, which would order more than a walk on a real host does.
         if self.hasty { walk() } else { self.host.walk(walk) }
     }
 
-    fn walks_now(&self) -> Option<u64> {
-        self.host.walks_now()
-    }
-
     fn walks_are_over(&self, then: u64) -> bool {
         self.hasty || self.host.walks_are_over(then)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.host.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.host.pause(wait)
     }
 }
 

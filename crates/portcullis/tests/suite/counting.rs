@@ -1,9 +1,10 @@
 //! A host that counts the steps of allocators, and the cache lines that are flushed.
 
+use portcullis::Platform;
+use portcullis::forward_platform;
 use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{Context, CpuHint, LockClass, Step, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
-use portcullis::{NoMemory, PhysAddr, Platform};
+use portcullis::platform::{Step, WordLines};
+use portcullis::table::Entry;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -50,53 +51,14 @@ unsafe impl Platform for Counting<'_> {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.host.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.host.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.host.cpus()
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frame(context)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.host.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.host.free_frame(frame) }
-    }
+    forward_platform!(self => self.host;
+        lock, walk, cpu, cpus, cpu_words, allocate_frame, frame, free_frame, now_us, pause);
 
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         let line = |entry: *const Entry| entry as usize / 64;
         let Range { start, end } = entries.as_ptr_range();
         self.steps.lock().expect("not poisoned").lines += line(end.wrapping_sub(1)) - line(start) + 1;
         self.host.table_barrier(entries, coherent)
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.host.cpu_words(value)
-    }
-
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.host.walk(walk)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.host.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.host.pause(wait)
     }
 
     fn probe(&self, step: Step) {

@@ -2,10 +2,10 @@
 
 use crate::raw_face::RawFace;
 use portcullis::designs::Portcullis;
+use portcullis::forward_platform;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{CPUS, FakeHost, FakeLock, run_on};
-use portcullis::platform::{CPU_WORDS, Context, CpuHint, CpuWords, LockClass, Wait};
-use portcullis::table::{Entry, Frame};
+use portcullis::platform::{CPU_WORDS, CpuWords};
 use portcullis::{Access, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -50,35 +50,8 @@ unsafe impl Platform for Host<'_> {
     type Lock<T: Send> = FakeLock<T>;
     type CpuWords = OwnWords;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
-        self.0.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.0.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.0.cpus()
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.0.allocate_frame(context)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.free_frame(frame) }
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.0.table_barrier(entries, coherent);
-    }
+    forward_platform!(self => self.0;
+        lock, cpu, cpus, allocate_frame, frame, free_frame, table_barrier, now_us, pause);
 
     fn cpu_words(&self, value: u64) -> Result<OwnWords, NoMemory> {
         AREAS.in_use.fetch_add(1, Ordering::Relaxed);
@@ -95,14 +68,6 @@ unsafe impl Platform for Host<'_> {
         let before = words.word(line, word).load(Ordering::Relaxed);
         words.word(line, word).store(before + amount, Ordering::Relaxed);
         (line, before)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.0.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.0.pause(wait);
     }
 }
 

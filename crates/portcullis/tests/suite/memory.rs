@@ -7,12 +7,13 @@ use crate::raw_face::{RawFace, open};
 use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
 use portcullis::design::{Addressing, Design};
 use portcullis::designs::{DesignId, Portcullis, Visitor};
+use portcullis::forward_platform;
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{Context, CopyMemory, CpuHint, LockClass, Wait, WordLines};
-use portcullis::table::{Entry, Frame, Rights};
+use portcullis::platform::{Context, WordLines};
+use portcullis::table::Rights;
 use portcullis::{
     Access, Capabilities, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange, MapError, MapOptions,
     NewDomainError, NoMemory, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError, Request, Segment,
@@ -33,17 +34,8 @@ unsafe impl Platform for Watched<'_> {
     type Lock<T: Send> = FakeLock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
-        self.0.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.0.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.0.cpus()
-    }
+    forward_platform!(self => self.0; locks, cpu, cpus, frame, copies, now_us, pause);
+    forward_platform!(self => self.0, through elsewhere; free_frame, table_barrier, allocate_bytes, free_bytes);
 
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
         self.allocate_frames(context, 1)
@@ -60,55 +52,8 @@ unsafe impl Platform for Watched<'_> {
         self.0.allocate(context, || said(context, allocate))
     }
 
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        elsewhere(|| unsafe { self.0.free_frame(frame) });
-    }
-
-    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
-        elsewhere(|| self.0.allocate_bytes(bytes, below))
-    }
-
-    unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
-        // SAFETY: the caller's promise, passed on.
-        elsewhere(|| unsafe { self.0.free_bytes(at, bytes) });
-    }
-
-    fn copies(&self) -> Option<&dyn CopyMemory> {
-        self.0.copies()
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        elsewhere(|| self.0.table_barrier(entries, coherent));
-    }
-
     fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
         WordLines::new(self, value)
-    }
-
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.0.walk(walk)
-    }
-
-    fn walks_now(&self) -> Option<u64> {
-        self.0.walks_now()
-    }
-
-    fn walks_are_over(&self, then: u64) -> bool {
-        self.0.walks_are_over(then)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.0.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.0.pause(wait);
     }
 }
 

@@ -3,12 +3,12 @@
 
 use crate::raw_face::RawFace;
 use portcullis::designs::MacOs;
+use portcullis::forward_platform;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::iova::BUDDY_PAGES_MAX;
 use portcullis::platform::fake::{FakeHost, FakeLock};
-use portcullis::platform::{Context, CpuHint, Lock, LockClass, Step, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
-use portcullis::{Access, DomainConfig, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection};
+use portcullis::platform::{Lock, LockClass, Step, Wait, WordLines};
+use portcullis::{Access, DomainConfig, Open, PAGE_SIZE, PhysAddr, Platform, Protection};
 use std::cell::RefCell;
 
 /// An event. It is recorded with the locks that were held.
@@ -48,42 +48,10 @@ unsafe impl Platform for Host {
     type Lock<T: Send> = Noting<T>;
     type CpuWords = WordLines;
 
+    forward_platform!(self => self.0; cpu, cpus, cpu_words, allocate_frame, frame, free_frame, table_barrier, now_us);
+
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Noting<T> {
         Noting(class, self.0.lock(class, value))
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.0.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.0.cpus()
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.0.allocate_frame(context)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.0.free_frame(frame) }
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.0.table_barrier(entries, coherent)
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.0.cpu_words(value)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.0.now_us()
     }
 
     fn pause(&self, wait: Wait) {

@@ -3,8 +3,9 @@
 
 use super::{FakeHost, FakeLock};
 use crate::address::PhysAddr;
-use crate::entry::{Entry, Frame};
-use crate::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, NoMemory, Platform, Step, Wait, WordLines};
+use crate::entry::Frame;
+use crate::forward_platform;
+use crate::platform::{CopyMemory, Lock, LockClass, Platform, Step, WordLines};
 use std::boxed::Box;
 use std::cell::Cell;
 use std::panic::resume_unwind;
@@ -85,21 +86,9 @@ unsafe impl Platform for HookedHost<'_> {
         HookedLock(hooked(|| self.0.lock(class, value)))
     }
 
-    fn cpu(&self) -> CpuHint {
-        hooked(|| self.0.cpu())
-    }
-
-    fn cpus(&self) -> u32 {
-        hooked(|| self.0.cpus())
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        hooked(|| self.0.allocate_frame(context))
-    }
-
-    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
-        hooked(|| self.0.allocate_frames(context, count))
-    }
+    forward_platform!(self => self.0, through hooked;
+        cpu, cpus, cpu_words, add_here, exchange_at, allocate_frame, allocate_frames, free_frame, table_barrier,
+        allocate_bytes, free_bytes, walks_now, walks_are_over, now_us, pause);
 
     unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
         hook();
@@ -107,58 +96,12 @@ unsafe impl Platform for HookedHost<'_> {
         unsafe { self.0.frame(frame) }
     }
 
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        hooked(|| unsafe { self.0.free_frame(frame) });
-    }
-
-    fn allocate_bytes(&self, bytes: u64, below: PhysAddr) -> Result<PhysAddr, NoMemory> {
-        hooked(|| self.0.allocate_bytes(bytes, below))
-    }
-
-    unsafe fn free_bytes(&self, at: PhysAddr, bytes: u64) {
-        // SAFETY: the caller's promise, passed on.
-        hooked(|| unsafe { self.0.free_bytes(at, bytes) });
-    }
-
     fn copies(&self) -> Option<&dyn CopyMemory> {
         hooked(|| self.0.copies().map(|_| self as &dyn CopyMemory))
     }
 
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        hooked(|| self.0.table_barrier(entries, coherent));
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        hooked(|| self.0.cpu_words(value))
-    }
-
-    fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
-        hooked(|| self.0.add_here(words, word, amount))
-    }
-
-    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
-        hooked(|| self.0.exchange_at(words, line, word, old, new))
-    }
-
     fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
         hooked(|| self.0.walk(|| hooked(walk)))
-    }
-
-    fn walks_now(&self) -> Option<u64> {
-        hooked(|| self.0.walks_now())
-    }
-
-    fn walks_are_over(&self, then: u64) -> bool {
-        hooked(|| self.0.walks_are_over(then))
-    }
-
-    fn now_us(&self) -> u64 {
-        hooked(|| self.0.now_us())
-    }
-
-    fn pause(&self, wait: Wait) {
-        hooked(|| self.0.pause(wait));
     }
 
     fn probe(&self, _step: Step) {

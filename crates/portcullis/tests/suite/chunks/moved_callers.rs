@@ -5,11 +5,11 @@ use crate::checker::{Operation, check, on_bench, script};
 use crate::planted::MACHINE;
 use crate::raw_face::RawFace;
 use portcullis::designs::Portcullis;
+use portcullis::forward_platform;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::{CPUS, FakeHost, FakeLock, run_on};
-use portcullis::platform::{Context, CpuHint, CpuWords, LockClass, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
-use portcullis::{Access, Iova, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection, Rule};
+use portcullis::platform::{CpuWords, WordLines};
+use portcullis::{Access, Iova, Open, PAGE_SIZE, PhysAddr, Platform, Protection, Rule};
 use proptest::prelude::RngExt;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -62,43 +62,8 @@ unsafe impl Platform for Moving<'_> {
     type Lock<T: Send> = FakeLock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> FakeLock<T> {
-        self.fake.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.fake.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.fake.cpus()
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.fake.allocate_frame(context)
-    }
-
-    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
-        self.fake.allocate_frames(context, count)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.free_frame(frame) }
-    }
-
-    fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.fake.table_barrier(entries, coherent);
-    }
-
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.fake.cpu_words(value)
-    }
+    forward_platform!(self => self.fake;
+        locks, cpu, cpus, cpu_words, allocate_frame, allocate_frames, frame, free_frame, table_barrier, now_us, pause);
 
     fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         let Some(other) = self.other_line(words.line_of(self.cpu()), words.lines()) else {
@@ -119,26 +84,6 @@ unsafe impl Platform for Moving<'_> {
         // The caller may have been moved again, so that the line is no longer its own.
         let is_here = self.other_line(line, words.lines()).is_none();
         is_here && self.fake.exchange_at(words, line, word, old, new)
-    }
-
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.fake.walk(walk)
-    }
-
-    fn walks_now(&self) -> Option<u64> {
-        self.fake.walks_now()
-    }
-
-    fn walks_are_over(&self, then: u64) -> bool {
-        self.fake.walks_are_over(then)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.fake.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.fake.pause(wait);
     }
 }
 

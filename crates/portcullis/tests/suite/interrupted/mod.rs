@@ -1,10 +1,11 @@
 //! A host on which an interrupt may occur before every announced step, before every flush, around every lock, around
 //! every addition to a word of a CPU, and during every wait.
 
+use portcullis::Platform;
+use portcullis::forward_platform;
 use portcullis::platform::fake::{self, FakeHost, FakeLock};
-use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Step, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
-use portcullis::{NoMemory, PhysAddr, Platform};
+use portcullis::platform::{Lock, LockClass, Step, Wait, WordLines};
+use portcullis::table::Entry;
 use std::cell::Cell;
 
 /// The moment of an interrupt.
@@ -76,38 +77,11 @@ unsafe impl<'h> Platform for Interrupted<'h> {
     type Lock<T: Send> = MaskingLock<'h, T>;
     type CpuWords = WordLines;
 
+    forward_platform!(self => self.host;
+        walk, walks_now, walks_are_over, cpu, cpus, cpu_words, exchange_at, allocate_frame, allocate_frames, frame, free_frame, copies, now_us);
+
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
         MaskingLock { lock: self.host.lock(class, value), handler: self.handler }
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.host.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.host.cpus()
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frame(context)
-    }
-
-    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
-        self.host.allocate_frames(context, count)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.host.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.host.free_frame(frame) }
-    }
-
-    fn copies(&self) -> Option<&dyn CopyMemory> {
-        self.host.copies()
     }
 
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
@@ -115,35 +89,11 @@ unsafe impl<'h> Platform for Interrupted<'h> {
         self.host.table_barrier(entries, coherent);
     }
 
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.host.cpu_words(value)
-    }
-
     fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         self.interrupt(Moment::BeforeAddition);
         let added = self.host.add_here(words, word, amount);
         self.interrupt(Moment::AfterAddition);
         added
-    }
-
-    fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
-        self.host.exchange_at(words, line, word, old, new)
-    }
-
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.host.walk(walk)
-    }
-
-    fn walks_now(&self) -> Option<u64> {
-        self.host.walks_now()
-    }
-
-    fn walks_are_over(&self, then: u64) -> bool {
-        self.host.walks_are_over(then)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.host.now_us()
     }
 
     fn pause(&self, wait: Wait) {

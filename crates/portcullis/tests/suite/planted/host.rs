@@ -1,9 +1,10 @@
 //! A host with a flaw.
 
+use portcullis::Platform;
+use portcullis::forward_platform;
+use portcullis::platform::WordLines;
 use portcullis::platform::fake::FakeHost;
-use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
-use portcullis::table::{ENTRIES, Entry, Frame};
-use portcullis::{NoMemory, PhysAddr, Platform};
+use portcullis::table::{ENTRIES, Entry};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -48,35 +49,8 @@ unsafe impl Platform for PlantedHost<'_> {
     type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
     type CpuWords = WordLines;
 
-    fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T> {
-        self.fake.lock(class, value)
-    }
-
-    fn cpu(&self) -> CpuHint {
-        self.fake.cpu()
-    }
-
-    fn cpus(&self) -> u32 {
-        self.fake.cpus()
-    }
-
-    fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory> {
-        self.fake.allocate_frame(context)
-    }
-
-    fn allocate_frames(&self, context: Context, count: usize) -> Result<PhysAddr, NoMemory> {
-        self.fake.allocate_frames(context, count)
-    }
-
-    unsafe fn frame(&self, frame: PhysAddr) -> &Frame {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.frame(frame) }
-    }
-
-    unsafe fn free_frame(&self, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.fake.free_frame(frame) }
-    }
+    forward_platform!(self => self.fake;
+        locks, cpu, cpus, cpu_words, allocate_frame, allocate_frames, frame, free_frame, now_us, pause);
 
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
         if self.flaw == HostFlaw::ForgetsToFlush {
@@ -98,10 +72,6 @@ unsafe impl Platform for PlantedHost<'_> {
         self.fake.table_barrier(entries, coherent);
     }
 
-    fn cpu_words(&self, value: u64) -> Result<WordLines, NoMemory> {
-        self.fake.cpu_words(value)
-    }
-
     fn add_here(&self, words: &WordLines, word: usize, amount: u64) -> (usize, u64) {
         // SAFETY: see `written`; a script with this flaw is too short for tables to be given back.
         if let Some(first) = unsafe { self.written.load(Ordering::Relaxed).as_ref() }
@@ -115,25 +85,5 @@ unsafe impl Platform for PlantedHost<'_> {
     fn exchange_at(&self, words: &WordLines, line: usize, word: usize, old: u64, new: u64) -> bool {
         let done = self.fake.exchange_at(words, line, word, old, new);
         done && self.flaw != HostFlaw::ForgetsACursor
-    }
-
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        self.fake.walk(walk)
-    }
-
-    fn walks_now(&self) -> Option<u64> {
-        self.fake.walks_now()
-    }
-
-    fn walks_are_over(&self, then: u64) -> bool {
-        self.fake.walks_are_over(then)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.fake.now_us()
-    }
-
-    fn pause(&self, wait: Wait) {
-        self.fake.pause(wait)
     }
 }
