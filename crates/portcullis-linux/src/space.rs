@@ -257,25 +257,6 @@ fn not_unmapped(error: RawUnmapError) -> i32 {
 /// The device may use the memory until its unmap has returned, as drivers promise by the DMA API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_map(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
-    if let AnyDomain::Portcullis(domain) = &space.domain
-        // SAFETY: the caller's promise, passed on.
-        && let Some(iova) = unsafe { domain.map_raw_at_once(PhysAddr::new(phys), len, access_of(direction)) }
-    {
-        return iova.as_u64();
-    }
-    // SAFETY: as above.
-    unsafe { pcr_map_otherwise(space, phys, len, direction) }
-}
-
-/// The general path of [`pcr_map`].
-///
-/// # Safety
-/// That of [`pcr_map`].
-// A separate function, so that `pcr_map` has no stack frame and ends in a tail call. It has an exported name, so that
-// the compiler keeps its arguments, which are those of `pcr_map`.
-#[inline(never)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pcr_map_otherwise(space: &Space, phys: u64, len: u64, direction: u32) -> u64 {
     let (phys, access) = (PhysAddr::new(phys), access_of(direction));
     // The result is matched separately for each design, where it is known to be in registers.
     each!(&space.domain, domain => {

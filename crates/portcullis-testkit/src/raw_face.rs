@@ -34,9 +34,9 @@ pub fn kept<T>(mapped: Result<T, RawMapError>) -> Result<T, MapError> {
     })
 }
 
-/// Whether a buffer at `phys` is mapped at once where both ways are possible. Bit 0 of its page number selects the
-/// interface, and large buffers leave some of the other bits zero, so many bits count.
-pub(crate) fn is_at_once(phys: PhysAddr) -> bool {
+/// Whether a buffer at `phys` is mapped by a request where both ways are possible. Bit 0 of its page number selects
+/// the interface, and large buffers leave some of the other bits zero, so many bits count.
+pub(crate) fn is_by_request(phys: PhysAddr) -> bool {
     (phys.pfn() >> 1).count_ones().is_multiple_of(2)
 }
 
@@ -58,17 +58,7 @@ pub trait RawFace {
     /// If memory is lost.
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
 
-    /// Maps through [`Domain::map_raw_at_once`], and through [`Domain::map_raw`] if that returns nothing, as callers
-    /// do.
-    ///
-    /// # Errors
-    /// [`MapError`].
-    ///
-    /// # Panics
-    /// If memory is lost.
-    fn raw_map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError>;
-
-    /// Maps in one of the two ways, half of the pages each, by the page number.
+    /// Maps through [`Domain::map_raw`] or [`Domain::map_request`], half of the pages each, by the page number.
     ///
     /// # Errors
     /// [`MapError`].
@@ -76,7 +66,12 @@ pub trait RawFace {
     /// # Panics
     /// If memory is lost.
     fn raw_map_either_way(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
-        if is_at_once(phys) { self.raw_map_at_once(phys, len, access) } else { self.raw_map(phys, len, access) }
+        if is_by_request(phys) {
+            let segments = [Segment { phys, len }];
+            let range = self.raw_map_request(&Request::new(&segments, access)?)?;
+            return Ok(Iova::new(range.start().as_u64() + phys.page_offset()));
+        }
+        self.raw_map(phys, len, access)
     }
 
     /// [`Domain::map_raw_with`], as a safe function.
@@ -121,12 +116,6 @@ impl<M: Mapper + ?Sized> RawFace for Domain<M> {
     fn raw_map(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
         // SAFETY: as above.
         kept(unsafe { self.map_raw(phys, len, access) })
-    }
-
-    fn raw_map_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Result<Iova, MapError> {
-        // SAFETY: as above.
-        let at_once = unsafe { self.map_raw_at_once(phys, len, access) };
-        at_once.map_or_else(|| self.raw_map(phys, len, access), Ok)
     }
 
     fn raw_map_with(&self, phys: PhysAddr, len: u64, access: Access, options: &MapOptions) -> Result<Iova, MapError> {

@@ -3,7 +3,7 @@
 
 use super::Checker;
 use super::operation::Buffer;
-use crate::raw_face::{RawFace, is_at_once};
+use crate::raw_face::{RawFace, is_by_request};
 use portcullis::design::Mapper;
 use portcullis::domain::{DmaBuffer, MapFailure, Refused, UnmapFailure};
 use portcullis::{CommitError, Iova, IovaRange, PAGE_SHIFT, Protection, RawMapError, RawUnmapError, Request, Segment};
@@ -40,13 +40,9 @@ impl<M: Mapper + ?Sized> Checker<'_, M> {
             };
         }
         match segments[..] {
-            [Segment { phys, len }] => {
+            [Segment { phys, len }] if !is_by_request(phys) => {
                 // SAFETY: no memory is behind the IOMMU of a test.
-                let map = || unsafe { self.domain.map_raw(phys, len, *access) };
-                // SAFETY: as above.
-                let at_once = || unsafe { self.domain.map_raw_at_once(phys, len, *access) };
-                let iova = if is_at_once(phys) { at_once() } else { None };
-                let iova = iova.map_or_else(map, Ok)?;
+                let iova = unsafe { self.domain.map_raw(phys, len, *access) }?;
                 Ok(self.info.addressing.whole(IovaRange::covering(iova, len).expect("what was mapped")))
             }
             _ => self.domain.raw_map_or_lose(request),

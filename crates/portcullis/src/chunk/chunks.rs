@@ -190,16 +190,6 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Takes the next page of the CPU's own stream. `None` if its chunk is used up. The chunk then has no unused tail
-    /// to spend, and [`take`](Self::take) replaces it.
-    #[inline(always)]
-    pub(crate) fn take_page_at_once(&self, platform: &P, access: Access) -> Option<Taken<'_>> {
-        platform.probe(Step::ChunkTake);
-        let (_, before) = self.advance(platform, Stream(None), access as usize, 1);
-        let (end, next) = split(before);
-        (next < end).then(|| self.taken(next, 1))
-    }
-
     /// Takes pages for one-page mappings: all that the current chunk of `stream` has left, but at most `pages`. `None`
     /// if the largest number of tables has been reached.
     ///

@@ -383,24 +383,6 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         }
     }
 
-    #[inline(always)]
-    unsafe fn map_at_once(&self, segment: Segment, access: Access) -> Option<IovaRange> {
-        let space = &self.base.space;
-        let platform = space.platform();
-        let segments = [segment];
-        let request = Request::in_a_page(&segments, access);
-        if !space.is_plain(&request) {
-            return None;
-        }
-        platform.probe(Step::Enter(Phase::IovaAllocate));
-        let taken = space.poison_on_panic(
-            #[inline(always)]
-            || self.chunks().take_page_at_once(platform, access),
-        )?;
-        self.write(&request, taken.entries);
-        Some(taken.range)
-    }
-
     unsafe fn map_apart(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Other));
         self.map_general(request)

@@ -245,17 +245,6 @@ pub unsafe trait Mapper: Send + Sync {
     /// None of the memory holds tables of the library.
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError>;
 
-    /// Maps a segment that lies within a page, for the CPU's own stream and for one DMA, if this needs only an entry
-    /// to be written.
-    ///
-    /// # Safety
-    /// That of [`map`](Mapper::map). After `None` the caller maps the same segment with [`map`](Mapper::map) before it
-    /// calls this again.
-    #[inline(always)]
-    unsafe fn map_at_once(&self, _segment: Segment, _access: Access) -> Option<IovaRange> {
-        None
-    }
-
     /// Does what [`map`](Mapper::map) does, in a separate stack frame, for callers that are not on a fast path. A
     /// mapper whose `map` has a short path may override it, to take the general path at once.
     ///

@@ -196,23 +196,6 @@ impl<M: Mapper + ?Sized> Domain<M> {
         Ok(Iova::new(range.start().as_u64() + offset))
     }
 
-    /// Maps a buffer as [`map_raw`](Domain::map_raw) does, if it lies within a page and needs only its entry written.
-    /// `None` leaves it to `map_raw`, as a tail call in a separate function, so that this path saves no register.
-    ///
-    /// # Safety
-    /// That of [`map_raw`](Domain::map_raw). After `None` the caller calls `map_raw` with the same arguments before it
-    /// calls this again: each `None` may have moved a cursor beyond its end, and only `map_raw` brings it back (S3).
-    #[inline(always)]
-    pub unsafe fn map_raw_at_once(&self, phys: PhysAddr, len: u64, access: Access) -> Option<Iova> {
-        let offset = self.short_way.offset_of(phys);
-        if !self.short_way.takes_raw(offset, len) {
-            return None;
-        }
-        // SAFETY: the caller's promise, passed on.
-        let range = unsafe { self.mapper.map_at_once(Segment { phys, len }, access) }?;
-        Some(Iova::new(range.start().as_u64() + offset))
-    }
-
     /// The mapping of a buffer of any length. Not inlined, so that what takes one page stays short.
     ///
     /// # Safety

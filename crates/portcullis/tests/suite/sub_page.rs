@@ -154,40 +154,7 @@ fn protected() -> impl Iterator<Item = (DesignId, Protection)> {
 }
 
 fn maps(domain: &DynDomain, memory: &Memory, offset: usize, len: usize, access: Access) -> Result<u64, MapError> {
-    domain.raw_map_at_once(memory.phys(offset), len as u64, access).map(Iova::as_u64)
-}
-
-/// The way that writes one entry and does nothing else is open only to domains that expose whole pages. This domain is
-/// of one type, so its mapper is reached.
-#[test]
-fn a_page_is_mapped_at_once_where_it_is_exposed_and_nowhere_else() {
-    for sub_page in [SubPage::Expose, SubPage::Refuse, SubPage::Bounce] {
-        let (bench, memory) = (Bench::new(), Memory::new(2));
-        let config = DomainConfig { sub_page, ..DomainConfig::new(Protection::Strict) };
-        let domain = Portcullis::open_with(bench.iommu, bench.host, &config).expect("a domain");
-        domain.attach(DEVICE).expect("a device");
-        // The stream has a chunk from now on.
-        domain.raw_map(memory.phys(0), PAGE_SIZE, Access::DeviceWrites).expect("room");
-        let at_once = |offset, len: usize| {
-            // SAFETY: the device is the test, which writes to nothing.
-            unsafe { domain.map_raw_at_once(memory.phys(offset), len as u64, Access::DeviceWrites) }
-        };
-        let live = domain.usage().live_ranges;
-        for (offset, len) in [(0, PAGE), (8, 100), (0, 1), (PAGE - 1, 1)] {
-            let mapped = at_once(offset, len);
-            assert_eq!(mapped.is_some(), sub_page == SubPage::Expose, "{sub_page}: {len} at {offset}");
-            if let Some(iova) = mapped {
-                let reached = bench.iommu.access(DEVICE, iova, Rights::WRITE);
-                assert_eq!(reached, Some(memory.phys(offset)), "{len} at {offset}");
-                domain.unmap_raw(iova, len as u64).expect("mapped");
-            }
-        }
-        // What is empty, or does not lie in a page.
-        for (offset, len) in [(0, 0), (PAGE - 1, 2), (0, PAGE + 1), (8, PAGE), (0, usize::MAX)] {
-            assert_eq!(at_once(offset, len), None, "{sub_page}: {len} at {offset}");
-        }
-        assert_eq!(domain.usage().live_ranges, live, "{sub_page}");
-    }
+    domain.raw_map_either_way(memory.phys(offset), len as u64, access).map(Iova::as_u64)
 }
 
 #[test]

@@ -288,7 +288,7 @@ fn raw_script<M: Mapper>(domain: &Domain<M>, host: &FakeHost, arena: Option<Aren
         assert!(ended.is_ok() || !had_panicked, "{what}: a second panic");
         if has_panicked() && !had_panicked && with_a_lock() {
             let (page, len) = (PhysAddr::from_pfn(7), PAGE_SIZE);
-            let refused = [domain.raw_map(page, len, WRITES), domain.raw_map_at_once(page, len, WRITES)];
+            let refused = [domain.raw_map(page, len, WRITES), domain.raw_map_either_way(page, len, WRITES)];
             assert_eq!(refused, [Err(MapError::Poisoned); 2], "{what}");
             assert_eq!(domain.due_us(), None, "{what}: a tick is due in a poisoned domain");
         }
