@@ -73,7 +73,7 @@ pub unsafe extern "C" fn portcullis_open(
 /// Attaches the device with this source id to the space.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_attach(handle: &Handle, device: u16) -> bool {
-    handle.0.attach(SourceId(device)).is_ok()
+    handle.0.attach(SourceId::from_requester(device)).is_ok()
 }
 
 /// Maps a buffer for the device to read (`access` 1), write (2) or both (3). The address for the device is stored in

@@ -177,7 +177,7 @@ impl fmt::Display for Names {
 
 /// The regions that firmware reserves for a device.
 fn reserved_of(opening: &Opening) -> impl Iterator<Item = IovaRange> {
-    let (segment, source) = (opening.segment, SourceId(opening.source));
+    let (segment, source) = (opening.segment, SourceId::from_requester(opening.source));
     let regions = dmar().map(|dmar| dmar.reserved_for(segment, source, buses(segment)));
     regions.into_iter().flatten().map(|region| region.range)
 }
@@ -198,7 +198,7 @@ pub extern "C" fn pcr_reserved(opening: &Opening) -> u32 {
 /// Attaches a device that was detached.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_attach(space: &Space, source: u16) -> i32 {
-    match each!(&space.domain, domain => domain.attach(SourceId(source))) {
+    match each!(&space.domain, domain => domain.attach(SourceId::from_requester(source))) {
         Ok(()) => 0,
         Err(error) => refused("the device was not attached", &error),
     }
@@ -207,7 +207,7 @@ pub extern "C" fn pcr_attach(space: &Space, source: u16) -> i32 {
 /// Shuts a device out: it reaches no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_detach(space: &Space, source: u16) -> i32 {
-    match each!(&space.domain, domain => domain.detach(SourceId(source))) {
+    match each!(&space.domain, domain => domain.detach(SourceId::from_requester(source))) {
         Ok(()) => 0,
         Err(error) => refused("the device was not detached", &error),
     }

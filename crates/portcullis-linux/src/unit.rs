@@ -65,7 +65,7 @@ pub(crate) fn dmar() -> Option<Dmar<'static>> {
 pub(crate) fn buses(segment: u16) -> impl Fn(SourceId) -> Option<RangeInclusive<u8>> {
     move |bridge| {
         // SAFETY: it looks up a device, and the caller may sleep.
-        let found = unsafe { pcs_buses(segment, bridge.0) };
+        let found = unsafe { pcs_buses(segment, bridge.requester()) };
         (found >> 16 != 0).then_some(found as u8..=(found >> 8) as u8)
     }
 }
@@ -123,7 +123,7 @@ pub extern "C" fn pcr_place(index: u32, out: &mut Place) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unit_of(segment: u16, source: u16) -> i32 {
     let Some(dmar) = dmar() else { return ENODEV };
-    let Some(found) = dmar.unit_for(segment, SourceId(source), buses(segment)) else { return ENODEV };
+    let Some(found) = dmar.unit_for(segment, SourceId::from_requester(source), buses(segment)) else { return ENODEV };
     let index = dmar.units().position(|unit| unit.register_base == found.register_base);
     index.map_or(ENODEV, |index| index as i32)
 }
@@ -138,7 +138,7 @@ pub extern "C" fn pcr_master(unit: u32, index: u32) -> i32 {
     let mut masters = unit.scopes.iter().filter(|scope| scope.kind == ScopeKind::Namespace);
     let Some(scope) = masters.nth(index as usize) else { return ENOENT };
     match scope.source(buses(unit.segment)) {
-        Some(source) => i32::from(source.0),
+        Some(source) => i32::from(source.requester()),
         None => {
             let name = dmar.structures().find_map(|structure| match structure {
                 Structure::Andd(master) if master.number == scope.enumeration_id => Some(master.name),
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn pcr_bring_up(
     let admit = |unit: &VtdUnit| -> Result<(), AttachError> {
         // SAFETY: until now the kernel has let these devices reach all memory.
         pass_through = unsafe { unit.open_domain(Translation::PassThrough) }?;
-        sources.iter().try_for_each(|source| unit.attach(pass_through, SourceId(*source)))
+        sources.iter().try_for_each(|source| unit.attach(pass_through, SourceId::from_requester(*source)))
     };
     match VtdUnit::bring_up_with(driven, Host, config, admit) {
         Ok(vtd) => {
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn pcr_open_gate(unit: &Unit) -> i32 {
 /// Lets a device pass through, or shuts it out.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_pass_through(unit: &Unit, source: u16, on: bool) -> i32 {
-    let source = SourceId(source);
+    let source = SourceId::from_requester(source);
     let done = match on {
         true => unit.vtd.attach(unit.pass_through, source),
         false => unit.vtd.detach(unit.pass_through, source),
@@ -302,6 +302,8 @@ pub unsafe extern "C" fn pcr_faults(unit: &Unit, context: *mut c_void) -> bool {
     unit.vtd.faults(&mut |fault| {
         let is_write = fault.request == FaultRequest::Write;
         // SAFETY: the caller keeps the contract.
-        unsafe { pcs_fault(context, fault.source.0, fault.page.as_u64(), is_write, u32::from(fault.reason.code())) }
+        unsafe {
+            pcs_fault(context, fault.source.requester(), fault.page.as_u64(), is_write, u32::from(fault.reason.code()))
+        }
     })
 }

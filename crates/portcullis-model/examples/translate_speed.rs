@@ -12,7 +12,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-const DEVICE: SourceId = SourceId(0x0310);
+const DEVICE: SourceId = SourceId::new(3, 2, 0);
 const ROUNDS: u64 = 4_000_000;
 /// Long enough for every walk to complete before the next request.
 const STEP_PS: u64 = 1_000_000;

@@ -26,7 +26,7 @@ const PAGES: u64 = 256;
 /// The pages that are abused. They are few, so that one page is a table, a queue and a buffer at once.
 const ABUSED: u64 = 6;
 /// Two devices whose context entries are in the same table.
-const DEVICES: [SourceId; 2] = [SourceId(0), SourceId(1)];
+const DEVICES: [SourceId; 2] = [SourceId::from_requester(0), SourceId::from_requester(1)];
 /// The longest delay of a posted write, in picoseconds.
 const DELAY_PS: u64 = 5_000_000;
 

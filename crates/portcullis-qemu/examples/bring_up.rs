@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The PCI segment and the function of the device that gets access: 00:03.0.
 const SEGMENT: u16 = 0;
-const DEVICE: SourceId = SourceId(3 << 3);
+const DEVICE: SourceId = SourceId::from_requester(3 << 3);
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let setup = QemuSetup::new(Accelerator::Jumping).device("edu,addr=3,dma_mask=0xffffffffffffffff");

@@ -23,7 +23,7 @@
 //! let setup = QemuSetup::new(Accelerator::Stopped)
 //!     .arguments(["-netdev", "hubport,id=hub,hubid=0"])
 //!     .device("e1000e,addr=6,netdev=hub");
-//! let (machine, source) = (QemuMachine::start(setup)?, SourceId(6 << 3));
+//! let (machine, source) = (QemuMachine::start(setup)?, SourceId::from_requester(6 << 3));
 //! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), UnitConfig::default())?;
 //! let domain = Magazine::open(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;

@@ -120,7 +120,7 @@ fn parse(line: &[u8]) -> Result<Option<LogEvent>, Flaw> {
         _ => return Err(Flaw::Columns),
     };
     Ok(Some(LogEvent::Access {
-        source: SourceId(short(b"sid ", Flaw::Expected("`sid 0x…`, a source id of 16 bits"))?),
+        source: SourceId::from_requester(short(b"sid ", Flaw::Expected("`sid 0x…`, a source id of 16 bits"))?),
         domain: short(b"domain ", Flaw::Expected("`domain 0x…`, a domain id of 16 bits"))?,
         hit,
         iova: Iova::new(hexadecimal(b"iova ", Flaw::Expected("`iova 0x…`, a hexadecimal address"))?),

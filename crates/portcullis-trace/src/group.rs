@@ -178,7 +178,8 @@ impl Grouper {
         let index = index.ok_or(Flaw::TooMany("devices", u64::from(DEVICES_MAX)))?;
         let free = |source: &SourceId| *source != UNKNOWN_DEVICE && !self.devices.contains(source);
         let source = pci_address(name).filter(free);
-        let source = source.or_else(|| (1..=u16::MAX).rev().map(SourceId).find(free)).unwrap_or(UNKNOWN_DEVICE);
+        let source =
+            source.or_else(|| (1..=u16::MAX).rev().map(SourceId::from_requester).find(free)).unwrap_or(UNKNOWN_DEVICE);
         self.devices.push(source);
         self.device_index.insert(name.into(), index);
         Ok(index)
@@ -406,5 +407,5 @@ fn pci_address(name: &[u8]) -> Option<SourceId> {
     let (bus, rest) = text.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
     let number = |text: &str, max: u16| u16::from_str_radix(text, 16).ok().filter(|&number| number <= max);
-    Some(SourceId(number(bus, 0xff)? << 8 | number(device, 0x1f)? << 3 | number(function, 7)?))
+    Some(SourceId::from_requester(number(bus, 0xff)? << 8 | number(device, 0x1f)? << 3 | number(function, 7)?))
 }

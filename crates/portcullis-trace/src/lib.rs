@@ -70,7 +70,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// The device of a mapping that no `dma:` event names. This is the address of the host bridge, which does no DMA.
-pub const UNKNOWN_DEVICE: SourceId = SourceId(0);
+pub const UNKNOWN_DEVICE: SourceId = SourceId::from_requester(0);
 
 /// Which families of events a capture has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

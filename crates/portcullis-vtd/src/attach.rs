@@ -183,6 +183,12 @@ fn fits_a_ride(commands: &[Invalidation]) -> bool {
     commands.len() <= BURST_MAX && commands.iter().all(is_aligned)
 }
 
+/// A device as its unit knows it. A unit serves one segment, which its caller has chosen it by, and two devices with one
+/// requester id share a context entry: the second attach has to find the first.
+const fn in_own_segment(device: SourceId) -> SourceId {
+    device.in_segment(0)
+}
+
 // SAFETY: the unit translates from bring-up until it is given up. A device has a context entry while it is attached,
 // and that entry leads to the tables of its domain. While it is inherited, its entry leads to what the caller of
 // `take_over` has left to it. A removed entry is flushed, and the flush is waited for, before it counts as gone.
@@ -227,6 +233,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        let device = in_own_segment(device);
         let is_shown = self.with_spares(|attachments, spares| {
             let context = |translation| self.context(domain, translation);
             attachments.begin_attach(self.walker(), domain, device, context, spares)?;
@@ -243,6 +250,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
+        let device = in_own_segment(device);
         let is_shown = self.attachments.with(|attachments| {
             attachments.begin_detach(self.walker(), domain, device)?;
             Ok::<bool, AttachError>(attachments.is_shown)

@@ -36,7 +36,7 @@ pub enum InheritanceError {
         high: u64,
     },
     /// A context entry has reserved bits set, or uses a feature that the hardware lacks.
-    #[error("the inherited context entry for device {:04x} is malformed or not supported: {high:#018x}:{low:#018x}", .device.0)]
+    #[error("the inherited context entry for device {device} is malformed or not supported: {high:#018x}:{low:#018x}")]
     Context {
         /// The device.
         device: SourceId,
@@ -67,7 +67,7 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
         let Some(entry) = RootEntry::decode([low, high]).map_err(|_| malformed)? else { continue };
         contexts.read(platform, entry.context_table)?;
         for (function, [low, high]) in (0..=u8::MAX).zip(contexts.entries()) {
-            let device = SourceId(u16::from(bus) << 8 | u16::from(function));
+            let device = SourceId::from_requester(u16::from(bus) << 8 | u16::from(function));
             let malformed = InheritanceError::Context { device, low, high };
             let Some(entry) = ContextEntry::decode([low, high]).map_err(|_| malformed)? else { continue };
             if !is_understood(capability, extended, &entry) || entry.domain > attachments.last_id() {

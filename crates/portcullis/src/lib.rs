@@ -22,7 +22,7 @@
 //! let host = FakeHost::default();
 //! let iommu = FakeIommu::new(&host);
 //! let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
-//! domain.attach(SourceId(0x0300))?;
+//! domain.attach(SourceId::new(3, 0, 0))?;
 //!
 //! // Receive: fill a ring, and later take back what the device is done with, with one invalidation.
 //! let mut ring = Vec::new();

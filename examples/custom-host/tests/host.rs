@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Instant;
 
 /// Bus 0, device 3, function 0.
-const DEVICE: SourceId = SourceId(3 << 3);
+const DEVICE: SourceId = SourceId::new(0, 3, 0);
 const TABLE_PAGES: usize = 256;
 
 /// The memory of a machine, and a host that has some of its pages for tables.

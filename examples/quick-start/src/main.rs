@@ -10,7 +10,7 @@ use portcullis::{Access, Iova, Open, PAGE_SIZE, PhysAddr, Protection, Segment, S
 use std::error::Error;
 
 /// The network card: bus 0, device 5, function 0.
-const NIC: SourceId = SourceId(5 << 3);
+const NIC: SourceId = SourceId::new(0, 5, 0);
 
 /// A page of memory that it owns. A driver would allocate it, and know its physical address.
 #[derive(Debug)]

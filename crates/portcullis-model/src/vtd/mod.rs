@@ -61,7 +61,7 @@ pub struct Translated {
 
 /// A request that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("device {:04x} was refused at {iova}: {reason:?} (fault {})", .source_id.0, .reason.code())]
+#[error("device {source_id} was refused at {iova}: {reason:?} (fault {})", .reason.code())]
 pub struct Fault {
     /// The device.
     pub source_id: SourceId,

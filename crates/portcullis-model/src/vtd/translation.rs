@@ -312,7 +312,7 @@ impl Translation {
         rights: Rights,
     ) -> Option<PhysAddr> {
         let last = self.last.filter(|(last, _)| *last == source).map(|(_, context)| context);
-        let context = match last.or_else(|| self.contexts.get(&source.0).copied()) {
+        let context = match last.or_else(|| self.contexts.get(&source.requester()).copied()) {
             Some(context) => context,
             None => walk::context(ram, &self.parameters, root, source, &mut false).ok()?,
         };
@@ -368,7 +368,9 @@ impl Translation {
     pub(super) fn complete_walk(&mut self, ram: &Ram, counters: &mut Counters) {
         if self.rings.next_ps() < self.walk_ps {
             let contexts = &self.contexts;
-            return self.rings.complete(ram, counters, &mut self.walkers, |source| contexts.get(&source.0).copied());
+            return self
+                .rings
+                .complete(ram, counters, &mut self.walkers, |source| contexts.get(&source.requester()).copied());
         }
         let first = (0..self.walks.len()).min_by_key(|&at| self.walks[at].completes_ps);
         let Some(first) = first else { return };
@@ -445,8 +447,9 @@ impl Translation {
             ContextScope::Device { domain, source, function_mask } => {
                 // FM masks this many function bits from the top: none, 2, 2:1 or 2:0.
                 let ignored = 7 & !(7 >> function_mask);
-                self.contexts
-                    .retain(|&other, context| context.domain != domain || other & !ignored != source.0 & !ignored);
+                self.contexts.retain(|&other, context| {
+                    context.domain != domain || other & !ignored != source.requester() & !ignored
+                });
             }
         }
     }
@@ -458,7 +461,7 @@ impl Translation {
         root: PhysAddr,
         source: SourceId,
     ) -> Result<ContextEntry, ContextRefusal> {
-        let context = match self.contexts.get(&source.0) {
+        let context = match self.contexts.get(&source.requester()) {
             Some(&context) => context,
             None => {
                 counters.context_misses += 1;
@@ -466,7 +469,7 @@ impl Translation {
                 let found = walk::context(ram, &self.parameters, root, source, &mut into_freed);
                 counters.walks_into_freed += u64::from(into_freed);
                 let context = found?;
-                self.contexts.insert(source.0, context);
+                self.contexts.insert(source.requester(), context);
                 context
             }
         };

@@ -10,8 +10,8 @@ use portcullis_vtd::spec::tables::{ContextEntry, RootEntry, TranslationType, con
 use std::sync::Arc;
 
 pub(crate) const BASE: PhysAddr = PhysAddr::new(0x100_0000);
-pub(crate) const DEVICE: SourceId = SourceId(0x0310);
-pub(crate) const OTHER: SourceId = SourceId(0x0518);
+pub(crate) const DEVICE: SourceId = SourceId::new(3, 2, 0);
+pub(crate) const OTHER: SourceId = SourceId::new(5, 3, 0);
 /// The number of descriptors in the queue of [`Machine`], which has one page.
 pub(crate) const QUEUE_ENTRIES: u64 = 256;
 

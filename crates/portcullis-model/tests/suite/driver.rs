@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const BASE: PhysAddr = PhysAddr::new(0x100_0000);
 const BYTES: u64 = 16 << 20;
-const DEVICE: SourceId = SourceId(0x0310);
+const DEVICE: SourceId = SourceId::new(3, 2, 0);
 const IOVA: Iova = Iova::new(0x7f_ffff_f000);
 
 /// Brings a unit up, maps one page by hand, lets a device write to it, and unmaps it again.

@@ -228,7 +228,7 @@ fn record(machine: &Machine, index: u32) -> Option<FaultRecord> {
 #[test]
 fn faults_are_recorded_merged_by_device_and_lost_when_there_is_no_room() {
     let (machine, _) = Machine::with_pages(Parameters { fault_registers: 2, ..Parameters::cascadelake() }, 0x1000, 1);
-    let sources = [DEVICE, OTHER, SourceId(0x0700)];
+    let sources = [DEVICE, OTHER, SourceId::new(7, 0, 0)];
     let fsts = |machine: &Machine| machine.read(FSTS, 4) as u32;
     assert_eq!(fsts(&machine), 0);
     machine.ask(DEVICE, 0x9123, Rights::WRITE).unwrap_err();

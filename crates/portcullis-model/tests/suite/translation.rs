@@ -263,7 +263,7 @@ fn contexts_are_cached_until_invalidated() {
 
 #[test]
 fn context_invalidations_by_domain_globally_and_by_function() {
-    let function = SourceId(DEVICE.0 | 4);
+    let function = SourceId::from_requester(DEVICE.requester() | 4);
     let device = ContextScope::Device { domain: DomainId(1), source: DEVICE, function_mask: 1 };
     for (scope, gone) in [
         (ContextScope::Global, [true, true]),

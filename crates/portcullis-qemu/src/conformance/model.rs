@@ -74,7 +74,10 @@ impl ModelRig {
         (at, len): (usize, usize),
         mut piece: impl FnMut(&Device, Iova, &mut [u8]) -> Result<(), DmaError>,
     ) -> Result<(), Trouble> {
-        let device = self.devices.get(&source).ok_or_else(|| Trouble::Broken(format!("no device {:04x}", source.0)))?;
+        let device = self
+            .devices
+            .get(&source)
+            .ok_or_else(|| Trouble::Broken(format!("no device {:04x}", source.requester())))?;
         let mut buffer = device.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rest = buffer.get_mut(at..at + len).ok_or_else(|| Trouble::Broken("beyond the buffer".to_owned()))?;
         let mut iova = iova;

@@ -54,7 +54,7 @@ impl QemuRig {
     }
 
     fn device(&self, source: SourceId) -> Result<&Edu, Trouble> {
-        self.devices.get(&source).ok_or_else(|| Trouble::Broken(format!("no device {:04x}", source.0)))
+        self.devices.get(&source).ok_or_else(|| Trouble::Broken(format!("no device {:04x}", source.requester())))
     }
 }
 

@@ -7,11 +7,11 @@ use portcullis::{Iova, NoMemory, PhysAddr};
 use portcullis_vtd::Mmio;
 
 /// Device 3, function 0.
-pub const A: SourceId = SourceId(0x18);
+pub const A: SourceId = SourceId::new(0, 3, 0);
 /// Device 3, function 4: another function of the same device.
-pub const B: SourceId = SourceId(0x1c);
+pub const B: SourceId = SourceId::new(0, 3, 4);
 /// Device 4.
-pub const C: SourceId = SourceId(0x20);
+pub const C: SourceId = SourceId::new(0, 4, 0);
 /// The devices of a rig.
 pub const DEVICES: [SourceId; 3] = [A, B, C];
 
@@ -46,7 +46,7 @@ pub enum Hardware {
 
 /// The byte at `index` of the bytes that `device` writes. Its top bit is clear.
 pub const fn pattern(device: SourceId, index: usize) -> u8 {
-    (device.0 as usize * 37 + index * 11 + 5) as u8 & 0x7f
+    (device.requester() as usize * 37 + index * 11 + 5) as u8 & 0x7f
 }
 
 /// A unit with memory and devices. The unit is in its reset state, and no driver has used it.

@@ -67,7 +67,7 @@ impl Function {
 
     /// Assigns an address to the first register block, and enables accesses to it and DMA.
     pub fn enable(&self) -> Bar {
-        let base = BARS_BASE + u64::from(self.source.0 & 0xff) * BAR_STRIDE;
+        let base = BARS_BASE + u64::from(self.source.requester() & 0xff) * BAR_STRIDE;
         let wide = self.read(BAR0) & BAR_WIDE != 0;
         self.write(BAR0, base as u32);
         if wide {
@@ -78,7 +78,7 @@ impl Function {
     }
 
     fn address(&self, offset: u8) -> u64 {
-        ENABLE | u64::from(self.source.0) << 8 | u64::from(offset & 0xfc)
+        ENABLE | u64::from(self.source.requester()) << 8 | u64::from(offset & 0xfc)
     }
 }
 

@@ -23,7 +23,7 @@
 //! let setup = QemuSetup::new(Accelerator::Stopped)
 //!     .arguments(["-blockdev", "driver=null-co,node-name=drive,size=1048576,read-zeroes=on"])
 //!     .device("nvme,addr=5,serial=1,drive=drive");
-//! let (machine, source) = (QemuMachine::start(setup)?, SourceId(5 << 3));
+//! let (machine, source) = (QemuMachine::start(setup)?, SourceId::from_requester(5 << 3));
 //! let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), UnitConfig::default())?;
 //! let domain = Magazine::open(&unit, machine.host(), Protection::Strict)?;
 //! domain.attach(source)?;

@@ -9,7 +9,7 @@ use portcullis_vtd::spec::faults::{FaultReason, FaultRequest};
 use portcullis_vtd::{Unit, UnitConfig};
 use std::sync::Arc;
 
-const EDU: SourceId = SourceId(3 << 3);
+const EDU: SourceId = SourceId::from_requester(3 << 3);
 
 #[test]
 fn a_page_comes_and_goes() {

@@ -13,7 +13,7 @@ use portcullis_vtd::dmar::{Dmar, Rmrr, ScopeKind};
 use portcullis_vtd::spec::faults::FaultReason;
 use std::sync::Arc;
 
-const EDU: SourceId = SourceId(3 << 3);
+const EDU: SourceId = SourceId::from_requester(3 << 3);
 
 fn start(accelerator: Accelerator) -> Arc<QemuMachine> {
     QemuMachine::start(QemuSetup::new(accelerator).device("edu,addr=3,dma_mask=0xffffffffffffffff")).unwrap()
@@ -85,13 +85,16 @@ fn a_device_behind_a_bridge_is_found_once_its_bus_has_a_number() {
     let machine = QemuMachine::start(setup).unwrap();
     let tables = acpi_tables(&machine).unwrap();
     let dmar = Dmar::parse(find_table(&tables, *b"DMAR").unwrap()).unwrap();
-    let (port, behind) = (SourceId(4 << 3), SourceId(7 << 8));
+    let (port, behind) = (SourceId::from_requester(4 << 3), SourceId::from_requester(7 << 8));
     let served = |source| dmar.unit_for(0, source, |bridge| bring_up::buses_behind(&machine, bridge)).is_some();
     assert_eq!([port, behind, EDU].map(served), [true, false, false]);
     // Primary 0, secondary 7, subordinate 9.
     machine.function(port).write(0x18, 0x0009_0700);
     assert_eq!(machine.function(behind).identity(), portcullis_qemu::edu::IDENTITY);
-    assert_eq!([port, behind, SourceId(9 << 8), SourceId(10 << 8)].map(served), [true, true, true, false]);
+    assert_eq!(
+        [port, behind, SourceId::from_requester(9 << 8), SourceId::from_requester(10 << 8)].map(served),
+        [true, true, true, false]
+    );
 }
 
 /// The last 64 KiB of memory, which these tests do not use for buffers.

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// The device behind the rings.
-pub(super) const DEVICE: SourceId = SourceId(0x20);
+pub(super) const DEVICE: SourceId = SourceId::new(0, 4, 0);
 /// The address of the first buffer in memory.
 const BUFFERS_BASE: u64 = 1 << 32;
 /// The most pages of receive buffers of all rings: 16 GiB.

@@ -57,7 +57,7 @@ pub struct Bench<'h> {
     pub options: Options,
 }
 
-const DEVICE: SourceId = SourceId(0x0300);
+const DEVICE: SourceId = SourceId::new(3, 0, 0);
 
 /// A page of memory that even the device with the fewest address bits can reach.
 const LOW_PAGE: u64 = 2;

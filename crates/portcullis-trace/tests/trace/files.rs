@@ -49,7 +49,7 @@ fn counts_equal_an_independent_count() {
         assert_eq!(trace.statistics, count(&unpacked(&file)), "{name}");
         assert_eq!(trace.name, file);
         assert_eq!(trace.format, Format::Ftrace);
-        assert_eq!(trace.devices, [SourceId(4 << 3)]);
+        assert_eq!(trace.devices, [SourceId::from_requester(4 << 3)]);
         assert_eq!(progress.last().copied(), Some(fs::metadata(bundled(&file)).unwrap().len()));
         assert!(progress.is_sorted());
     }

@@ -5,7 +5,7 @@ use portcullis::{Access, PhysAddr, Segment, SourceId};
 use portcullis_trace::{Level, OperationKind, Trace, TraceMapping, UNKNOWN_DEVICE};
 
 const DEVICE: &str = "0000:00:04.0";
-const DEVICE_ID: SourceId = SourceId(0x20);
+const DEVICE_ID: SourceId = SourceId::new(0, 4, 0);
 
 fn segment(phys: u64, len: u64) -> Segment {
     Segment { phys: PhysAddr::new(phys), len }
@@ -106,8 +106,8 @@ fn interrupts_nest_inside_a_scatter_list() {
         found,
         [
             (0x10, DEVICE_ID, segment(0x81000, 0x1000)),
-            (0x11, SourceId(0x2ff), segment(0x55000, 0x40)),
-            (0x20, SourceId(0x100), segment(0x66010, 0x10)),
+            (0x11, SourceId::new(2, 31, 7), segment(0x55000, 0x40)),
+            (0x20, SourceId::new(1, 0, 0), segment(0x66010, 0x10)),
             (0x12, DEVICE_ID, segment(0x82000, 0x1000)),
         ]
     );
@@ -228,7 +228,7 @@ fn devices_off_pci_have_addresses_of_their_own() {
         text.map(TASK, page << 12, page << 12, 0x1000).dma_map(TASK, name, "TO_DEVICE", page << 12, 1);
     }
     let devices = text.read().devices;
-    assert_eq!(devices[..2], [SourceId(0xffff), DEVICE_ID]);
+    assert_eq!(devices[..2], [SourceId::new(0xff, 31, 7), DEVICE_ID]);
     let distinct: std::collections::BTreeSet<_> = devices.iter().collect();
     assert_eq!(distinct.len(), names.len());
     assert!(!devices.contains(&UNKNOWN_DEVICE));

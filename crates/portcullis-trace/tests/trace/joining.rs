@@ -143,7 +143,7 @@ fn every_kind_of_access_finds_its_place() {
             (3, Target::Mapping { mapping: 1, page: 0, offset: 0x20 }, read),
         ]
     );
-    assert_eq!(joined.persistent[0].device, SourceId(0x20));
+    assert_eq!(joined.persistent[0].device, SourceId::new(0, 4, 0));
     assert_eq!((joined.persistent[1].iova_pfn, joined.persistent[1].phys.pfn()), (0xfffff, 6));
     assert_eq!(joined.persistent[1].rights, Rights::READ_WRITE);
 }

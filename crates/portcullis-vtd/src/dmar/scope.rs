@@ -143,11 +143,11 @@ impl<'t> Scopes<'t> {
 }
 
 const fn function(bus: u8, [device, function]: [u8; HOP]) -> SourceId {
-    SourceId((bus as u16) << 8 | (device as u16 & 0x1f) << 3 | function as u16 & 7)
+    SourceId::from_requester((bus as u16) << 8 | (device as u16 & 0x1f) << 3 | function as u16 & 7)
 }
 
 const fn bus_of(source: SourceId) -> u8 {
-    (source.0 >> 8) as u8
+    (source.requester() >> 8) as u8
 }
 
 /// The buses behind a bridge. Their numbers are higher than that of its own bus. A bridge without bus numbers shows

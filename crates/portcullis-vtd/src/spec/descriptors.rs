@@ -218,7 +218,7 @@ impl InvalidationDescriptor {
                     ContextScope::Device { domain, source, function_mask } => {
                         granularity::SELECTIVE << GRANULARITY_SHIFT
                             | (domain.0 as u64) << DOMAIN_SHIFT
-                            | (source.0 as u64) << SOURCE_SHIFT
+                            | (source.requester() as u64) << SOURCE_SHIFT
                             | (function_mask as u64 & 3) << 48
                     }
                 };
@@ -239,10 +239,10 @@ impl InvalidationDescriptor {
             }
             Self::DeviceTlb { source, physical_function, pending_max, address, sized } => [
                 kind::DEVICE_TLB
-                    | (physical_function.0 as u64 & 0xf) << 12
+                    | (physical_function.requester() as u64 & 0xf) << 12
                     | (pending_max as u64 & 0x1f) << 16
-                    | (source.0 as u64) << SOURCE_SHIFT
-                    | (physical_function.0 as u64 >> 4) << 52,
+                    | (source.requester() as u64) << SOURCE_SHIFT
+                    | (physical_function.requester() as u64 >> 4) << 52,
                 (address.as_u64() & PAGE_MASK) | flag(sized, 0),
             ],
             Self::InterruptEntryCache { entries: None } => [kind::INTERRUPT_ENTRY_CACHE, 0],
@@ -277,7 +277,7 @@ impl InvalidationDescriptor {
             return Err(InvalidationDescriptorError::Reserved { low, high });
         }
         let domain = DomainId((low >> DOMAIN_SHIFT) as u16);
-        let source = SourceId((low >> SOURCE_SHIFT) as u16);
+        let source = SourceId::from_requester((low >> SOURCE_SHIFT) as u16);
         let granularity = low >> GRANULARITY_SHIFT & 3;
         Ok(match kind {
             kind::CONTEXT_CACHE => Self::ContextCache(match granularity {
@@ -303,7 +303,7 @@ impl InvalidationDescriptor {
             },
             kind::DEVICE_TLB => Self::DeviceTlb {
                 source,
-                physical_function: SourceId((low >> 12 & 0xf | (low >> 52) << 4) as u16),
+                physical_function: SourceId::from_requester((low >> 12 & 0xf | (low >> 52) << 4) as u16),
                 pending_max: (low >> 16 & 0x1f) as u8,
                 address: Iova::new(high & PAGE_MASK),
                 sized: bit(high, 0),

@@ -172,7 +172,8 @@ impl FaultRecord {
             FaultRequest::Read => Self::TYPE_1,
             FaultRequest::Atomic => Self::TYPE_1 | Self::TYPE_2,
         };
-        let high = Self::FAULT | request | (self.reason.code() as u64) << Self::REASON_SHIFT | self.source.0 as u64;
+        let high =
+            Self::FAULT | request | (self.reason.code() as u64) << Self::REASON_SHIFT | self.source.requester() as u64;
         [self.page.as_u64() & !(PAGE_SIZE - 1), high]
     }
 
@@ -188,7 +189,7 @@ impl FaultRecord {
             (true, true) => FaultRequest::Atomic,
         };
         Some(Self {
-            source: SourceId(high as u16),
+            source: SourceId::from_requester(high as u16),
             page: Iova::new(low & !(PAGE_SIZE - 1)),
             request,
             reason: FaultReason::from_code((high >> Self::REASON_SHIFT) as u8),

@@ -13,13 +13,13 @@ pub const TABLE_ENTRIES: usize = 256;
 /// The index of a device's root entry: its bus.
 #[inline]
 pub const fn root_index(source: SourceId) -> usize {
-    (source.0 >> 8) as usize
+    (source.requester() >> 8) as usize
 }
 
 /// The index of a device's context entry in the table of its bus: device and function.
 #[inline]
 pub const fn context_index(source: SourceId) -> usize {
-    (source.0 & 0xff) as usize
+    (source.requester() & 0xff) as usize
 }
 
 const PRESENT: u64 = 1 << 0;

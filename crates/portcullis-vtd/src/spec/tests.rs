@@ -79,7 +79,7 @@ const DESCRIPTORS: [(InvalidationDescriptor, [u64; 2]); 12] = [
     (
         InvalidationDescriptor::ContextCache(ContextScope::Device {
             domain: DomainId(7),
-            source: SourceId(0x0018),
+            source: SourceId::new(0, 3, 0),
             function_mask: 2,
         }),
         [0x2_0018_0007_0031, 0],
@@ -109,8 +109,8 @@ const DESCRIPTORS: [(InvalidationDescriptor, [u64; 2]); 12] = [
     ),
     (
         InvalidationDescriptor::DeviceTlb {
-            source: SourceId(0x0100),
-            physical_function: SourceId(0xabcd),
+            source: SourceId::new(1, 0, 0),
+            physical_function: SourceId::new(0xab, 25, 5),
             pending_max: 31,
             address: Iova::new(0x7fff),
             sized: true,
@@ -217,13 +217,13 @@ fn root_and_context_entries_have_the_specified_bits() {
     assert!(ContextEntry::decode([0x1, 0x82]).is_err(), "bit 71 is reserved");
     assert!(ContextEntry::decode([0x1, 0x7a]).is_ok(), "bits 70:67 are for software");
     assert!(ContextEntry::decode([0x1, 1 << 24]).is_err());
-    assert_eq!((root_index(SourceId(0x1203)), context_index(SourceId(0x1203))), (0x12, 3));
+    assert_eq!((root_index(SourceId::new(0x12, 0, 3)), context_index(SourceId::new(0x12, 0, 3))), (0x12, 3));
 }
 
 #[test]
 fn fault_records_have_the_specified_bits() {
     let record = FaultRecord {
-        source: SourceId(0x0018),
+        source: SourceId::new(0, 3, 0),
         page: Iova::new(0x7f12_3456_7000),
         request: FaultRequest::Write,
         reason: FaultReason::NoWrite,

@@ -8,7 +8,7 @@ use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::Ordering;
 
 pub(super) const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
-const DEVICE: SourceId = SourceId(0x0118);
+const DEVICE: SourceId = SourceId::new(1, 3, 0);
 
 pub(super) fn drained(scope: IotlbScope) -> InvalidationDescriptor {
     InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
@@ -34,6 +34,20 @@ fn capabilities_come_from_the_registers() {
     assert!(bring_up(&fake, &host).capabilities().caches_absent, "an invalidation is what flushes the write buffer");
 }
 
+/// The context entry is that of the requester id, and so of both.
+#[test]
+fn a_device_of_another_segment_is_attached_once() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    let (domain, other) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
+    unit.attach(domain, DEVICE.in_segment(2)).expect("a free device");
+    assert!(fake.context(DEVICE).is_some());
+    assert_eq!(unit.attach(other, DEVICE), Err(AttachError::Attached(DEVICE)));
+    unit.detach(domain, DEVICE.in_segment(2)).expect("attached");
+    assert_eq!(fake.context(DEVICE), None);
+}
+
 #[test]
 fn a_device_reaches_its_domain_and_then_nothing() {
     for coherent in [true, false] {
@@ -51,7 +65,7 @@ fn a_device_reaches_its_domain_and_then_nothing() {
             domain,
         };
         assert_eq!(fake.context(DEVICE), Some(entry));
-        assert_eq!(fake.context(SourceId(DEVICE.0 + 1)), None);
+        assert_eq!(fake.context(SourceId::from_requester(DEVICE.requester() + 1)), None);
         assert_eq!(fake.take_executed(), [], "nothing absent is cached, so an attach flushes nothing");
 
         unit.detach(domain, DEVICE).expect("an attached device");
@@ -178,14 +192,14 @@ fn closing_takes_every_device_out_first() {
     let unit = bring_up(&fake, &host);
     let (one, two) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
     for device in [0x10, 0x210, 0x218] {
-        unit.attach(one, SourceId(device)).expect("a free device");
+        unit.attach(one, SourceId::from_requester(device)).expect("a free device");
     }
-    unit.attach(two, SourceId(0x220)).expect("a free device");
+    unit.attach(two, SourceId::new(2, 4, 0)).expect("a free device");
     close(&unit, one).expect("an open domain");
     for device in [0x10, 0x210, 0x218] {
-        assert_eq!(fake.context(SourceId(device)), None);
+        assert_eq!(fake.context(SourceId::from_requester(device)), None);
     }
-    assert!(fake.context(SourceId(0x220)).is_some());
+    assert!(fake.context(SourceId::new(2, 4, 0)).is_some());
     let flushes = [InvalidationDescriptor::ContextCache(ContextScope::Domain(one)), drained(IotlbScope::Domain(one))];
     assert_eq!(fake.take_executed()[..2], flushes);
 }
@@ -196,7 +210,8 @@ fn the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not() {
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
     let (one, two) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
-    let (freed, kept) = ([0x10, 0x210, 0x218].map(SourceId), [0x11, 0x220].map(SourceId));
+    let (freed, kept) =
+        ([0x10, 0x210, 0x218].map(SourceId::from_requester), [0x11, 0x220].map(SourceId::from_requester));
     freed.iter().for_each(|device| unit.attach(one, *device).expect("a free device"));
     kept.iter().for_each(|device| unit.attach(two, *device).expect("a free device"));
     close(&unit, one).expect("an open domain");
@@ -218,7 +233,7 @@ fn the_devices_of_a_closed_domain_are_free_and_those_of_others_are_not() {
 /// open and its id stays taken.
 #[test]
 fn a_close_that_fails_cuts_its_devices_off_and_keeps_them() {
-    let (device, neighbour) = (DEVICE, SourceId(DEVICE.0 + 1));
+    let (device, neighbour) = (DEVICE, SourceId::from_requester(DEVICE.requester() + 1));
     let flushes = |domain| {
         [InvalidationDescriptor::ContextCache(ContextScope::Domain(domain)), drained(IotlbScope::Domain(domain))]
     };

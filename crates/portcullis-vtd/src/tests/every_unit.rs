@@ -13,17 +13,17 @@ const UNITS: usize = 3;
 
 /// Bus `n` is behind unit `n`.
 fn by_bus(device: SourceId) -> Option<usize> {
-    Some(usize::from(device.0 >> 8)).filter(|index| *index < UNITS)
+    Some(usize::from(device.requester() >> 8)).filter(|index| *index < UNITS)
 }
 
 /// A device behind unit `index`.
 fn device(index: usize) -> SourceId {
-    SourceId((index << 8 | 0x10) as u16)
+    SourceId::from_requester((index << 8 | 0x10) as u16)
 }
 
 /// Another device behind unit `index`.
 fn neighbour(index: usize) -> SourceId {
-    SourceId(device(index).0 + 1)
+    SourceId::from_requester(device(index).requester() + 1)
 }
 
 type Joined<'u, 'a> = Units<'u, Driver<'a>, &'a Host, fn(SourceId) -> Option<usize>>;

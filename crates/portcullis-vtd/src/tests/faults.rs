@@ -7,7 +7,7 @@ use portcullis::iommu::SourceId;
 
 fn record(number: u64) -> FaultRecord {
     FaultRecord {
-        source: SourceId(0x18),
+        source: SourceId::new(0, 3, 0),
         page: Iova::from_pfn(number),
         request: FaultRequest::Write,
         reason: FaultReason::NoWrite,

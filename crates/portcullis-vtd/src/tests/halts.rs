@@ -11,8 +11,8 @@ use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId, Tran
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const DEVICE: SourceId = SourceId(0x0118);
-const OTHER: SourceId = SourceId(0x0200);
+const DEVICE: SourceId = SourceId::new(1, 3, 0);
+const OTHER: SourceId = SourceId::new(2, 0, 0);
 const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true };
 
 /// A leaked unit, so that interrupt handlers can refer to it.

@@ -16,8 +16,8 @@ const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf
 const ROOT: u64 = 0x12_3000;
 const CONTEXTS: u64 = 0x45_6000;
 /// Devices on two buses; the first two share a domain.
-const DEVICES: [SourceId; 3] = [SourceId(0x0018), SourceId(0x00ff), SourceId(0xff00)];
-const FREE: SourceId = SourceId(0x0019);
+const DEVICES: [SourceId; 3] = [SourceId::new(0, 3, 0), SourceId::new(0, 31, 7), SourceId::new(0xff, 0, 0)];
+const FREE: SourceId = SourceId::new(0, 3, 1);
 
 /// The context entry that the previous owner gave `DEVICES[number]`.
 pub(super) fn entry(number: usize) -> ContextEntry {

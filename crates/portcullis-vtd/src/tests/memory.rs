@@ -18,7 +18,7 @@ type Driver<'a> = Unit<Registers<'a>, Strict<'a>>;
 const DEVICES: usize = 20;
 
 fn device(number: usize) -> SourceId {
-    SourceId((((number % 3) << 8) + 0x20 + number) as u16)
+    SourceId::from_requester((((number % 3) << 8) + 0x20 + number) as u16)
 }
 
 /// The observable state of a unit and of the host.
@@ -102,7 +102,7 @@ fn run(number: usize) -> bool {
     }
     (0..DEVICES).for_each(|number| assert!(fakes[0].context(device(number)).is_some()));
 
-    let joined = Units::new(&units, Strict(&host), |device: SourceId| Some(usize::from(device.0 & 1)), 50);
+    let joined = Units::new(&units, Strict(&host), |device: SourceId| Some(usize::from(device.requester() & 1)), 50);
     let joined = joined.expect("two units");
     for id in 1..=DEVICES as u16 {
         assert_eq!(rig.call("open everywhere", Keeps::Lists, || open(&joined, TABLES)), DomainId(id));

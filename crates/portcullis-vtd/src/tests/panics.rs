@@ -11,7 +11,7 @@ use portcullis::platform::fake::hooks::{HookedHost, has_panicked, hooked, panic_
 use portcullis::{PhysAddr, QueueError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-const DEVICE: SourceId = SourceId(0x0310);
+const DEVICE: SourceId = SourceId::new(3, 2, 0);
 const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x5000), levels: 4 };
 
 /// The registers, with hooks before and after each access.

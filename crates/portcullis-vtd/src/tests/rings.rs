@@ -14,7 +14,7 @@ use portcullis::{Iova, PhysAddr};
 /// The extended capabilities of a unit with rings.
 const WITH_RINGS: ExtendedCapability = ExtendedCapability(EXTENDED.0 | 1 << 63);
 const RINGS: Translation = Translation::Rings { device: PhysAddr::new(0x7000) };
-const DEVICE: SourceId = SourceId(0x0118);
+const DEVICE: SourceId = SourceId::new(1, 3, 0);
 /// The first address of ring 3.
 const RING: Iova = Iova::new(3 << 48);
 /// All pages of a ring.

@@ -10,7 +10,7 @@ const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), l
 
 /// Bus 0 is behind unit 0, bus 1 behind unit 1.
 fn by_bus(device: SourceId) -> Option<usize> {
-    (device.0 < 0x200).then_some(usize::from(device.0 >> 8))
+    (device.requester() < 0x200).then_some(usize::from(device.requester() >> 8))
 }
 
 pub(super) type Both<'u, 'a> = Units<'u, Driver<'a>, &'a Host, fn(SourceId) -> Option<usize>>;
@@ -51,13 +51,13 @@ fn a_domain_spans_units_under_different_ids() {
     open(&units[1], TABLES).expect("an id");
     let both = join(&units, &host);
     let domain = open(&both, TABLES).expect("an id");
-    both.attach(domain, SourceId(0x010)).expect("a free device");
-    both.attach(domain, SourceId(0x110)).expect("a free device");
-    assert_eq!(both.attach(domain, SourceId(0x210)), Err(AttachError::Unsupported));
-    assert_eq!(both.attach(domain, SourceId(0x110)), Err(AttachError::Attached(SourceId(0x110))));
-    assert_eq!(fakes[0].context(SourceId(0x010)).expect("an entry").domain, DomainId(1));
-    assert_eq!(fakes[1].context(SourceId(0x110)).expect("an entry").domain, DomainId(2));
-    assert_eq!(fakes[1].context(SourceId(0x010)), None);
+    both.attach(domain, SourceId::new(0, 2, 0)).expect("a free device");
+    both.attach(domain, SourceId::new(1, 2, 0)).expect("a free device");
+    assert_eq!(both.attach(domain, SourceId::new(2, 2, 0)), Err(AttachError::Unsupported));
+    assert_eq!(both.attach(domain, SourceId::new(1, 2, 0)), Err(AttachError::Attached(SourceId::new(1, 2, 0))));
+    assert_eq!(fakes[0].context(SourceId::new(0, 2, 0)).expect("an entry").domain, DomainId(1));
+    assert_eq!(fakes[1].context(SourceId::new(1, 2, 0)).expect("an entry").domain, DomainId(2));
+    assert_eq!(fakes[1].context(SourceId::new(0, 2, 0)), None);
 
     fakes.iter().for_each(|fake| fake.behave(Behaviour::Holding));
     let ticket = both.submit(&[page(domain.0, 5), Invalidation::Global]).expect("room");
@@ -84,11 +84,11 @@ fn a_domain_spans_units_under_different_ids() {
         assert_eq!(without_waits(fake.take_executed()), [page_descriptor(id, 7)]);
     }
 
-    both.detach(domain, SourceId(0x110)).expect("an attached device");
-    assert_eq!(both.detach(domain, SourceId(0x110)), Err(AttachError::NotAttached(SourceId(0x110))));
-    assert_eq!(both.detach(domain, SourceId(0x210)), Err(AttachError::NotAttached(SourceId(0x210))));
+    both.detach(domain, SourceId::new(1, 2, 0)).expect("an attached device");
+    assert_eq!(both.detach(domain, SourceId::new(1, 2, 0)), Err(AttachError::NotAttached(SourceId::new(1, 2, 0))));
+    assert_eq!(both.detach(domain, SourceId::new(2, 2, 0)), Err(AttachError::NotAttached(SourceId::new(2, 2, 0))));
     close(&both, domain).expect("an open domain");
-    assert_eq!(fakes[0].context(SourceId(0x010)), None);
+    assert_eq!(fakes[0].context(SourceId::new(0, 2, 0)), None);
     assert_eq!(close(&both, domain), Err(AttachError::NoSuchDomain(domain)));
     assert_eq!(both.submit(&[page(domain.0, 5)]).err(), Some(QueueError::Unsupported));
 }
@@ -163,7 +163,7 @@ fn what_fails_on_one_unit_fails_and_can_be_tried_again() {
     // Unit 0 has closed its part and may reuse that id. The second attempt must not touch it again.
     let reused = (0..).find_map(|_| open(&units[0], TABLES).ok().filter(|id| *id == DomainId(4)));
     assert_eq!(reused, Some(DomainId(4)));
-    units[0].attach(DomainId(4), SourceId(0x30)).expect("a free device");
+    units[0].attach(DomainId(4), SourceId::new(0, 6, 0)).expect("a free device");
     close(&both, domains[3]).expect("unit 1 answers again");
-    assert!(fakes[0].context(SourceId(0x30)).is_some());
+    assert!(fakes[0].context(SourceId::new(0, 6, 0)).is_some());
 }

@@ -181,7 +181,7 @@ fn a_path_is_followed_to_its_end() {
     let asked = std::cell::Cell::new(0);
     let one_further = |bridge: portcullis::iommu::SourceId| {
         asked.set(asked.get() + 1);
-        let bus = (bridge.0 >> 8) as u8 + 1;
+        let bus = (bridge.requester() >> 8) as u8 + 1;
         Some(bus..=u8::MAX)
     };
     assert_eq!(dmar.units().next().unwrap().scopes.iter().next().unwrap().source(one_further), Some(pci(123, 0, 0)));

@@ -59,7 +59,7 @@ pub(crate) const QEMU: [u8; 112] = [
 
 /// The source id of a function on a bus.
 pub(crate) const fn pci(bus: u16, device: u16, function: u16) -> SourceId {
-    SourceId(bus << 8 | device << 3 | function)
+    SourceId::from_requester(bus << 8 | device << 3 | function)
 }
 
 /// The bridges of the server.

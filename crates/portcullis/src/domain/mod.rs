@@ -73,7 +73,7 @@ const LISTED_MAX: usize = 4;
 /// let host = FakeHost::default();
 /// let iommu = FakeIommu::new(&host);
 /// let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
-/// domain.attach(SourceId(0x0300))?;
+/// domain.attach(SourceId::new(3, 0, 0))?;
 /// // SAFETY: the fake devices do no DMA.
 /// let iova = unsafe { domain.map_raw(PhysAddr::new(0x1234_0000), 1500, Access::DeviceReads) }?;
 /// // Program `iova` into a descriptor, and wait for the device.

@@ -10,6 +10,7 @@ pub(crate) use covering::covering;
 use crate::address::{Iova, PhysAddr};
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
+use core::fmt;
 use thiserror::Error;
 
 /// The largest number of commands of one [`Iommu::submit_each`].
@@ -19,9 +20,57 @@ pub const COMMANDS_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DomainId(pub u16);
 
-/// The id of a PCI requester (bus 15:8, device 7:3, function 2:0): the source of a DMA.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SourceId(pub u16);
+/// A PCI function, the source of a DMA: its segment, and the requester id (bus 15:8, device 7:3, function 2:0) by which
+/// the hardware knows it within the segment. An IOMMU serves devices of one segment, and reads only the requester id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(u32);
+
+impl SourceId {
+    /// A function of segment 0.
+    ///
+    /// # Panics
+    /// If `device` is more than 31, or `function` more than 7. The functions of a device with alternative routing ids
+    /// (ARI) are made [from their requester ids](Self::from_requester).
+    pub const fn new(bus: u8, device: u8, function: u8) -> Self {
+        assert!(device < 32 && function < 8, "a bus has 32 devices of 8 functions");
+        Self::from_requester((bus as u16) << 8 | (device as u16) << 3 | function as u16)
+    }
+
+    /// The function with a requester id, in segment 0.
+    pub const fn from_requester(id: u16) -> Self {
+        Self(id as u32)
+    }
+
+    /// The function with the same requester id in `segment`.
+    #[must_use]
+    pub const fn in_segment(self, segment: u16) -> Self {
+        Self((segment as u32) << 16 | self.requester() as u32)
+    }
+
+    /// The segment.
+    pub const fn segment(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// The requester id.
+    pub const fn requester(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+/// As in `/sys/bus/pci/devices`: `0000:00:1f.3`.
+impl fmt::Display for SourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.requester();
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.segment(), id >> 8, id >> 3 & 0x1f, id & 7)
+    }
+}
+
+impl fmt::Debug for SourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SourceId({self})")
+    }
+}
 
 /// The result of submitting commands without waiting: the ticket of their submission, or `None` if the submission
 /// would have had to wait.
@@ -139,16 +188,16 @@ pub enum AttachError {
     #[error("domain {} is not open", .0.0)]
     NoSuchDomain(DomainId),
     /// The device is already attached.
-    #[error("device {:04x} is already attached", .0.0)]
+    #[error("device {0} is already attached")]
     Attached(SourceId),
     /// The device is still in a domain of the previous owner of the IOMMU. It has to be reset and released first.
-    #[error("device {:04x} still has the translations of a previous owner", .0.0)]
+    #[error("device {0} still has the translations of a previous owner")]
     Inherited(SourceId),
     /// The device is not attached to this domain.
-    #[error("device {:04x} is not attached to this domain", .0.0)]
+    #[error("device {0} is not attached to this domain")]
     NotAttached(SourceId),
     /// Another call is attaching or detaching the device, or closing its domain, and waits for the hardware.
-    #[error("device {:04x} is being attached or detached", .0.0)]
+    #[error("device {0} is being attached or detached")]
     Busy(SourceId),
     /// The IOMMU does not support that kind of translation.
     #[error("the IOMMU does not support this kind of translation")]
@@ -379,3 +428,25 @@ macro_rules! forward {
 }
 
 forward!(&T, Arc<T>);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn a_source_is_named_as_the_bus_names_it() {
+        let sound = SourceId::new(0, 0x1f, 3);
+        assert_eq!((sound.to_string().as_str(), sound.requester(), sound.segment()), ("0000:00:1f.3", 0xfb, 0));
+        let far = SourceId::from_requester(0xff20).in_segment(0x10e5);
+        assert_eq!((far.to_string().as_str(), far.requester(), far.segment()), ("10e5:ff:04.0", 0xff20, 0x10e5));
+        assert_eq!(far.in_segment(0), SourceId::new(0xff, 4, 0));
+        assert_ne!(far, far.in_segment(0), "the same requester id in two segments is two devices");
+    }
+
+    #[test]
+    #[should_panic(expected = "a bus has 32 devices of 8 functions")]
+    fn no_bus_has_a_device_32() {
+        let _ = SourceId::new(0, 32, 0);
+    }
+}

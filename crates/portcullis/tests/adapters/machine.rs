@@ -12,7 +12,7 @@ use portcullis::{
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-pub(crate) const DEVICE: SourceId = SourceId(0x18);
+pub(crate) const DEVICE: SourceId = SourceId::new(0, 3, 0);
 
 /// A machine that lives as long as the program, because adapters are statics.
 #[derive(Clone, Copy)]

@@ -49,7 +49,7 @@ use raw_face::RawFace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const DEVICE: SourceId = SourceId(0x0028);
+const DEVICE: SourceId = SourceId::new(0, 5, 0);
 
 /// Runs `model` in every interleaving.
 fn check(model: impl Fn() + Sync + Send + 'static) {

@@ -15,7 +15,7 @@ use portcullis::{
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-const DEVICE: SourceId = SourceId(0x0010);
+const DEVICE: SourceId = SourceId::new(0, 2, 0);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 const FULL: usize = ASYNCHRONOUS_CAPACITY;
 const TIMEOUT: QueueError = QueueError::Timeout(INVALIDATION_TIMEOUT_US);

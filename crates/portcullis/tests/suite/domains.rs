@@ -16,7 +16,7 @@ use portcullis::{
 };
 use std::mem::MaybeUninit;
 
-const DEVICE: SourceId = SourceId(0x0008);
+const DEVICE: SourceId = SourceId::new(0, 1, 0);
 
 const fn segment(phys: u64, len: u64) -> Segment {
     Segment { phys: PhysAddr::new(phys), len }

@@ -14,7 +14,7 @@ use portcullis::{
 };
 use std::sync::{Arc, OnceLock};
 
-const DEVICE: SourceId = SourceId(7);
+const DEVICE: SourceId = SourceId::from_requester(7);
 /// The memory, for designs that map all of it.
 const MEMORY: [Segment; 1] = [Segment { phys: PhysAddr::new(0), len: 64 << 20 }];
 

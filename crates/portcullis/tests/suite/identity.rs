@@ -17,7 +17,7 @@ use portcullis::{
 };
 use std::sync::{Mutex, OnceLock};
 
-const DEVICE: SourceId = SourceId(0x0020);
+const DEVICE: SourceId = SourceId::new(0, 4, 0);
 const READS: Access = Access::DeviceReads;
 const WRITES: Access = Access::DeviceWrites;
 const BOTH: Access = Access::DeviceReadsAndWrites;

@@ -13,7 +13,7 @@ use portcullis::{
 };
 use std::sync::Mutex;
 
-const DEVICE: SourceId = SourceId(0x0018);
+const DEVICE: SourceId = SourceId::new(0, 3, 0);
 
 fn domain<I: Iommu>(iommu: I, host: &FakeHost) -> DomainOf<Solaris, &FakeHost, I> {
     let domain = Solaris::open(iommu, host, Protection::Deferred).expect("it offers that");

@@ -106,7 +106,7 @@ fn buffers_of_any_shape_are_mapped_together() {
     let host = FakeHost::default();
     let iommu = FakeIommu::new(&host);
     let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
-    const DEVICE: SourceId = SourceId(0x28);
+    const DEVICE: SourceId = SourceId::new(0, 5, 0);
     domain.attach(DEVICE).expect("a device");
     let buffer = |number: u64| match number % 7 {
         3 => Pages(vec![pages(1000 * number, 3)]),

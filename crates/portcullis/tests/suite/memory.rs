@@ -20,7 +20,7 @@ use portcullis::{
     SourceId,
 };
 
-const DEVICE: SourceId = SourceId(8);
+const DEVICE: SourceId = SourceId::from_requester(8);
 const ACCESS: Access = Access::DeviceReadsAndWrites;
 /// Lengths of the mappings, in pages: one has more pages than a leaf table, so that tables are added.
 const PAGES: [u64; 4] = [1, 5, 600, 1];

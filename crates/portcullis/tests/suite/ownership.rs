@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 type Stocked<'h> = DomainOf<Stock, &'h FakeHost, &'h FakeIommu<'h>>;
 
-const DEVICE: SourceId = SourceId(0x0018);
+const DEVICE: SourceId = SourceId::new(0, 3, 0);
 
 /// A buffer that counts the freed buffers of its kind.
 #[derive(Debug)]

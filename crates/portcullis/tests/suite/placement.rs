@@ -14,7 +14,7 @@ use portcullis::{
     Protection, RawUnmapError, Segment, SourceId, UnmapError, pages_spanned,
 };
 
-const DEVICE: SourceId = SourceId(7);
+const DEVICE: SourceId = SourceId::from_requester(7);
 const ANYWHERE: MapOptions = MapOptions {
     stream: portcullis::Stream(None),
     lifetime: Lifetime::Persistent,

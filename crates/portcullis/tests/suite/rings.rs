@@ -209,7 +209,7 @@ impl<'h> Visitor<&'h FakeHost, &'h FakeIommu<'h>> for ServeHuge<'h> {
     /// Maps and unmaps a descriptor of one 2 MiB buffer twice. Returns how many table pages its mapping took beside the
     /// root, and the commands of its unmap.
     fn visit<D: Design<&'h FakeHost, &'h FakeIommu<'h>>>(self) -> Self::Output {
-        const DEVICE: SourceId = SourceId(0x10);
+        const DEVICE: SourceId = SourceId::new(0, 2, 0);
         let Self(host, iommu) = self;
         let freed = Rc::new(Cell::new(0));
         let domain = domain::<D>(iommu, host);

@@ -13,7 +13,7 @@ use portcullis::{
     SourceId, Stream, UnmapError,
 };
 
-const DEVICE: SourceId = SourceId(0x0300);
+const DEVICE: SourceId = SourceId::new(3, 0, 0);
 const READS: Access = Access::DeviceReads;
 const WRITES: Access = Access::DeviceWrites;
 

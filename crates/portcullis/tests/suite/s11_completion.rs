@@ -15,7 +15,7 @@ use portcullis::{
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-const DEVICE: SourceId = SourceId(0x0010);
+const DEVICE: SourceId = SourceId::new(0, 2, 0);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 
 /// Ways in which the queue fails, with the error that a commit then returns.

@@ -17,7 +17,7 @@ use portcullis::{
 
 type OnFakes<'h, D> = DomainOf<D, &'h FakeHost, &'h FakeIommu<'h>>;
 
-const DEVICE: SourceId = SourceId(0x28);
+const DEVICE: SourceId = SourceId::new(0, 5, 0);
 /// Physical page where the buffers of a test begin, on a boundary of 2 MiB.
 const BUFFERS_PFN: u64 = 0x1000;
 /// Longer than any deferred flush takes, in microseconds.

@@ -16,7 +16,7 @@ use portcullis::{
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
-const DEVICE: SourceId = SourceId(0x0010);
+const DEVICE: SourceId = SourceId::new(0, 2, 0);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 
 /// The stock design, with shared commits.

@@ -9,7 +9,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{Access, Capabilities, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};
 
-const DEVICES: [SourceId; 2] = [SourceId(8), SourceId(16)];
+const DEVICES: [SourceId; 2] = [SourceId::from_requester(8), SourceId::from_requester(16)];
 
 /// One domain on each unit, used in turn.
 struct Both<'h> {

@@ -12,7 +12,7 @@ use portcullis::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-const DEVICE: SourceId = SourceId(0x28);
+const DEVICE: SourceId = SourceId::new(0, 5, 0);
 
 /// An unmap that removes table pages waits in the queue, first or behind others. Then the queue becomes full. The flush
 /// frees the table pages, and nothing does before it.

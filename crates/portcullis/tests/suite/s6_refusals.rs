@@ -12,7 +12,7 @@ use portcullis::{
     PAGE_SIZE, PhysAddr, Protection, QueueError, RawUnmapError, Request, Segment, SourceId, SyncError, UnmapError,
 };
 
-const DEVICE: SourceId = SourceId(0x0008);
+const DEVICE: SourceId = SourceId::new(0, 1, 0);
 const WRITES: Access = Access::DeviceWrites;
 
 const fn segment(phys: u64, len: u64) -> Segment {

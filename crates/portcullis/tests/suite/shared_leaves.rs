@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-const DEVICE: SourceId = SourceId(0x0020);
+const DEVICE: SourceId = SourceId::new(0, 4, 0);
 const RIGHTS: [Rights; 3] = [Rights::READ, Rights::WRITE, Rights::READ_WRITE];
 /// Pages that a leaf table translates.
 const TABLE: u64 = 512;

@@ -12,7 +12,7 @@ use portcullis::{
     Segment, SourceId,
 };
 
-const DEVICE: SourceId = SourceId(0x28);
+const DEVICE: SourceId = SourceId::new(0, 5, 0);
 
 type OnFakes<'h, D> = DomainOf<D, &'h FakeHost, &'h FakeIommu<'h>>;
 

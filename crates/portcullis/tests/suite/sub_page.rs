@@ -17,7 +17,7 @@ use portcullis::{
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc, dealloc};
 
-const DEVICE: SourceId = SourceId(7);
+const DEVICE: SourceId = SourceId::from_requester(7);
 const PAGE: usize = PAGE_SIZE as usize;
 const SECRET: u8 = 0x5e;
 

@@ -19,7 +19,7 @@ use proptest::test_runner::RngSeed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const DEVICE: SourceId = SourceId(0x0020);
+const DEVICE: SourceId = SourceId::new(0, 4, 0);
 const FREED: TableRule = TableRule::FreedWhenCovered;
 const COUNTED: TableRule = TableRule::FreedWhenEmpty { map_flushes_page: false, unmap_flushes_page: false };
 const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { map_flushes_page: true, unmap_flushes_page: true };
@@ -369,12 +369,13 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
     let table = SecondLevelTable::new(Walker::new(&host, false), 4, &capabilities, FREED).unwrap();
     // SAFETY: no memory is behind the fake.
     let domain = unsafe { iommu.open_domain(Translation::Tables { root: table.root(), levels: 4 }) }.unwrap();
-    iommu.attach(domain, SourceId(1)).unwrap();
+    iommu.attach(domain, SourceId::from_requester(1)).unwrap();
     let map = |platform: &dyn Fn(IovaRange, &[Segment]), pfn: u64| {
         let segment = Segment { phys: PhysAddr::from_pfn(0x500 + pfn % 16), len: PAGE_SIZE };
         platform(IovaRange::new(pfn, 1).unwrap(), &[segment]);
     };
-    let reaches = |pfn: u64| iommu.access(SourceId(1), Iova::from_pfn(pfn), Rights::READ).map(PhysAddr::pfn);
+    let reaches =
+        |pfn: u64| iommu.access(SourceId::from_requester(1), Iova::from_pfn(pfn), Rights::READ).map(PhysAddr::pfn);
     let fired = AtomicBool::new(false);
     let handler = |moment| {
         if moment != Moment::BeforeFlush || fired.swap(true, Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use std::panic::catch_unwind;
 
 /// Longer than a flush queue of any design keeps an unmap.
 const TICK_US: u64 = 200_000;
-const DEVICE: SourceId = SourceId(0x28);
+const DEVICE: SourceId = SourceId::new(0, 5, 0);
 
 /// Makes all kinds of waits, in a domain whose hardware answers only when time passes. The host panics if a walk or a
 /// lock is held.

@@ -116,7 +116,7 @@ fn a_ring_is_named_by_any_of_its_addresses() {
 #[test]
 fn an_invalidation_takes_a_ring_from_every_device_of_the_domain() {
     let mut ringed = Ringed::new(parameters(), &[SIZE]);
-    let third = SourceId(0x0700);
+    let third = SourceId::new(7, 0, 0);
     ringed.machine.poke_context(OTHER, rings(1, ringed.device).encode());
     ringed.machine.poke_context(third, rings(2, ringed.device).encode());
     for (source, entry) in [(DEVICE, 0), (OTHER, 2), (third, 1)] {

@@ -54,7 +54,7 @@ fn nobody_else(stage: &Stage) -> Checked {
     space.domain.attach(A)?;
     agree!(driven.write(A, iova, page(0))?, Seen::Landed, "the device");
     for other in [B, C] {
-        agree!(driven.write(other, iova, page(0))?, no_context(other, iova), "device {:#x}", other.0);
+        agree!(driven.write(other, iova, page(0))?, no_context(other, iova), "device {:#x}", other.requester());
     }
     Ok(())
 }
@@ -117,12 +117,12 @@ fn spares_others(stage: &Stage) -> Checked {
     let (space, iova) = one_page::<Magazine>(&driven, 0)?;
     for device in [A, B, C] {
         space.domain.attach(device)?;
-        agree!(driven.write(device, iova, page(0))?, Seen::Landed, "device {:#x}", device.0);
+        agree!(driven.write(device, iova, page(0))?, Seen::Landed, "device {:#x}", device.requester());
     }
     space.domain.detach(B)?;
     agree!(driven.write(B, iova, page(0))?, no_context(B, iova), "the device that left");
     for device in [A, C] {
-        agree!(driven.write(device, iova, page(0))?, Seen::Landed, "device {:#x}, which stayed", device.0);
+        agree!(driven.write(device, iova, page(0))?, Seen::Landed, "device {:#x}, which stayed", device.requester());
     }
     Ok(())
 }
@@ -193,11 +193,16 @@ fn closed(stage: &Stage) -> Checked {
     let physical = Iova::new(page(0).as_u64());
     for device in [A, C] {
         driven.unit.attach(id, device)?;
-        agree!(driven.write(device, physical, page(0))?, Seen::Landed, "device {:#x}", device.0);
+        agree!(driven.write(device, physical, page(0))?, Seen::Landed, "device {:#x}", device.requester());
     }
     close(&driven, id)?;
     for device in [A, C] {
-        agree!(driven.write(device, physical, page(0))?, no_context(device, physical), "device {:#x}", device.0);
+        agree!(
+            driven.write(device, physical, page(0))?,
+            no_context(device, physical),
+            "device {:#x}",
+            device.requester()
+        );
     }
     Ok(())
 }

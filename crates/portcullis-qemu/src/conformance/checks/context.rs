@@ -172,8 +172,8 @@ fn shared(stage: &Stage) -> Checked {
     raw.attach(B, table);
     raw.attach(C, table);
     for device in [A, B, C] {
-        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}", device.0);
-        agree!(raw.read(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}", device.0);
+        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}", device.requester());
+        agree!(raw.read(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}", device.requester());
     }
     Ok(())
 }
@@ -183,16 +183,21 @@ fn shared_invalidated(stage: &Stage) -> Checked {
     let table = raw.one_page()?;
     raw.attach(C, table);
     for device in [A, C] {
-        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}", device.0);
+        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}", device.requester());
     }
     raw.clear(table, IOVA, 1)?;
     for device in [A, C] {
-        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}, stale", device.0);
+        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}, stale", device.requester());
     }
     raw.run(&[leaves(1, IOVA, 0)])?;
     for device in [A, C] {
         let seen = raw.write(device, IOVA, PHYS)?;
-        agree!(seen, write_refused(device, IOVA, FaultReason::NoWrite), "device {:#x}, invalidated", device.0);
+        agree!(
+            seen,
+            write_refused(device, IOVA, FaultReason::NoWrite),
+            "device {:#x}, invalidated",
+            device.requester()
+        );
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ fn cleared(stage: &Stage) -> Result<Raw<'_>, Trouble> {
     tables.iter().try_for_each(|table| raw.map(*table, FRESH, PHYS + PAGE_SIZE, Rights::READ_WRITE))?;
     for (device, table) in [(A, tables[0]), (B, tables[0]), (C, tables[1])] {
         raw.attach(device, table);
-        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}, attached", device.0);
+        agree!(raw.write(device, IOVA, PHYS)?, Seen::Landed, "device {:#x}, attached", device.requester());
         raw.context(device, [0, 0]);
     }
     Ok(raw)
@@ -59,7 +59,7 @@ fn cached(stage: &Stage) -> Checked {
     let raw = cleared(stage)?;
     for device in [A, B, C] {
         let seen = raw.write(device, FRESH, PHYS + PAGE_SIZE)?;
-        agree!(seen, Seen::Landed, "device {:#x}, through its cached context", device.0);
+        agree!(seen, Seen::Landed, "device {:#x}, through its cached context", device.requester());
     }
     Ok(())
 }
@@ -74,7 +74,7 @@ fn dropped(stage: &Stage, command: InvalidationDescriptor, named: &[SourceId]) -
             Seen::Landed => {}
             seen => {
                 let expected = write_refused(device, FRESH, FaultReason::ContextNotPresent);
-                agree!(seen, expected, "device {:#x}, without a context", device.0);
+                agree!(seen, expected, "device {:#x}, without a context", device.requester());
                 gone.push(device);
             }
         }

@@ -226,7 +226,7 @@ fn harmless(stage: &Stage) -> Checked {
     let device_tlb = InvalidationDescriptor::DeviceTlb {
         source: A,
         // None, because only virtual functions have one.
-        physical_function: SourceId(0),
+        physical_function: SourceId::from_requester(0),
         pending_max: 0,
         address: Iova::new(IOVA),
         sized: false,

@@ -31,12 +31,12 @@ fn live<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
     }
     let iova = space.map(page(0), 4 * PAGE_SIZE, BOTH)?;
     for device in [A, B] {
-        agree!(driven.write(device, iova, page(0))?, Seen::Landed, "device {:#x}", device.0);
+        agree!(driven.write(device, iova, page(0))?, Seen::Landed, "device {:#x}", device.requester());
     }
     drop(space);
     for device in [A, B] {
         let expected = write_refused(device, iova.as_u64(), FaultReason::ContextNotPresent);
-        agree!(driven.write(device, iova, page(0))?, expected, "device {:#x}, afterwards", device.0);
+        agree!(driven.write(device, iova, page(0))?, expected, "device {:#x}, afterwards", device.requester());
     }
     Ok(())
 }

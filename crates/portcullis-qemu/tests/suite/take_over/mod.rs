@@ -26,8 +26,8 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
 
-const EDU: SourceId = SourceId(3 << 3);
-const NVME: SourceId = SourceId(5 << 3);
+const EDU: SourceId = SourceId::from_requester(3 << 3);
+const NVME: SourceId = SourceId::from_requester(5 << 3);
 
 type Vtd = Arc<Unit<VtdMmio, QemuHost>>;
 type Drive<'d> = Nvme<'d, <Magazine as Design<QemuHost, Vtd>>::Mapper>;

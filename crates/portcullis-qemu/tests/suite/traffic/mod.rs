@@ -27,9 +27,9 @@ use rand_pcg::Pcg64Mcg;
 use std::sync::Arc;
 use std::time::Instant;
 
-const EDU: SourceId = SourceId(3 << 3);
-const NVME: SourceId = SourceId(5 << 3);
-const NIC: SourceId = SourceId(6 << 3);
+const EDU: SourceId = SourceId::from_requester(3 << 3);
+const NVME: SourceId = SourceId::from_requester(5 << 3);
+const NIC: SourceId = SourceId::from_requester(6 << 3);
 
 const COMMANDS_MIN: usize = 1000;
 const FRAMES_MIN: usize = 1000;

@@ -177,8 +177,8 @@ impl Adversary {
 
     /// A source id that is not among `devices`.
     pub(super) fn stranger(devices: &[SourceId]) -> SourceId {
-        let mut others = (0..=u16::MAX).rev().map(SourceId).filter(|source| !devices.contains(source));
-        others.next().unwrap_or(SourceId(u16::MAX))
+        let mut others = (0..=u16::MAX).rev().map(SourceId::from_requester).filter(|source| !devices.contains(source));
+        others.next().unwrap_or(SourceId::from_requester(u16::MAX))
     }
 
     /// Makes the hardware refuse every invalidation after this many hand-backs.

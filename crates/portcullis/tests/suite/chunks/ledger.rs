@@ -20,7 +20,7 @@ pub(crate) const NARROW_BITS: u8 = 28;
 pub(crate) const NARROW_TABLES: usize = 64;
 const UPPER_PFN: u64 = 1 << (NARROW_BITS - 1 - 12);
 
-pub(crate) const DEVICE: SourceId = SourceId(0x28);
+pub(crate) const DEVICE: SourceId = SourceId::new(0, 5, 0);
 
 type Small<'h, P> = DomainOf<Portcullis, P, &'h FakeIommu<'h>>;
 

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-const DEVICE: SourceId = SourceId(0x28);
+const DEVICE: SourceId = SourceId::new(0, 5, 0);
 const WRITES: Access = Access::DeviceWrites;
 /// Options for a device with 32 address bits.
 const LOW: MapOptions = MapOptions { limit: 0xffff_ffff, at: None, ..MapOptions::fixed(Iova::new(0)) };

@@ -11,7 +11,7 @@ use portcullis::table::Rights;
 use portcullis::{Access, Iova, Open, PAGE_SIZE, PhysAddr, Protection, SourceId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-const DEVICE: SourceId = SourceId(0x0028);
+const DEVICE: SourceId = SourceId::new(0, 5, 0);
 /// The longest mappings that are placed in chunks: each has its own table.
 const LEN: u64 = CHUNKED_PAGES_MAX * PAGE_SIZE;
 
