@@ -7,7 +7,7 @@ use super::host::Native;
 use super::iommu::{OneDomain, Watched, count_submission};
 use super::tables::Tables;
 use portcullis::iommu::{
-    AttachError, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation,
+    AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation, TrySubmit,
 };
 use portcullis_vtd::spec::descriptors::DESCRIPTOR_BYTES;
 use portcullis_vtd::spec::registers::{
@@ -167,7 +167,7 @@ unsafe impl Iommu for Driven {
     }
 
     #[inline]
-    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Ticket>> {
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), TrySubmit<Ticket>> {
         let result = self.unit.try_invalidate(command);
         if !matches!(result, Err(Ok(None) | Err(_))) {
             count_submission();

@@ -7,7 +7,8 @@ use crate::spec::registers::{large_pages, widths};
 use crate::spec::tables::{ContextEntry, TranslationType};
 use crate::{Mmio, Unit};
 use portcullis::iommu::{
-    AttachError, COMMANDS_MAX, Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, SourceId, Translation,
+    AttachError, COMMANDS_MAX, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation,
+    TrySubmit,
 };
 use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::table::Walker;
@@ -142,7 +143,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
 
     /// By values that fit into registers.
     #[inline(never)]
-    fn try_one(&self, low: u64, high: u64, left: &mut HandedIn<Ticket>) -> bool {
+    fn try_one(&self, low: u64, high: u64, left: &mut TrySubmit<Ticket>) -> bool {
         self.queue.try_one(&self.hardware, [low, high], left)
     }
 
@@ -185,7 +186,7 @@ fn fits_a_ride(commands: &[Invalidation]) -> bool {
 
 /// A device as its unit knows it. A unit serves one segment, which its caller has chosen it by, and two devices with one
 /// requester id share a context entry: the second attach has to find the first.
-const fn in_own_segment(device: SourceId) -> SourceId {
+pub(crate) const fn in_own_segment(device: SourceId) -> SourceId {
     device.in_segment(0)
 }
 
@@ -292,7 +293,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     #[inline(always)]
-    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Ticket>> {
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), TrySubmit<Ticket>> {
         // As in `try_submit_shared`.
         if !is_aligned(&command) {
             return Err(Ok(None));

@@ -2,6 +2,7 @@
 //! copied into our tables, so that hardware finds the same domain ids and the same second-level tables. The tables of
 //! the previous owner are read and never changed, and all of them are read before the unit is touched.
 
+use crate::attach::in_own_segment;
 use crate::attachments::{Attachments, with_spares};
 use crate::hardware::Hardware;
 use crate::sorted::try_zeros;
@@ -132,6 +133,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// while another call releases it. After [`AttachError::Queue`] the caller must assume that the device still
     /// reaches memory, and can release it again.
     pub fn release_inherited(&self, device: SourceId) -> Result<(), AttachError> {
+        let device = in_own_segment(device);
         let (is_shown, domain) = self.attachments.with(|attachments| {
             let domain = attachments.begin_release(self.walker(), device)?;
             Ok::<_, AttachError>((attachments.is_shown, domain))

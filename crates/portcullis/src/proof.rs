@@ -10,7 +10,7 @@
 //! range, so the commit is responsible for what it is used on. Two things outlast a commit: a flush that serves unmaps
 //! queued by other CPUs (`Served`), and table pages that the hardware has lost and that wait for software walks.
 
-use crate::iommu::{AttachError, DomainId, HandedIn, Invalidation, Iommu, QueueError};
+use crate::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, TrySubmit};
 use crate::safety::{Breach, Rule};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -34,7 +34,7 @@ impl Proof {
     /// # Errors
     /// Those of [`Iommu::try_invalidate`]: the result of the submission, if the command has not taken effect yet.
     #[inline(always)]
-    pub(crate) fn of_one<I: Iommu>(iommu: &I, command: Invalidation) -> Result<Self, HandedIn<I::Ticket>> {
+    pub(crate) fn of_one<I: Iommu>(iommu: &I, command: Invalidation) -> Result<Self, TrySubmit<I::Ticket>> {
         iommu.try_invalidate(command).map(|()| Self(()))
     }
 
@@ -93,7 +93,7 @@ impl Proof {
 #[must_use = "buffers go back only against a proof"]
 pub enum Committed {
     /// The device has lost the buffers.
-    Lost(Proof),
+    Proven(Proof),
     /// The device may still reach them for as long as the design declares.
     Deferred,
 }

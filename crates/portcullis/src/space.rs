@@ -2,7 +2,7 @@
 
 use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
-use crate::iommu::{Capabilities, DomainId, HandedIn, Invalidation, Iommu, QueueError, Translation, covering};
+use crate::iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation, TrySubmit, covering};
 use crate::platform::memory::try_box;
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::Proof;
@@ -67,7 +67,7 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
 }
 
 /// An invalidation that was not done at once: the ticket of its submission, or none where there was no room for it.
-pub(crate) struct Pending<T>(HandedIn<T>);
+pub(crate) struct Pending<T>(TrySubmit<T>);
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Opens a domain with an empty table that translates addresses of up to `width` bits.

@@ -5,7 +5,7 @@
 mod planted;
 
 use core::mem::MaybeUninit;
-use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
+use portcullis::design::{AddressOverhead, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::Stock;
 use portcullis::invalidation::Deferral;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
@@ -21,7 +21,7 @@ impl DesignInfo for Guarded {
         id: "guarded",
         source: "examples/custom-design",
         allocator: "the tree of `stock`, with one more page for each request",
-        fit: Some(Fit { guard_pages: 1, ..Fit::TIGHT }),
+        address_overhead: Some(AddressOverhead { guard_pages: 1, ..AddressOverhead::NONE }),
         options: &[],
         ..Stock::INFO
     };

@@ -24,7 +24,7 @@ pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange
 pub(super) fn leaves_within_reach(batch: &AnyBatch<'_>) -> Option<bool> {
     batch.revoked().last().map_or(Some(false), |revoked| match revoked.due {
         Due::Nothing => Some(false),
-        Due::Kept => None,
+        Due::StaysMapped => None,
         _ => Some(true),
     })
 }

@@ -107,11 +107,11 @@ impl<M: Mapper + ?Sized> Checker<'_, M> {
     /// An aligned power of two of pages that would hold a request and that is free while `held` are mapped. Requests
     /// and mappings are rounded up as the design's `fit` says; `None` if it has no `fit`.
     pub(super) fn free_block(&self, pages: u64, held: impl Iterator<Item = IovaRange>) -> Option<IovaRange> {
-        let fit = self.info.fit?;
-        let limit = 1u64 << (u32::from(self.bench.machine.address_bits - fit.tag_bits) - PAGE_SHIFT);
-        let size = (pages + fit.guard_pages).next_power_of_two().max(fit.grain_pages);
+        let overhead = self.info.address_overhead?;
+        let limit = 1u64 << (u32::from(self.bench.machine.address_bits - overhead.tag_bits) - PAGE_SHIFT);
+        let size = (pages + overhead.guard_pages).next_power_of_two().max(overhead.grain_pages);
         let block = |range: IovaRange| {
-            let size = (range.pages() + fit.guard_pages).next_power_of_two().max(fit.grain_pages);
+            let size = (range.pages() + overhead.guard_pages).next_power_of_two().max(overhead.grain_pages);
             let first = range.first_pfn() / size * size;
             IovaRange::new(first, (range.end_pfn() - first).max(size)).expect("around a range")
         };

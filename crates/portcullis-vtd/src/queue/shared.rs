@@ -21,7 +21,7 @@ use super::{BURST_MAX, Queue, Ring, SLOTS, Submission, Ticket, Words, distance, 
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::sync::Ordering;
-use portcullis::iommu::HandedIn;
+use portcullis::iommu::TrySubmit;
 use portcullis::platform::{CpuHint, Step};
 use portcullis::table::Frame;
 use portcullis::{Platform, QueueError};
@@ -89,7 +89,7 @@ impl<P: Platform> Queue<P> {
         &self,
         hardware: &Hardware<M, P>,
         [low, high]: Words,
-        left: &mut HandedIn<Ticket>,
+        left: &mut TrySubmit<Ticket>,
     ) -> bool {
         let submitted = self.once(
             #[inline(always)]

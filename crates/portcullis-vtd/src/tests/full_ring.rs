@@ -9,7 +9,7 @@ use crate::Ticket;
 use crate::queue::{BURST_MAX, SLOTS};
 use crate::spec::descriptors::InvalidationDescriptor;
 use crate::spec::faults::status;
-use portcullis::iommu::{HandedIn, Invalidation, Iommu, QueueError};
+use portcullis::iommu::{Invalidation, Iommu, QueueError, TrySubmit};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ impl Commit {
 
     /// Submits the commands to hardware that is not done with them at once. `None` if the commit does not wait for
     /// room and has found none.
-    fn submit(self, unit: &Driver<'_>, index: usize) -> HandedIn<Ticket> {
+    fn submit(self, unit: &Driver<'_>, index: usize) -> TrySubmit<Ticket> {
         let commands: Vec<Invalidation> = self.pages(index).map(|pfn| page(7, pfn)).collect();
         match self {
             Alone(_) => unit.submit(&commands).map(Some),
@@ -51,7 +51,7 @@ impl Commit {
     }
 
     /// What [`submit`](Self::submit) returns where there is no room.
-    fn refused(self) -> HandedIn<Ticket> {
+    fn refused(self) -> TrySubmit<Ticket> {
         match self {
             Alone(_) | Shared(_) => Err(QueueError::Timeout(1000)),
             AtOnce => Ok(None),

@@ -33,7 +33,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             // SAFETY: within a walk.
             mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &proof);
         });
-        Ok(Committed::Lost(proof))
+        Ok(Committed::Proven(proof))
     }
 
     /// An unmap that finds no mapping in a chunk: the mapping lies in the lower half, or was placed, or the unmap is

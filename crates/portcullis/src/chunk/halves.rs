@@ -5,7 +5,7 @@ use crate::address::IovaRange;
 use crate::design::DomainSetup;
 use crate::error::{MapError, NewDomainError, UnmapError};
 use crate::in_place::in_place;
-use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
+use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Proof;
@@ -88,7 +88,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
         self.below.live() + self.chunks.live()
     }
 
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> CachedRanges {
         self.below.kept()
     }
 

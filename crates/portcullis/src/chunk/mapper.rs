@@ -212,7 +212,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     pub(super) fn unmap_by_command<const ONE: bool>(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut left = None;
         match (self.clear_invalidate_spend::<ONE>(range, &mut left), left) {
-            (Some(proof), _) => Ok(Committed::Lost(proof)),
+            (Some(proof), _) => Ok(Committed::Proven(proof)),
             (None, Some(unspent)) => self.await_and_spend(range, unspent),
             (None, None) => self.unmap_general::<ONE>(range),
         }
@@ -319,7 +319,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         platform.probe(Step::Enter(Phase::IovaFree));
         allocator.chunks.spend(platform, run, &proof);
         revocation.clear_runs();
-        Ok(Committed::Lost(proof))
+        Ok(Committed::Proven(proof))
     }
 
     /// Whether each unmap takes one command.

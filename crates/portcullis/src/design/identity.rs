@@ -31,7 +31,7 @@ use crate::error::{CommitError, MapError, NewDomainError, RawMapError, UnmapErro
 use crate::in_place::in_place;
 use crate::invalidation::{Deferral, Due, One, Revoked, Runs};
 use crate::iommu::Iommu;
-use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, MagazineAllocator, never_handed_out};
+use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
 use crate::platform::{PerCpuCount, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -268,7 +268,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for FourthRegion<P> {
         self.magazines.live() + self.shared.sum()
     }
 
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> CachedRanges {
         self.magazines.kept()
     }
 

@@ -55,7 +55,7 @@ pub struct Info {
     /// What the design's addresses are.
     pub addressing: Addressing,
     /// When the design may refuse a request for lack of addresses (S13).
-    pub fit: Option<Fit>,
+    pub address_overhead: Option<AddressOverhead>,
     /// The largest number of unmaps in one commit, unless the user sets another.
     pub batch_default: usize,
     /// The parameters that the design takes.
@@ -139,10 +139,10 @@ impl Addressing {
     }
 }
 
-/// How tightly a design fills its addresses. The design refuses a request only if no aligned power of two of free
+/// What mappings cost in addresses beyond their own pages. The design refuses a request only if no aligned power of two of free
 /// pages could hold the request and its guard pages. A partly used grain counts as full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fit {
+pub struct AddressOverhead {
     /// Pages that a mapping needs in addition to its own.
     pub guard_pages: u64,
     /// The unit in which addresses are taken, in pages: a power of two.
@@ -151,9 +151,9 @@ pub struct Fit {
     pub tag_bits: u8,
 }
 
-impl Fit {
+impl AddressOverhead {
     /// Every free page counts.
-    pub const TIGHT: Self = Self { guard_pages: 0, grain_pages: 1, tag_bits: 0 };
+    pub const NONE: Self = Self { guard_pages: 0, grain_pages: 1, tag_bits: 0 };
 }
 
 /// The part of a design that does not depend on the domain: its description.
@@ -226,7 +226,7 @@ pub struct DomainSetup<'c, P, I> {
 /// reach
 /// * memory that has been [mapped](Mapper::map), at the addresses returned, with the rights requested, and nothing
 ///   else, unless the protection is [`Protection::None`];
-/// * no mapping once the commit of its unmap has returned [`Committed::Lost`], unless they reach its memory through
+/// * no mapping once the commit of its unmap has returned [`Committed::Proven`], unless they reach its memory through
 ///   another mapping of the same memory;
 /// * nothing of a map that was [refused](RawMapError::Refused), and after an unmap that was refused, the mapping as
 ///   it was.

@@ -234,7 +234,7 @@ impl<P: Platform, I: Iommu> PagePoolMapper<P, I> {
         pages.mappings.subtract(space.platform());
         Some(match left {
             Left::Pooled => Ok(Committed::Deferred),
-            Left::Out => self.revoke(range).map(Committed::Lost),
+            Left::Out => self.revoke(range).map(Committed::Proven),
         })
     }
 
@@ -246,7 +246,7 @@ impl<P: Platform, I: Iommu> PagePoolMapper<P, I> {
     fn end_pooled(&self, revocation: &Runs) -> Result<bool, CommitError> {
         let Self { base: AssembledMapper { space, .. }, pages } = self;
         let (platform, takes_out, mut any) = (space.platform(), space.is_poisoned(), false);
-        for Revoked { range, .. } in revocation.revoked().filter(|revoked| revoked.due == Due::Kept) {
+        for Revoked { range, .. } in revocation.revoked().filter(|revoked| revoked.due == Due::StaysMapped) {
             any = true;
             let Some(phys) = self.pooled_at(range) else { continue };
             let end = || pages.pool.end(platform, phys, range.first_pfn(), takes_out);
@@ -311,7 +311,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for PagePoolMapper<P, I> {
         }
         let leave = |phys| space.poison_on_panic(|| pages.pool.leave(platform, phys, range.first_pfn()));
         if self.pooled_at(range).is_some_and(leave) {
-            out.note(Revoked::one(range, Due::Kept, true));
+            out.note(Revoked::one(range, Due::StaysMapped, true));
             return Ok(());
         }
         self.base.take_down(range, out)

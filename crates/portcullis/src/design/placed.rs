@@ -173,7 +173,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
         revocation.keep_invalidations();
         if revocation.is_empty() {
             space.release(core::mem::take(&mut revocation.tables), &proof);
-            return Ok(Some(Committed::Lost(proof)));
+            return Ok(Some(Committed::Proven(proof)));
         }
         Ok(None)
     }

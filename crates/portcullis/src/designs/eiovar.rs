@@ -15,7 +15,7 @@
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, OptionInfo, OptionKind,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
@@ -39,7 +39,7 @@ impl DesignInfo for Eiovar {
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[GLOBAL_WINDOW],
         addressing: Addressing::Own,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[
             OptionInfo {

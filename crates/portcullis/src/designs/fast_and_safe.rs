@@ -14,7 +14,7 @@
 //! `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, OptionInfo, OptionKind, Parts,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, LockFree, OptionInfo, OptionKind, Parts,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -44,7 +44,7 @@ impl DesignInfo for FastAndSafe {
         protections: &[Protection::Strict],
         breaches: &[],
         addressing: Addressing::Own,
-        fit: Some(Fit { grain_pages: 64, ..Fit::TIGHT }),
+        address_overhead: Some(AddressOverhead { grain_pages: 64, ..AddressOverhead::NONE }),
         batch_default: 1,
         options: &[OptionInfo {
             key: "window",

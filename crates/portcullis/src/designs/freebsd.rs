@@ -13,7 +13,7 @@
 //! `invalidation/strict.rs`.
 
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, Parts, TableLock,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, OptionInfo, OptionKind, Parts, TableLock,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -39,7 +39,7 @@ impl DesignInfo for FreeBsd {
         protections: &[Protection::Strict],
         breaches: &[],
         addressing: Addressing::Own,
-        fit: Some(Fit { guard_pages: 2, ..Fit::TIGHT }),
+        address_overhead: Some(AddressOverhead { guard_pages: 2, ..AddressOverhead::NONE }),
         batch_default: 1,
         options: &[OptionInfo {
             key: "fixed",

@@ -15,7 +15,7 @@
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, Fit, IDENTITY_TAG_BITS, Info,
+    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, AddressOverhead, IDENTITY_TAG_BITS, Info,
     dynamic_identity_in,
 };
 use crate::error::NewDomainError;
@@ -46,7 +46,7 @@ impl DesignInfo for Identity {
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[wrong_unmaps(Protection::Strict), PER_CPU_WINDOW, wrong_unmaps(Protection::Deferred)],
         addressing: Addressing::Shared,
-        fit: Some(Fit { tag_bits: IDENTITY_TAG_BITS, ..Fit::TIGHT }),
+        address_overhead: Some(AddressOverhead { tag_bits: IDENTITY_TAG_BITS, ..AddressOverhead::NONE }),
         batch_default: 1,
         options: &[queue_option("per-core")],
     };

@@ -33,7 +33,7 @@ impl DesignInfo for Static {
             bound: "devices reach all memory, always",
         }],
         addressing: Addressing::Physical,
-        fit: None,
+        address_overhead: None,
         batch_default: 1,
         options: &[],
     };

@@ -38,7 +38,7 @@ impl DesignInfo for Kmalloc {
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[PER_CPU_WINDOW],
         addressing: Addressing::Own,
-        fit: None,
+        address_overhead: None,
         batch_default: 1,
         options: &[queue_option("per-core")],
     };

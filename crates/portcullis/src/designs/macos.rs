@@ -11,7 +11,7 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, Parts, WholeLock};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, Parts, WholeLock};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
@@ -39,7 +39,7 @@ impl DesignInfo for MacOs {
             bound: "until the hardware has worked off its queue: the driver does not wait",
         }],
         addressing: Addressing::Own,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[],
     };

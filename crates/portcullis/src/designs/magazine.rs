@@ -16,7 +16,7 @@
 //! and gives the address back to the magazine.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -42,7 +42,7 @@ impl DesignInfo for Magazine {
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[PER_CPU_WINDOW],
         addressing: Addressing::Own,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[queue_option("per-core")],
     };

@@ -33,7 +33,7 @@ impl DesignInfo for Unprotected {
             bound: "devices reach all memory, always",
         }],
         addressing: Addressing::Physical,
-        fit: Option::None,
+        address_overhead: Option::None,
         batch_default: 1,
         options: &[],
     };

@@ -16,7 +16,7 @@
 //! If the pool has the page, both end in `design/pool.rs`, and a map looks nowhere else.
 
 use crate::design::{
-    Addressing, Design, DesignInfo, DomainSetup, Fit, Info, OptionInfo, OptionKind, POOL_PART_PAGES_MAX,
+    Addressing, Design, DesignInfo, DomainSetup, AddressOverhead, Info, OptionInfo, OptionKind, POOL_PART_PAGES_MAX,
     PagePoolMapper, page_pool_in,
 };
 use crate::error::NewDomainError;
@@ -47,7 +47,7 @@ impl DesignInfo for PagePool {
         protections: &[Protection::Deferred],
         breaches: &[WHILE_POOLED],
         addressing: Addressing::Shared,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[OptionInfo {
             key: "part",

@@ -14,7 +14,7 @@
 //! of its CPU: `invalidation/policy.rs`, `invalidation/per_cpu_queues.rs`.
 
 use crate::chunk::Chunked;
-use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info};
+use crate::design::{Addressing, Design, DesignInfo, DomainSetup, AddressOverhead, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
@@ -42,7 +42,7 @@ impl DesignInfo for Portcullis {
         addressing: Addressing::Own,
         // The upper half of the addresses belongs to the chunks. Requests that find no place there use the lower
         // half.
-        fit: Some(Fit { tag_bits: 1, ..Fit::TIGHT }),
+        address_overhead: Some(AddressOverhead { tag_bits: 1, ..AddressOverhead::NONE }),
         batch_default: BATCH_MAX,
         options: &[],
     };

@@ -36,7 +36,7 @@ impl DesignInfo for RIommu {
         protections: &[Protection::Strict],
         breaches: &[],
         addressing: ADDRESSING,
-        fit: None,
+        address_overhead: None,
         batch_default: BATCH_MAX,
         options: &[OptionInfo {
             key: "ring",

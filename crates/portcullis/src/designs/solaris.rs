@@ -12,7 +12,7 @@
 //! `invalidation/policy.rs`.
 
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockPerTable, Parts,
+    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, LockPerTable, Parts,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -42,7 +42,7 @@ impl DesignInfo for Solaris {
         protections: &[Protection::Deferred],
         breaches: &[AT_MAP],
         addressing: Addressing::Own,
-        fit: Some(Fit { grain_pages: SLAB_PAGES, ..Fit::TIGHT }),
+        address_overhead: Some(AddressOverhead { grain_pages: SLAB_PAGES, ..AddressOverhead::NONE }),
         batch_default: 1,
         options: &[],
     };

@@ -14,7 +14,7 @@
 //! An unmap calls the allocator twice: first for the claim, and at the end to give the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
+use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -37,7 +37,7 @@ impl DesignInfo for Stock {
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[GLOBAL_WINDOW],
         addressing: Addressing::Own,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[queue_option("global")],
     };

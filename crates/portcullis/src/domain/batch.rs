@@ -202,7 +202,7 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
             return Ok(Proof::never_visible());
         }
         match self.domain.commit(&mut self.revocation)? {
-            Committed::Lost(proof) => Ok(proof),
+            Committed::Proven(proof) => Ok(proof),
             Committed::Deferred => Err(CommitError(QueueError::Unproven)),
         }
     }

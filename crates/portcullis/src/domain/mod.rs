@@ -537,7 +537,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
         committed: Result<Committed, RawUnmapError>,
     ) -> Result<B, UnmapFailure<B>> {
         match committed {
-            Ok(Committed::Lost(proof)) => Ok(lent.give_back(&proof)),
+            Ok(Committed::Proven(proof)) => Ok(lent.give_back(&proof)),
             Ok(Committed::Deferred) => Err(UnmapFailure::Commit(CommitError(QueueError::Unproven))),
             Err(RawUnmapError::Commit(error)) => Err(UnmapFailure::Commit(error)),
             Err(RawUnmapError::Refused(error)) => {

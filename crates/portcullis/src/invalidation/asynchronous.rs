@@ -124,7 +124,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         platform.probe(Step::Enter(Phase::IovaFree));
         // These unmaps were cleared before the flush, as were the queued ones.
         revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
-        Ok(Committed::Lost(proof))
+        Ok(Committed::Proven(proof))
     }
 
     /// Gives back the entries that the hardware has finished, if no CPU has asked for long enough.

@@ -82,7 +82,7 @@ impl<P: Platform> GlobalQueue<P> {
             if !space.is_poisoned() {
                 return Ok(Committed::Deferred);
             }
-            self.flush(queue, space, allocator).map(Committed::Lost)
+            self.flush(queue, space, allocator).map(Committed::Proven)
         });
         revocation.clear_runs();
         queued

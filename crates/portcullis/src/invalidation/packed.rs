@@ -113,7 +113,7 @@ impl<R: Room + ?Sized> Closed<R> {
             false => (if is_long { 0 } else { pages << Packed::LENGTH_SHIFT }, (due as u64).min(Packed::NOT_DUE)),
         };
         // Where nothing is due, the bit tells the two reasons apart.
-        let leaf_only = if due == Due::Kept { false } else { leaf_only || due == Due::Nothing };
+        let leaf_only = if due == Due::StaysMapped { false } else { leaf_only || due == Due::Nothing };
         let leaf_only = u64::from(leaf_only) << Packed::LEAF_ONLY_SHIFT;
         self.push_entry(Packed::of(range.first_pfn() | length | kind << Packed::KIND_SHIFT | leaf_only));
         if is_long {
@@ -194,7 +194,7 @@ impl Packed {
                     if leaf_only {
                         Due::Nothing
                     } else {
-                        Due::Kept
+                        Due::StaysMapped
                     }
                 }
                 1 => Due::InvalidationAtOnce,
@@ -209,5 +209,5 @@ impl Packed {
     }
 }
 
-const _: () = assert!(Due::Invalidation as u64 == 0 && Due::Nothing as u64 == 2 && Due::Kept as u64 == 3);
+const _: () = assert!(Due::Invalidation as u64 == 0 && Due::Nothing as u64 == 2 && Due::StaysMapped as u64 == 3);
 const _: () = assert!(BATCH_MAX < 1 << 7);

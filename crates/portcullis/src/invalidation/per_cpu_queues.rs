@@ -233,7 +233,7 @@ impl<P: Platform> PerCpuQueues<P> {
         }
         let proof = self.flush(space)?;
         self.queues.here(platform).queue.with(|queue| self.release_served(space, allocator, queue));
-        Ok(Committed::Lost(proof))
+        Ok(Committed::Proven(proof))
     }
 
     /// Whether there is room for `unmaps` more unmaps. If not at first, gives back what was served and looks again.

@@ -20,7 +20,7 @@ pub enum Due {
     /// Nothing: every page has other mappings at the same address, so no translation was removed.
     Nothing,
     /// Nothing, and the address stays in use: the design keeps the page mapped for a later map of it, as it declares.
-    Kept,
+    StaysMapped,
 }
 
 /// An unmapped mapping, or several side by side, whose translations may still be cached.
@@ -421,12 +421,16 @@ mod tests {
     }
 
     fn any_revoked() -> impl Strategy<Value = Revoked> {
-        let due =
-            prop_oneof![Just(Due::Invalidation), Just(Due::InvalidationAtOnce), Just(Due::Nothing), Just(Due::Kept)];
+        let due = prop_oneof![
+            Just(Due::Invalidation),
+            Just(Due::InvalidationAtOnce),
+            Just(Due::Nothing),
+            Just(Due::StaysMapped)
+        ];
         let pages = prop_oneof![1..100u64, Packed::LONG - 2..Packed::LONG + 2, Just(1 << 35)];
         (0..1u64 << 35, pages, due, any::<bool>()).prop_map(|(first, pages, due, leaf_only)| {
             // Where nothing is due, the flag means nothing, and its bit tells the reason.
-            let leaf_only = (leaf_only || due == Due::Nothing) && due != Due::Kept;
+            let leaf_only = (leaf_only || due == Due::Nothing) && due != Due::StaysMapped;
             Revoked::one(IovaRange::new(first, pages).expect("a range"), due, leaf_only)
         })
     }

@@ -66,7 +66,7 @@ fn conclude<P: Platform, I: Iommu, R: Room + ?Sized>(
     }
     revocation.clear_runs();
     space.release(core::mem::take(&mut revocation.tables), &proof);
-    Ok(Committed::Lost(proof))
+    Ok(Committed::Proven(proof))
 }
 
 #[inline(never)]

@@ -74,7 +74,7 @@ impl fmt::Debug for SourceId {
 
 /// The result of submitting commands without waiting: the ticket of their submission, or `None` if the submission
 /// would have had to wait.
-pub type HandedIn<T> = Result<Option<T>, QueueError>;
+pub type TrySubmit<T> = Result<Option<T>, QueueError>;
 
 /// What a domain's devices see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -303,7 +303,7 @@ pub unsafe trait Iommu: Send + Sync {
     /// # Errors
     /// Those of [`submit`](Iommu::submit).
     #[inline]
-    fn try_submit_shared(&self, _commands: &[Invalidation]) -> HandedIn<Self::Ticket> {
+    fn try_submit_shared(&self, _commands: &[Invalidation]) -> TrySubmit<Self::Ticket> {
         Ok(None)
     }
 
@@ -313,7 +313,7 @@ pub unsafe trait Iommu: Send + Sync {
     /// # Errors
     /// The result of `try_submit_shared`, if the command is not known to be done.
     #[inline(always)]
-    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Self::Ticket>> {
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), TrySubmit<Self::Ticket>> {
         let handed_in = self.try_submit_shared(&[command]);
         match handed_in {
             Ok(Some(ticket)) if matches!(self.is_done(ticket), Ok(true)) => Ok(()),
@@ -402,7 +402,7 @@ macro_rules! forward {
     }
 
     #[inline(always)]
-    fn try_invalidate(&self, command: Invalidation) -> Result<(), HandedIn<Self::Ticket>> {
+    fn try_invalidate(&self, command: Invalidation) -> Result<(), TrySubmit<Self::Ticket>> {
         (**self).try_invalidate(command)
     }
 

@@ -66,7 +66,7 @@ pub enum Claim {
 
 /// Free ranges that an allocator keeps for later requests of their size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct CachedRanges {
     /// The number of ranges.
     pub ranges: usize,
     /// The upper bound of `ranges`. `None` if the only bound, for each size, is the most ranges that were ever in use
@@ -177,8 +177,8 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
     fn live(&self) -> usize;
 
     /// Free ranges kept for later requests.
-    fn kept(&self) -> Kept {
-        Kept { ranges: 0, ranges_max: Some(0) }
+    fn kept(&self) -> CachedRanges {
+        CachedRanges { ranges: 0, ranges_max: Some(0) }
     }
 
     /// Memory for records of addresses that were once in use, in bytes. It grows with the number of such addresses

@@ -180,7 +180,7 @@ impl<P: Platform, I: Iommu> RingMapper<P, I> {
         self.platform.probe(Step::Enter(Phase::IovaFree));
         revocation.revoked().for_each(|revoked| self.give_back(self.noted(revoked), &proof));
         revocation.clear_runs();
-        Ok(Committed::Lost(proof))
+        Ok(Committed::Proven(proof))
     }
 
     #[inline(never)]

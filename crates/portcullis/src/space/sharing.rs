@@ -55,7 +55,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     pub unsafe fn unshare(&self, run: &SharedRun) -> Result<bool, UnmapError> {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         match unsafe { self.table.unshare(self.walker(), run) }? {
-            Unshare::Kept => Ok(false),
+            Unshare::StillShared => Ok(false),
             Unshare::Cleared => Ok(true),
             Unshare::Undone(absent) => {
                 // If this fails, the domain is poisoned and the next map reports it. The unmap is refused in any case.

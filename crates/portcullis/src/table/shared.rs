@@ -44,7 +44,7 @@ pub enum Share {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unshare {
     /// Every page still has other mappings, so nothing has to be invalidated.
-    Kept,
+    StillShared,
     /// For some pages this was the last mapping, and their leaves are cleared.
     Cleared,
     /// This page had a mapping when it was checked, and has none now: another driver has unmapped pages that it had
@@ -155,7 +155,7 @@ impl SecondLevelTable {
         }
         match self.count(walker, run, last, Count::Down) {
             Ok(true) => Ok(Unshare::Cleared),
-            Ok(false) => Ok(Unshare::Kept),
+            Ok(false) => Ok(Unshare::StillShared),
             Err(absent) => match before(run.range, absent) {
                 Some(counted) => {
                     self.undo(walker, run, counted, Count::Down);

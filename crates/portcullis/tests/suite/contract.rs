@@ -51,8 +51,8 @@ const CASES: &[Case] = &[
     Case {
         name: "a commit says without a proof that the device has lost the buffers",
         program: "pub fn commit(proof: Proof) -> Committed { @ }",
-        wrong: "let _ = proof; Committed::Lost(())",
-        right: "Committed::Lost(proof)",
+        wrong: "let _ = proof; Committed::Proven(())",
+        right: "Committed::Proven(proof)",
         code: "E0308",
         says: "expected `Proof`, found `()`",
     },

@@ -2,7 +2,7 @@
 //! flat table in which each entry leads to a segment.
 
 use crate::raw_face::RawFace;
-use portcullis::design::{Addressing, Design, DesignInfo, DomainSetup, Fit, Info, Mapper, Usage};
+use portcullis::design::{AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::domain::{DmaBuffer, RingConfig};
 use portcullis::invalidation::Runs;
 use portcullis::iommu::{AttachError, Translation};
@@ -91,7 +91,7 @@ impl DesignInfo for ByEntry {
         protections: &[Protection::Strict],
         breaches: &[],
         addressing: ADDRESSING,
-        fit: Some(Fit { grain_pages: ENTRY_PAGES, ..Fit::TIGHT }),
+        address_overhead: Some(AddressOverhead { grain_pages: ENTRY_PAGES, ..AddressOverhead::NONE }),
         batch_default: 1,
         options: &[],
     };
@@ -143,7 +143,7 @@ unsafe impl Mapper for EntryMapper {
     fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         assert!(revocation.is_empty(), "a revocation must be committed by the mapper of its unmaps");
         // SAFETY: the table has no cache.
-        Ok(Committed::Lost(unsafe { Proof::trusted() }))
+        Ok(Committed::Proven(unsafe { Proof::trusted() }))
     }
 
     fn tick(&self) -> Result<(), CommitError> {

@@ -3,7 +3,9 @@
 
 use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
-use portcullis::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Parts};
+use portcullis::design::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts,
+};
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
 use portcullis::iova::TreeAllocator;
@@ -32,7 +34,7 @@ impl DesignInfo for Riding {
         protections: &[Protection::Strict],
         breaches: &[],
         addressing: Addressing::Own,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[],
     };

@@ -136,7 +136,7 @@ impl Reference {
             Some(at) => drop(self.live.swap_remove(at)),
             None => self.live.retain(|live| !live.range.overlaps(run.range)),
         }
-        if cleared { Unshare::Cleared } else { Unshare::Kept }
+        if cleared { Unshare::Cleared } else { Unshare::StillShared }
     }
 
     fn leads_to(&self, pfn: u64) -> Option<(u64, Rights)> {
@@ -299,7 +299,7 @@ fn a_leaf_that_its_writer_has_not_flushed_is_visible_to_the_next() {
     // SAFETY: as in `Bench::share`; the host is the table's, with interrupts.
     let mapped = unsafe { bench.table.share(Walker::new(&Interrupted::new(&host, &handler), false), &shared) };
     assert_eq!((mapped, *interrupts.lock().unwrap()), (Ok(Share::Counted), 1));
-    assert_eq!((bench.unshare(&shared), bench.unshare(&shared)), (Ok(Unshare::Kept), Ok(Unshare::Cleared)));
+    assert_eq!((bench.unshare(&shared), bench.unshare(&shared)), (Ok(Unshare::StillShared), Ok(Unshare::Cleared)));
     assert_eq!(bench.walk(shared.range.first_pfn(), Rights::WRITE), None);
 }
 
@@ -347,7 +347,7 @@ fn a_count_that_finds_no_room_is_undone() {
     assert_eq!(bench.walk(second.range.first_pfn(), Rights::WRITE), None);
     assert_eq!(bench.unshare(&second), Err(UnmapError::NotMapped(second.range.start())));
     assert_eq!(bench.unshare(&first), Ok(Unshare::Cleared), "one mapping is left, as before");
-    assert_eq!(bench.unshare(&last), Ok(Unshare::Kept));
+    assert_eq!(bench.unshare(&last), Ok(Unshare::StillShared));
 }
 
 /// A wrong unmap takes the last page after it was checked. The proper unmap is then refused and undone: the page walker
@@ -372,7 +372,7 @@ fn a_count_of_what_has_gone_is_undone() {
             unsafe { bench.table.unshare(Walker::new(&Interrupted::new(&host, &handler), coherent), &whole) };
         assert_eq!(unmapped, Ok(Unshare::Undone(last.range.start())));
         assert_eq!(bench.walk(second.range.first_pfn(), Rights::READ), Some(TABLE - 1));
-        let counts = [(first, Unshare::Kept), (first, Unshare::Cleared), (second, Unshare::Cleared)];
+        let counts = [(first, Unshare::StillShared), (first, Unshare::Cleared), (second, Unshare::Cleared)];
         counts.into_iter().for_each(|(run, expected)| assert_eq!(bench.unshare(&run), Ok(expected), "{run:?}"));
     }
 }

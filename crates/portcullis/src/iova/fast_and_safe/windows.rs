@@ -18,7 +18,7 @@ use super::window::{Opening, Unclaimed, WINDOW_PAGES_MAX, Window};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::linux::{Magazines, may_ever_fit};
-use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
+use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest};
 use crate::placement::Placement;
 use crate::platform::memory::try_fill;
 use crate::platform::{Context, Padded, PerCpu, Phase, Platform, Step};
@@ -290,11 +290,11 @@ unsafe impl<P: Platform> IovaAllocator<P> for WindowAllocator<P> {
         (self.underneath.live() + out).saturating_sub(windows)
     }
 
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> CachedRanges {
         let mut open = 0;
         self.windows.for_each(|window| open += usize::from(window.left() > 0));
-        let Kept { ranges, ranges_max } = self.underneath.kept();
-        Kept { ranges: ranges + open, ranges_max: ranges_max.map(|most| most + self.streams.len()) }
+        let CachedRanges { ranges, ranges_max } = self.underneath.kept();
+        CachedRanges { ranges: ranges + open, ranges_max: ranges_max.map(|most| most + self.streams.len()) }
     }
 
     fn record_bytes(&self) -> usize {

@@ -6,7 +6,7 @@
 use super::range_tree::{Node, Parked, RangeTree, may_ever_fit, new_node};
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
+use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest};
 use crate::placement::Placement;
 use crate::platform::memory::{Spare, with_spare};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
@@ -186,8 +186,8 @@ unsafe impl<P: Platform> IovaAllocator<P> for FreeListAllocator<P> {
         self.live.load(Ordering::Relaxed)
     }
 
-    fn kept(&self) -> Kept {
-        Kept { ranges: self.kept.load(Ordering::Relaxed), ranges_max: self.kept_max }
+    fn kept(&self) -> CachedRanges {
+        CachedRanges { ranges: self.kept.load(Ordering::Relaxed), ranges_max: self.kept_max }
     }
 }
 

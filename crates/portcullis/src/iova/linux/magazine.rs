@@ -13,7 +13,7 @@
 use super::range_tree::may_ever_fit;
 use crate::address::IovaRange;
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept, TreeAllocator};
+use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use crate::placement::Placement;
 use crate::platform::memory::{push_within, try_reserve, try_slice};
 use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
@@ -258,12 +258,12 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// Ranges in magazines.
-    pub(in crate::iova) fn kept(&self) -> Kept {
+    pub(in crate::iova) fn kept(&self) -> CachedRanges {
         let in_pair = |pair: &Pair| pair.loaded.0.len() + pair.previous.0.len();
         let in_cpus: usize =
             self.cpus.iter().map(|cpu| cpu.with(|pairs| pairs.iter().map(in_pair).sum::<usize>())).sum();
         let in_depots: usize = self.depots.iter().map(|depot| depot.with(|depot| depot.full.len())).sum();
-        Kept {
+        CachedRanges {
             ranges: in_cpus + in_depots * MAGAZINE_CAPACITY,
             ranges_max: Some(SIZES * (2 * self.cpus.len() + DEPOT_MAGAZINES_MAX) * MAGAZINE_CAPACITY),
         }
@@ -468,7 +468,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
         self.0.live()
     }
 
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> CachedRanges {
         self.0.kept()
     }
 

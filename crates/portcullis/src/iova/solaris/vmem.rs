@@ -13,7 +13,7 @@ use super::segments::Segments;
 use super::tags::{List, Tag, TagId, new_block};
 use crate::address::{Iova, IovaRange};
 use crate::error::{MapError, NoMemory, UnmapError};
-use crate::iova::{Claim, IovaAllocator, IovaRequest, Kept};
+use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest};
 use crate::platform::memory::{Block, Spare, try_slice, with_spare};
 use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
 use crate::proof::Proof;
@@ -295,7 +295,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for VmemAllocator<P> {
         self.live.load(Ordering::Relaxed)
     }
 
-    fn kept(&self) -> Kept {
-        Kept { ranges: self.kept.load(Ordering::Relaxed), ranges_max: None }
+    fn kept(&self) -> CachedRanges {
+        CachedRanges { ranges: self.kept.load(Ordering::Relaxed), ranges_max: None }
     }
 }

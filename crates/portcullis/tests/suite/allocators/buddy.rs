@@ -3,7 +3,7 @@
 
 use super::{Bench, on};
 use crate::raw_face::RawFace;
-use portcullis::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info};
+use portcullis::design::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::invalidation::Deferral;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::{BUDDY_PAGES_MAX, BuddyAllocator, INTERRUPT_RANGE};
@@ -29,7 +29,7 @@ impl DesignInfo for Buddy {
         protections: &[Protection::Strict],
         breaches: &[],
         addressing: Addressing::Own,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[],
     };

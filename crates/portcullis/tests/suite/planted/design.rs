@@ -2,7 +2,7 @@
 //! around its mapper.
 
 use portcullis::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Fit, Info, LockFree, Mapper, Parts, Usage,
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Mapper, Parts, Usage,
 };
 use portcullis::invalidation::{Commands, Deferral, Runs, Submissions};
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
@@ -47,7 +47,7 @@ impl<const FLAW: u8> DesignInfo for Planted<FLAW> {
         protections: &[Protection::Strict, Protection::Deferred],
         breaches: &[Breach { protection: Protection::Deferred, rule: Rule::Strict, bound: "as stock" }],
         addressing: Addressing::Own,
-        fit: Some(Fit::TIGHT),
+        address_overhead: Some(AddressOverhead::NONE),
         batch_default: 1,
         options: &[],
     };
