@@ -184,8 +184,8 @@ fn fits_a_ride(commands: &[Invalidation]) -> bool {
     commands.len() <= BURST_MAX && commands.iter().all(is_aligned)
 }
 
-/// A device as its unit knows it. A unit serves one segment, which its caller has chosen it by, and two devices with one
-/// requester id share a context entry: the second attach has to find the first.
+/// A device as its unit knows it. A unit serves one segment, by which the caller has chosen it. Two devices with one
+/// requester id would share a context entry, so the second attach has to find the first.
 pub(crate) const fn in_own_segment(device: SourceId) -> SourceId {
     device.in_segment(0)
 }

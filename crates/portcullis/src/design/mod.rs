@@ -139,8 +139,8 @@ impl Addressing {
     }
 }
 
-/// What mappings cost in addresses beyond their own pages. The design refuses a request only if no aligned power of two of free
-/// pages could hold the request and its guard pages. A partly used grain counts as full.
+/// What mappings cost in addresses beyond their own pages. The design refuses a request only if no aligned power of two
+/// of free pages could hold the request and its guard pages. A partly used grain counts as full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressOverhead {
     /// Pages that a mapping needs in addition to its own.

@@ -1,8 +1,8 @@
 //! A host that does what another does.
 
 /// Writes the methods of [`Platform`](crate::Platform) that forward to another host: those named, or all those of a
-/// group. The groups are those of the trait: `locks`, `processors`, `memory`, `foreign` and `time`; `probe` stands alone.
-/// With `through`, each call is made by the function named there, which runs the closure that it is given.
+/// group of the trait (`locks`, `processors`, `memory`, `foreign`, `time`), or `probe`. With `through`, each call
+/// is made by the function named there, which runs the closure that it is given.
 ///
 /// ```
 /// use portcullis::platform::fake::{FakeHost, FakeLock};

@@ -297,6 +297,20 @@ pub unsafe trait CopyMemory {
 
 /// The services of a host.
 ///
+/// The methods come in groups; a host's author needs one at a time, and those marked with * in any case:
+///
+/// * locks: [`lock`](Platform::lock)*, and [`walk`](Platform::walk) with its two helpers, on hosts that can tell when
+///   walks have ended;
+/// * processors: [`cpu`](Platform::cpu)*, [`cpus`](Platform::cpus)*, and words per CPU
+///   ([`cpu_words`](Platform::cpu_words)*), which faster instructions may change;
+/// * memory: pages for tables ([`allocate_frame`](Platform::allocate_frame)*, [`frame`](Platform::frame)*,
+///   [`free_frame`](Platform::free_frame)*), and what makes them visible ([`table_barrier`](Platform::table_barrier)*);
+/// * foreign: memory of a previous owner, buffers for small DMA, and copies for bounce pages;
+/// * time: [`now_us`](Platform::now_us)*, [`pause`](Platform::pause)*, and the longest wait;
+/// * [`probe`](Platform::probe), for laboratories.
+///
+/// [`forward_platform`] forwards any of them to another host.
+///
 /// # Safety
 /// Hardware and other CPUs read table pages. An implementation promises that
 /// * [`allocate_frame`](Platform::allocate_frame) returns a page-aligned, zeroed page that nothing else uses until
@@ -318,8 +332,39 @@ pub unsafe trait Platform: Send + Sync {
     /// A set of words per CPU.
     type CpuWords: CpuWords;
 
+    // Locks and walks.
+
     /// Makes a lock.
     fn lock<T: Send>(&self, class: LockClass, value: T) -> Self::Lock<T>;
+
+    /// Runs `walk`, in which software uses table pages that nothing else keeps allocated. Walks may nest, in
+    /// interrupts.
+    ///
+    /// This is a read-side critical section in RCU's terms; a kernel brackets it with `rcu_read_lock` and
+    /// `rcu_read_unlock`. No walk lasts while the library waits for hardware. A host that does nothing here must keep
+    /// the default of [`walks_now`](Platform::walks_now).
+    #[inline(always)]
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        walk()
+    }
+
+    /// Returns a grace-period token, as in RCU: it stands for all walks that are running now. A walk that begins
+    /// later, on any CPU, sees what the caller had written before the call. It cannot find what was already unlinked,
+    /// so it need not be waited for.
+    ///
+    /// `None` from a host that cannot tell when walks have ended. A domain then keeps table pages that it no longer
+    /// needs until it is dropped.
+    fn walks_now(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether the walks that the token `then` stands for have ended. If so, all their reads happened before this call
+    /// returned: what had been unlinked before [`walks_now`](Platform::walks_now) returned the token may be freed.
+    fn walks_are_over(&self, _then: u64) -> bool {
+        false
+    }
+
+    // Processors.
 
     /// A hint of the current CPU.
     fn cpu(&self) -> CpuHint;
@@ -327,6 +372,39 @@ pub unsafe trait Platform: Send + Sync {
     /// The number of CPUs; [`cpu`](Platform::cpu) returns numbers below it. A domain asks once. CPUs that are added
     /// later share the per-CPU data of others.
     fn cpus(&self) -> u32;
+
+    /// Makes the per-CPU words of a new domain, all set to `value`. They lie where the host keeps per-CPU data, so
+    /// that an instruction that no interrupt can split can change them. A host without such memory uses [`WordLines`].
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn cpu_words(&self, value: u64) -> Result<Self::CpuWords, NoMemory>;
+
+    /// Adds `amount` to a word of the current CPU. Returns the line that the word is in, as a hint, and the previous
+    /// value of the word. If the caller is migrated to another CPU, the line may be that of the other CPU.
+    ///
+    /// The addition is atomic with respect to every other [`add_here`](Platform::add_here) and
+    /// [`exchange_at`](Platform::exchange_at) of the same words: those of interrupts, of other threads, and of callers
+    /// that are migrated to another CPU in the middle. It acquires what the last exchange released.
+    ///
+    /// The default is one locked instruction, and correct on any host. A host that can do better should override it: a
+    /// kernel with an instruction that interrupts cannot split, on per-CPU memory; a program with a restartable
+    /// sequence.
+    #[inline]
+    fn add_here(&self, words: &Self::CpuWords, word: usize, amount: u64) -> (usize, u64) {
+        let line = words.line_of(self.cpu());
+        (line, words.word(line, word).fetch_add(amount, Ordering::Acquire))
+    }
+
+    /// Changes a word from `old` to `new` if it holds `old` and the caller still runs on the CPU that the line belongs
+    /// to. Returns whether it did so. Atomic as [`add_here`](Platform::add_here) is. It releases what the caller has
+    /// written.
+    #[inline]
+    fn exchange_at(&self, words: &Self::CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
+        words.word(line, word).compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    // Memory of the library.
 
     /// Allocates a zeroed table page. The library makes its contents visible to walkers that do not snoop.
     ///
@@ -365,6 +443,12 @@ pub unsafe trait Platform: Send + Sync {
     /// no hardware can reach it any more (S4).
     unsafe fn free_frame(&self, frame: PhysAddr);
 
+    /// Makes entries visible to the walker of a unit. If the unit is [coherent](crate::iommu::Capabilities::coherent),
+    /// this is a store fence; otherwise it is a cache-line flush and a fence. A host may have units of both kinds.
+    fn table_barrier(&self, entries: &[Entry], coherent: bool);
+
+    // Memory of others, and small memory.
+
     /// Copies words from memory that this platform did not allocate: the tables of a previous kernel, when a driver
     /// takes the hardware over from it. The words begin at a multiple of 8 and lie in one page. A kernel maps the page
     /// for the duration of the read. Called without locks, and only on slow paths.
@@ -398,67 +482,7 @@ pub unsafe trait Platform: Send + Sync {
         None
     }
 
-    /// Makes entries visible to the walker of a unit. If the unit is [coherent](crate::iommu::Capabilities::coherent),
-    /// this is a store fence; otherwise it is a cache-line flush and a fence. A host may have units of both kinds.
-    fn table_barrier(&self, entries: &[Entry], coherent: bool);
-
-    /// Makes the per-CPU words of a new domain, all set to `value`. They lie where the host keeps per-CPU data, so
-    /// that an instruction that no interrupt can split can change them. A host without such memory uses [`WordLines`].
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    fn cpu_words(&self, value: u64) -> Result<Self::CpuWords, NoMemory>;
-
-    /// Adds `amount` to a word of the current CPU. Returns the line that the word is in, as a hint, and the previous
-    /// value of the word. If the caller is migrated to another CPU, the line may be that of the other CPU.
-    ///
-    /// The addition is atomic with respect to every other [`add_here`](Platform::add_here) and
-    /// [`exchange_at`](Platform::exchange_at) of the same words: those of interrupts, of other threads, and of callers
-    /// that are migrated to another CPU in the middle. It acquires what the last exchange released.
-    ///
-    /// The default is one locked instruction, and correct on any host. A host that can do better should override it: a
-    /// kernel with an instruction that interrupts cannot split, on per-CPU memory; a program with a restartable
-    /// sequence.
-    #[inline]
-    fn add_here(&self, words: &Self::CpuWords, word: usize, amount: u64) -> (usize, u64) {
-        let line = words.line_of(self.cpu());
-        (line, words.word(line, word).fetch_add(amount, Ordering::Acquire))
-    }
-
-    /// Changes a word from `old` to `new` if it holds `old` and the caller still runs on the CPU that the line belongs
-    /// to. Returns whether it did so. Atomic as [`add_here`](Platform::add_here) is. It releases what the caller has
-    /// written.
-    #[inline]
-    fn exchange_at(&self, words: &Self::CpuWords, line: usize, word: usize, old: u64, new: u64) -> bool {
-        words.word(line, word).compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Runs `walk`, in which software uses table pages that nothing else keeps allocated. Walks may nest, in
-    /// interrupts.
-    ///
-    /// This is a read-side critical section in RCU's terms; a kernel brackets it with `rcu_read_lock` and
-    /// `rcu_read_unlock`. No walk lasts while the library waits for hardware. A host that does nothing here must keep
-    /// the default of [`walks_now`](Platform::walks_now).
-    #[inline(always)]
-    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
-        walk()
-    }
-
-    /// Returns a grace-period token, as in RCU: it stands for all walks that are running now. A walk that begins
-    /// later, on any CPU, sees what the caller had written before the call. It cannot find what was already unlinked,
-    /// so it need not be waited for.
-    ///
-    /// `None` from a host that cannot tell when walks have ended. A domain then keeps table pages that it no longer
-    /// needs until it is dropped.
-    fn walks_now(&self) -> Option<u64> {
-        None
-    }
-
-    /// Whether the walks that the token `then` stands for have ended. If so, all their reads happened before this call
-    /// returned: what had been unlinked before [`walks_now`](Platform::walks_now) returned the token may be freed.
-    fn walks_are_over(&self, _then: u64) -> bool {
-        false
-    }
+    // Time.
 
     /// Time in microseconds since some fixed moment. Never goes back.
     fn now_us(&self) -> u64;
@@ -476,6 +500,8 @@ pub unsafe trait Platform: Send + Sync {
     /// are therefore masked only if the library's caller has masked them, and a host whose caller may sleep can sleep
     /// here.
     fn pause(&self, wait: Wait);
+
+    // Reports.
 
     /// Called with every step before it is taken. A native host does nothing.
     #[inline(always)]
