@@ -4,13 +4,13 @@
 use super::{Hardware, Host};
 use alloc::vec::Vec;
 use core::hint::black_box;
+use core::mem::MaybeUninit;
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Portcullis;
 use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis::invalidation::Runs;
 use portcullis::proof::Committed;
 use portcullis::{IovaRange, Request, Space};
-use core::mem::MaybeUninit;
 
 /// The design `portcullis` with `WORDS` words on the stack of each map.
 pub struct Behind<const WORDS: usize>;

@@ -15,7 +15,7 @@
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, OptionInfo, OptionKind,
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
@@ -63,6 +63,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Eiovar {
     ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let kept_max = setup.options.count("k").map(|k| usize::try_from(k).unwrap_or(usize::MAX));
         let deferral = queue_kind(setup.options, Deferral::Global);
-        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?)), deferral, setup)
+        AssembledMapper::of_linux_in(
+            to,
+            |to, setup| Ok(to.write(FreeListAllocator::new(&setup.platform, setup.width, setup.reserved, kept_max)?)),
+            deferral,
+            setup,
+        )
     }
 }

@@ -14,7 +14,8 @@
 //! `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, LockFree, OptionInfo, OptionKind, Parts,
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, OptionInfo,
+    OptionKind, Parts,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -76,6 +77,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FastAndSafe {
             rule: TableRule::FreedWhenCovered,
             locking: LockFree,
         };
-        AssembledMapper::build_in(to, |to, setup| Ok(to.write(WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?)), parts, setup)
+        AssembledMapper::build_in(
+            to,
+            |to, setup| Ok(to.write(WindowAllocator::new(&setup.platform, setup.width, setup.reserved, within_pages)?)),
+            parts,
+            setup,
+        )
     }
 }

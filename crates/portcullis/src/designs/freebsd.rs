@@ -13,7 +13,8 @@
 //! `invalidation/strict.rs`.
 
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, OptionInfo, OptionKind, Parts, TableLock,
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind, Parts,
+    TableLock,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -72,6 +73,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             },
             locking: TableLock::new(&setup.platform),
         };
-        AssembledMapper::build_in(to, |to, setup| Ok(to.write(GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?)), parts, setup)
+        AssembledMapper::build_in(
+            to,
+            |to, setup| Ok(to.write(GapTreeAllocator::new(&setup.platform, setup.width, setup.reserved)?)),
+            parts,
+            setup,
+        )
     }
 }

@@ -15,7 +15,7 @@
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
 use crate::design::{
-    Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, AddressOverhead, IDENTITY_TAG_BITS, Info,
+    AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, IDENTITY_TAG_BITS, Info,
     dynamic_identity_in,
 };
 use crate::error::NewDomainError;

@@ -53,6 +53,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Kmalloc {
         setup: DomainSetup<'_, P, I>,
     ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let deferral = queue_kind(setup.options, Deferral::PER_CPU);
-        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?)), deferral, setup)
+        AssembledMapper::of_linux_in(
+            to,
+            |to, setup| Ok(to.write(KmallocAllocator::new(&setup.platform, setup.width, setup.reserved)?)),
+            deferral,
+            setup,
+        )
     }
 }

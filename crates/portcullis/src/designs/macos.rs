@@ -11,7 +11,9 @@
 //! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, Parts, WholeLock};
+use crate::design::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, Parts, WholeLock,
+};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
@@ -60,6 +62,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
             rule: TableRule::Kept,
             locking: WholeLock::new(&setup.platform, BUDDY_PAGES_MAX),
         };
-        AssembledMapper::build_in(to, |to, setup| Ok(to.write(BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?)), parts, setup)
+        AssembledMapper::build_in(
+            to,
+            |to, setup| Ok(to.write(BuddyAllocator::new(&setup.platform, setup.width, setup.reserved)?)),
+            parts,
+            setup,
+        )
     }
 }

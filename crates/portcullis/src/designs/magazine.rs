@@ -16,7 +16,7 @@
 //! and gives the address back to the magazine.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info};
+use crate::design::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -57,6 +57,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Magazine {
         setup: DomainSetup<'_, P, I>,
     ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let deferral = queue_kind(setup.options, Deferral::PER_CPU);
-        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?)), deferral, setup)
+        AssembledMapper::of_linux_in(
+            to,
+            |to, setup| Ok(to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?)),
+            deferral,
+            setup,
+        )
     }
 }

@@ -16,7 +16,7 @@
 //! If the pool has the page, both end in `design/pool.rs`, and a map looks nowhere else.
 
 use crate::design::{
-    Addressing, Design, DesignInfo, DomainSetup, AddressOverhead, Info, OptionInfo, OptionKind, POOL_PART_PAGES_MAX,
+    AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind, POOL_PART_PAGES_MAX,
     PagePoolMapper, page_pool_in,
 };
 use crate::error::NewDomainError;

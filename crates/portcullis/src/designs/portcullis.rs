@@ -14,7 +14,7 @@
 //! of its CPU: `invalidation/policy.rs`, `invalidation/per_cpu_queues.rs`.
 
 use crate::chunk::Chunked;
-use crate::design::{Addressing, Design, DesignInfo, DomainSetup, AddressOverhead, Info};
+use crate::design::{AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;

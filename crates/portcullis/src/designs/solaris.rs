@@ -12,7 +12,7 @@
 //! `invalidation/policy.rs`.
 
 use crate::design::{
-    Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info, LockPerTable, Parts,
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockPerTable, Parts,
 };
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
@@ -64,6 +64,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
             rule: TableRule::Overwritten,
             locking,
         };
-        AssembledMapper::build_in(to, |to, setup| Ok(to.write(VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?)), parts, setup)
+        AssembledMapper::build_in(
+            to,
+            |to, setup| Ok(to.write(VmemAllocator::new(&setup.platform, setup.width, setup.reserved)?)),
+            parts,
+            setup,
+        )
     }
 }

@@ -14,7 +14,7 @@
 //! An unmap calls the allocator twice: first for the claim, and at the end to give the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, AddressOverhead, Info};
+use crate::design::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
@@ -52,6 +52,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Stock {
         setup: DomainSetup<'_, P, I>,
     ) -> Result<&'t mut Self::Mapper, NewDomainError> {
         let deferral = queue_kind(setup.options, Deferral::Global);
-        AssembledMapper::of_linux_in(to, |to, setup| Ok(to.write(TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?)), deferral, setup)
+        AssembledMapper::of_linux_in(
+            to,
+            |to, setup| Ok(to.write(TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?)),
+            deferral,
+            setup,
+        )
     }
 }
