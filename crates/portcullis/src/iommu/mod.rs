@@ -259,7 +259,8 @@ pub unsafe trait Iommu: Send + Sync {
     /// belong to another domain.
     unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError>;
 
-    /// Lets `device` reach memory through the domain.
+    /// Lets `device` reach memory through the domain. The caller has chosen the IOMMU by the segment of `device`: an
+    /// implementation may read its requester id only.
     ///
     /// # Errors
     /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::Busy`] if another call is
