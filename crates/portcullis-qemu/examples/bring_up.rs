@@ -36,7 +36,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     // until it is attached to a domain. That includes devices with reserved regions. The module `dmar` explains how a
     // domain maps such a region to itself, and what to do with these devices before.
     let registers = Registers { machine: machine.clone(), base: found.register_base };
-    let config = UnitConfig { physical_bits: dmar.host_address_bits(), ..UnitConfig::default() };
+    let (physical_bits, segment) = (dmar.host_address_bits(), found.segment);
+    let config = UnitConfig { physical_bits, segment, ..UnitConfig::default() };
     let unit = Unit::bring_up(registers, machine.host(), config)?;
 
     // A domain that hands out no address of a reserved region. If several devices share a domain, it needs the

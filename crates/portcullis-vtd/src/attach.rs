@@ -184,12 +184,6 @@ fn fits_a_ride(commands: &[Invalidation]) -> bool {
     commands.len() <= BURST_MAX && commands.iter().all(is_aligned)
 }
 
-/// A device as its unit knows it. A unit serves one segment, by which the caller has chosen it. Two devices with one
-/// requester id would share a context entry, so the second attach has to find the first.
-pub(crate) const fn in_own_segment(device: SourceId) -> SourceId {
-    device.in_segment(0)
-}
-
 // SAFETY: the unit translates from bring-up until it is given up. A device has a context entry while it is attached,
 // and that entry leads to the tables of its domain. While it is inherited, its entry leads to what the caller of
 // `take_over` has left to it. A removed entry is flushed, and the flush is waited for, before it counts as gone.
@@ -234,7 +228,10 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        let device = in_own_segment(device);
+        // The tables are indexed by requester ids, so the entry would be that of another device.
+        if device.segment() != self.segment {
+            return Err(AttachError::OtherSegment(device));
+        }
         let is_shown = self.with_spares(|attachments, spares| {
             let context = |translation| self.context(domain, translation);
             attachments.begin_attach(self.walker(), domain, device, context, spares)?;
@@ -251,7 +248,6 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     }
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
-        let device = in_own_segment(device);
         let is_shown = self.attachments.with(|attachments| {
             attachments.begin_detach(self.walker(), domain, device)?;
             Ok::<bool, AttachError>(attachments.is_shown)

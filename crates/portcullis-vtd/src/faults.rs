@@ -42,7 +42,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             if high & FaultRecord::FAULT == 0 {
                 return None;
             }
-            let record = FaultRecord::decode([self.hardware.read64(offset), high]);
+            let record = FaultRecord::decode([self.hardware.read64(offset), high])
+                .map(|record| FaultRecord { source: record.source.in_segment(self.segment), ..record });
             self.hardware.write32(offset + 12, FaultRecord::FAULT_UPPER);
             record
         })

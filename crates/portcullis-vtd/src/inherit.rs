@@ -2,7 +2,6 @@
 //! copied into our tables, so that hardware finds the same domain ids and the same second-level tables. The tables of
 //! the previous owner are read and never changed, and all of them are read before the unit is touched.
 
-use crate::attach::in_own_segment;
 use crate::attachments::{Attachments, with_spares};
 use crate::hardware::Hardware;
 use crate::sorted::try_zeros;
@@ -53,6 +52,7 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
     hardware: &Hardware<M, P>,
     capability: Capability,
     extended: ExtendedCapability,
+    segment: u16,
     attachments: &mut Attachments,
 ) -> Result<(), BringUpError> {
     let platform = &hardware.platform;
@@ -68,7 +68,7 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
         let Some(entry) = RootEntry::decode([low, high]).map_err(|_| malformed)? else { continue };
         contexts.read(platform, entry.context_table)?;
         for (function, [low, high]) in (0..=u8::MAX).zip(contexts.entries()) {
-            let device = SourceId::from_requester(u16::from(bus) << 8 | u16::from(function));
+            let device = SourceId::from_requester(u16::from_be_bytes([bus, function])).in_segment(segment);
             let malformed = InheritanceError::Context { device, low, high };
             let Some(entry) = ContextEntry::decode([low, high]).map_err(|_| malformed)? else { continue };
             if !is_understood(capability, extended, &entry) || entry.domain > attachments.last_id() {
@@ -133,7 +133,6 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// while another call releases it. After [`AttachError::Queue`] the caller must assume that the device still
     /// reaches memory, and can release it again.
     pub fn release_inherited(&self, device: SourceId) -> Result<(), AttachError> {
-        let device = in_own_segment(device);
         let (is_shown, domain) = self.attachments.with(|attachments| {
             let domain = attachments.begin_release(self.walker(), device)?;
             Ok::<_, AttachError>((attachments.is_shown, domain))

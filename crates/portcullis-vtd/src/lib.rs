@@ -24,16 +24,18 @@
 //!     host: &P,
 //!     table: &[u8],                          // the ACPI table DMAR
 //!     registers: impl Fn(PhysAddr) -> M,     // maps the registers of a unit, uncached
-//!     nic: SourceId,                         // a device on bus 0 of segment 0
+//!     nic: SourceId,                         // a device on bus 0 of its segment
 //!     buffer: B,
 //! ) -> Result<B, Box<dyn Error>> {
 //!     let dmar = Dmar::parse(table)?;
 //!     let buses = |_bridge| None; // the buses behind a bridge, from PCI enumeration
-//!     let drhd = dmar.unit_for(0, nic, buses).ok_or("no unit serves the device")?;
-//!     let config = UnitConfig { physical_bits: dmar.host_address_bits(), ..UnitConfig::default() };
+//!     let drhd = dmar.unit_for(nic.segment(), nic, buses).ok_or("no unit serves the device")?;
+//!     let (physical_bits, segment) = (dmar.host_address_bits(), drhd.segment);
+//!     let config = UnitConfig { physical_bits, segment, ..UnitConfig::default() };
 //!     // Translation is on from here, and every device is shut out: all of them must be quiet.
 //!     let unit = Unit::bring_up(registers(drhd.register_base), host, config)?;
-//!     let reserved: Vec<IovaRange> = dmar.reserved_for(0, nic, buses).map(|region| region.range).collect();
+//!     let reserved: Vec<IovaRange> =
+//!         dmar.reserved_for(nic.segment(), nic, buses).map(|region| region.range).collect();
 //!     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
 //!     let domain = Portcullis::open_with(&unit, host, &config)?;
 //!     domain.attach(nic)?;

@@ -31,12 +31,16 @@ pub struct UnitConfig {
     /// hint, each of them also drops the cached table pointers, as Linux did before October 2025. That is as safe,
     /// but slower.
     pub leaf_only_hint: bool,
+    /// The PCI segment of the devices behind the unit: [`Drhd::segment`](crate::dmar::Drhd::segment). The unit itself
+    /// sees requester ids only. `attach` refuses a device of another segment
+    /// ([`OtherSegment`](portcullis::iommu::AttachError::OtherSegment)).
+    pub segment: u16,
 }
 
 impl Default for UnitConfig {
-    /// Physical addresses of 52 bits (the widest that a table entry holds), 100 ms, and the hint.
+    /// Physical addresses of 52 bits (the widest that a table entry holds), 100 ms, the hint, and segment 0.
     fn default() -> Self {
-        Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true }
+        Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true, segment: 0 }
     }
 }
 
@@ -133,6 +137,7 @@ pub struct Unit<M: Mmio, P: Platform> {
     pub(crate) extended: ExtendedCapability,
     pub(crate) physical_bits: u8,
     pub(crate) leaf_only_hint: bool,
+    pub(crate) segment: u16,
     /// What takes the leaves of a page out, where the unit has such commands.
     pub(crate) one_page: Option<OnePage>,
     pub(crate) queue: Queue<P>,
@@ -246,7 +251,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         let mut queue = Queue::new(platform, descriptors, statuses, ends);
         let mut attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
         if status & global::TRANSLATION != 0
-            && let Err(error) = inherit(&hardware, capability, extended, &mut attachments)
+            && let Err(error) = inherit(&hardware, capability, extended, config.segment, &mut attachments)
         {
             let stopped = Stopped::never_told();
             attachments.tables.release(platform, &stopped);
@@ -261,6 +266,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             extended,
             physical_bits: config.physical_bits,
             leaf_only_hint: config.leaf_only_hint,
+            segment: config.segment,
             one_page: capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd())),
             queue,
             attachments: Unbroken::new(platform.lock(LockClass::Attachment, attachments)),

@@ -34,20 +34,6 @@ fn capabilities_come_from_the_registers() {
     assert!(bring_up(&fake, &host).capabilities().caches_absent, "an invalidation is what flushes the write buffer");
 }
 
-/// The context entry is that of the requester id, and so of both.
-#[test]
-fn a_device_of_another_segment_is_attached_once() {
-    let host = Host::new(true);
-    let fake = FakeUnit::new(&host);
-    let unit = bring_up(&fake, &host);
-    let (domain, other) = (open(&unit, TABLES).expect("an id"), open(&unit, TABLES).expect("an id"));
-    unit.attach(domain, DEVICE.in_segment(2)).expect("a free device");
-    assert!(fake.context(DEVICE).is_some());
-    assert_eq!(unit.attach(other, DEVICE), Err(AttachError::Attached(DEVICE)));
-    unit.detach(domain, DEVICE.in_segment(2)).expect("attached");
-    assert_eq!(fake.context(DEVICE), None);
-}
-
 #[test]
 fn a_device_reaches_its_domain_and_then_nothing() {
     for coherent in [true, false] {

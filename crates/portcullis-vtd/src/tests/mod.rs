@@ -17,6 +17,7 @@ mod queue;
 mod recovery;
 mod reused_slots;
 mod rings;
+mod segments;
 mod shared_commits;
 mod strict_host;
 mod units;

@@ -21,7 +21,7 @@ pub const COMMANDS_MAX: usize = 64;
 pub struct DomainId(pub u16);
 
 /// A PCI function, the source of a DMA: its segment, and the requester id (bus 15:8, device 7:3, function 2:0) by which
-/// the hardware knows it within the segment. An IOMMU serves devices of one segment, and reads only the requester id.
+/// the hardware knows it within the segment. The hardware of an IOMMU serves one segment and reads only the requester id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(u32);
 
@@ -187,6 +187,9 @@ pub enum AttachError {
     /// The domain id is not open.
     #[error("domain {} is not open", .0.0)]
     NoSuchDomain(DomainId),
+    /// The device is on another PCI segment than those that the IOMMU serves.
+    #[error("device {0} is not on the PCI segment of this IOMMU")]
+    OtherSegment(SourceId),
     /// The device is already attached.
     #[error("device {0} is already attached")]
     Attached(SourceId),
@@ -259,11 +262,10 @@ pub unsafe trait Iommu: Send + Sync {
     /// belong to another domain.
     unsafe fn close_domain(&self, domain: DomainId) -> Result<(), AttachError>;
 
-    /// Lets `device` reach memory through the domain. The caller has chosen the IOMMU by the segment of `device`: an
-    /// implementation may read its requester id only.
+    /// Lets `device` reach memory through the domain.
     ///
     /// # Errors
-    /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::Busy`] if another call is
+    /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::OtherSegment`]; [`AttachError::Busy`] if another call is
     /// attaching or detaching it; [`AttachError::Inherited`] if it is still in a domain of a previous owner of the
     /// IOMMU.
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
@@ -315,10 +317,10 @@ pub unsafe trait Iommu: Send + Sync {
     /// The result of `try_submit_shared`, if the command is not known to be done.
     #[inline(always)]
     fn try_invalidate(&self, command: Invalidation) -> Result<(), TrySubmit<Self::Ticket>> {
-        let handed_in = self.try_submit_shared(&[command]);
-        match handed_in {
+        let submitted = self.try_submit_shared(&[command]);
+        match submitted {
             Ok(Some(ticket)) if matches!(self.is_done(ticket), Ok(true)) => Ok(()),
-            _ => Err(handed_in),
+            _ => Err(submitted),
         }
     }
 
