@@ -105,7 +105,7 @@ impl<M: Mapper + ?Sized> Checker<'_, M> {
     }
 
     /// An aligned power of two of pages that would hold a request and that is free while `held` are mapped. Requests
-    /// and mappings are rounded up as the design's `fit` says; `None` if it has no `fit`.
+    /// and mappings are rounded up by the design's overhead; `None` if it declares none.
     pub(super) fn free_block(&self, pages: u64, held: impl Iterator<Item = IovaRange>) -> Option<IovaRange> {
         let overhead = self.info.address_overhead?;
         let limit = 1u64 << (u32::from(self.bench.machine.address_bits - overhead.tag_bits) - PAGE_SHIFT);

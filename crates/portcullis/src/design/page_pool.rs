@@ -87,9 +87,7 @@ pub(crate) fn page_pool_in<'t, P: Platform, I: Iommu>(
 ) -> Result<&'t mut PagePoolMapper<P, I>, NewDomainError> {
     let is_open = setup.sub_page != SubPage::Bounce;
     Ok(in_place!(to => PagePoolMapper {
-        pages <- |to| {
-            Ok(to.write(Pages::new(&setup.platform, part_pages, is_open)?))
-        },
+        pages <- |to| Ok(to.write(Pages::new(&setup.platform, part_pages, is_open)?)),
         base <- |base| AssembledMapper::of_linux_in(
             base,
             |to, setup| Ok(to.write(MagazineAllocator::new(&setup.platform, setup.width, setup.reserved)?)),

@@ -102,14 +102,18 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             "a table that frees its empty pages needs a lock"
         );
         let sub_page = setup.sub_page;
-        let mapper = in_place!(to => Self {
+        Ok(in_place!(to => Self {
             allocator <- |to| allocator(to, &setup),
             policy <- |to| {
-                Ok(to.write(Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?))
+                let policy = Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?;
+                assert_eq!(
+                    matches!(policy, Policy::AtMap(_)),
+                    rule == TableRule::Overwritten,
+                    "maps overwrite translations if, and only if, unmaps leave them"
+                );
+                Ok(to.write(policy))
             },
-            placed <- |to| {
-                Ok(to.write(PlacedRanges::new(&setup.platform, setup.width, setup.reserved)?))
-            },
+            placed <- |to| Ok(to.write(PlacedRanges::new(&setup.platform, setup.width, setup.reserved)?)),
             locking: locking,
             // The last, because it opens a domain of the hardware.
             space <- |to| {
@@ -121,12 +125,6 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
                 space.set_sub_page(sub_page)?;
                 Ok(to.write(space))
             },
-        });
-        assert_eq!(
-            matches!(mapper.policy, Policy::AtMap(_)),
-            rule == TableRule::Overwritten,
-            "maps overwrite translations if, and only if, unmaps leave them"
-        );
-        Ok(mapper)
+        }))
     }
 }

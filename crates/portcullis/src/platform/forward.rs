@@ -134,7 +134,8 @@ macro_rules! forward_platform {
     (@probe $($to:tt)+) => { $crate::forward_platform!(# $($to)+, fn probe(step: $crate::platform::Step) -> ()); };
 }
 
-/// Runs `act` and does nothing else, for [`forward_platform`].
+/// Runs `act` and does nothing else, for [`forward_platform`](crate::forward_platform).
+#[doc(hidden)]
 #[inline(always)]
 pub fn straight<R>(act: impl FnOnce() -> R) -> R {
     act()
@@ -146,7 +147,7 @@ mod tests {
     use crate::platform::{Context, Platform};
     use alloc::sync::Arc;
 
-    /// The bytes are those that only the host behind the pointer has.
+    /// What it lends is lent by the host behind the pointer.
     #[test]
     fn a_reference_and_an_arc_are_the_host_behind_them() {
         fn frames_lent<P: Platform>(host: P, fake: &FakeHost) -> usize {

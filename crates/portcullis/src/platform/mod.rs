@@ -508,18 +508,16 @@ pub unsafe trait Platform: Send + Sync {
     fn probe(&self, _step: Step) {}
 }
 
-// SAFETY: forwards to a platform that keeps the promises.
-unsafe impl<P: Platform> Platform for &P {
-    type Lock<T: Send> = P::Lock<T>;
-    type CpuWords = P::CpuWords;
+macro_rules! pointers {
+    ($($pointer:ty),*) => {$(
+        // SAFETY: forwards to a platform that keeps the promises.
+        unsafe impl<P: Platform> Platform for $pointer {
+            type Lock<T: Send> = P::Lock<T>;
+            type CpuWords = P::CpuWords;
 
-    forward_platform!(self => (**self); locks, processors, memory, foreign, time, probe);
+            forward_platform!(self => (**self); locks, processors, memory, foreign, time, probe);
+        }
+    )*};
 }
 
-// SAFETY: as above.
-unsafe impl<P: Platform> Platform for Arc<P> {
-    type Lock<T: Send> = P::Lock<T>;
-    type CpuWords = P::CpuWords;
-
-    forward_platform!(self => (**self); locks, processors, memory, foreign, time, probe);
-}
+pointers!(&P, Arc<P>);
