@@ -20,8 +20,9 @@ pub const COMMANDS_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DomainId(pub u16);
 
-/// A PCI function, the source of a DMA: its segment, and the requester id (bus 15:8, device 7:3, function 2:0) by which
-/// the hardware knows it within the segment. The hardware of an IOMMU serves one segment and reads only the requester id.
+/// A PCI function, the source of a DMA: its segment, and the requester id (bus 15:8, device 7:3, function 2:0) by
+/// which the hardware knows it within the segment. The hardware of an IOMMU serves one segment and reads only the
+/// requester id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(u32);
 
@@ -265,9 +266,9 @@ pub unsafe trait Iommu: Send + Sync {
     /// Lets `device` reach memory through the domain.
     ///
     /// # Errors
-    /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::OtherSegment`]; [`AttachError::Busy`] if another call is
-    /// attaching or detaching it; [`AttachError::Inherited`] if it is still in a domain of a previous owner of the
-    /// IOMMU.
+    /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::OtherSegment`];
+    /// [`AttachError::Busy`] if another call is attaching or detaching it; [`AttachError::Inherited`] if it is still
+    /// in a domain of a previous owner of the IOMMU.
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
 
     /// Removes `device` from the domain. When this returns, the device reaches nothing. Blocks until done.
