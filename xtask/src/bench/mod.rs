@@ -42,8 +42,9 @@ pub(crate) struct Options {
     /// How often each program is run.
     #[arg(long, requires = "peers", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Count the instructions of a map and its unmap, and fail if they exceed the limits in benches/instructions.json.
-    /// With --peers: fail if a goal is missed.
+    /// Count the instructions of a map and its unmap, and fail if they exceed the limits in benches/instructions.json,
+    /// or if the profiles `release` and `plain` take more than 1.2 times those of `benchmark`. With --peers: fail if a
+    /// goal is missed.
     #[arg(long)]
     check: bool,
     /// Write the present counts, and lower the limits to 3 % above them. A limit rises only if its count is above it.

@@ -39,7 +39,8 @@ fn words(name: &str) -> String {
     name.char_indices().map(word).collect()
 }
 
-/// What was counted and is allowed of each workload, by design and protection.
+/// What was counted and is allowed of each workload, by design and protection, and how many times that the other
+/// profiles take.
 pub(super) fn instructions(files: &[File]) -> Result<String, String> {
     let limits: Vec<Limit> =
         serde_json::from_str(source(files, LIMITS)?).map_err(|error| format!("cannot read {LIMITS}: {error}"))?;
@@ -53,7 +54,9 @@ pub(super) fn instructions(files: &[File]) -> Result<String, String> {
         let is_it =
             |limit: &&Limit| (&limit.workload, &limit.design, &limit.protection) == (workload, design, protection);
         let found = limits.iter().find(is_it);
-        found.map_or_else(String::new, |limit| format!("{} ({})", limit.counted, limit.limit))
+        found.map_or_else(String::new, |Limit { counted, release, plain, limit, .. }| {
+            format!("{counted} ({limit}) {:.2} {:.2}", release / counted, plain / counted)
+        })
     };
     let head: String = columns.iter().map(|(design, protection)| format!(" `{design}` {protection} |")).collect();
     let mut lines = vec![format!("| workload |{head}"), format!("|---|{}", "---:|".repeat(columns.len()))];
@@ -83,12 +86,11 @@ mod tests {
     #[test]
     fn instructions_stand_by_workload() {
         let limit = |design: &str, workload: &str, counted: f64| {
-            format!(
-                r#"{{"design": "{design}", "protection": "strict", "workload": "{workload}", "counted": {counted}, "limit": 200.0}}"#
-            )
+            let names = format!(r#""design": "{design}", "protection": "strict", "workload": "{workload}""#);
+            format!(r#"{{{names}, "counted": {counted}, "release": 6.0, "plain": 3.0, "limit": 200.0}}"#)
         };
         let text = format!("[{}, {}, {}]", limit("a", "x", 1.5), limit("a", "y", 2.0), limit("b", "y", 3.0));
-        let expected = "| workload | `a` strict | `b` strict |\n|---|---:|---:|\n| `x` | 1.5 (200) |  |\n| `y` | 2 (200) | 3 (200) |";
+        let expected = "| workload | `a` strict | `b` strict |\n|---|---:|---:|\n| `x` | 1.5 (200) 4.00 2.00 |  |\n| `y` | 2 (200) 3.00 1.50 | 3 (200) 2.00 1.00 |";
         assert_eq!(instructions(&[file(LIMITS, &text)]).as_deref(), Ok(expected));
         assert!(instructions(&[file(LIMITS, "[")]).is_err());
     }
