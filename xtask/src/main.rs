@@ -18,6 +18,7 @@ mod mutants;
 mod peers;
 mod process;
 mod published;
+mod scale;
 mod stages;
 mod tables;
 mod test;
@@ -88,6 +89,9 @@ enum Chore {
     ///
     /// With --check, count instructions under callgrind instead, and time nothing.
     Bench(bench::Options),
+    /// Count the cache lines that move between CPUs, and locked instructions, for a map and its unmap on 1 to 128
+    /// virtual CPUs, in the code of the library and of the driver.
+    Scale(scale::Options),
     /// Build, test and measure the module for Linux kernels.
     Linux {
         #[command(subcommand)]
@@ -119,6 +123,10 @@ fn perform(chore: &Chore) -> Result<(), Failure> {
         Chore::Readme { quick } => commands::readme(&workspace, *quick),
         Chore::Bench(options) => {
             bench::bench(&workspace, options)?;
+            if options.update { tables::write(&workspace) } else { Ok(()) }
+        }
+        Chore::Scale(options) => {
+            scale::scale(&workspace, options)?;
             if options.update { tables::write(&workspace) } else { Ok(()) }
         }
         Chore::Linux { command } => linux::linux(&workspace, command),

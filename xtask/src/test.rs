@@ -55,11 +55,11 @@ pub(crate) fn all(workspace: &Workspace) -> Result<(), Failure> {
 /// The profile of loom models. It is optimized, because a model runs every interleaving.
 pub(crate) const LOOM_PROFILE: [&str; 2] = ["--profile", "loom"];
 
-/// Compiler flags that replace atomics and threads by those of loom.
-pub(crate) fn loom_flags() -> String {
+/// Compiler flags with `--cfg name`, by which atomics are replaced: by those of loom, or by those that count lines.
+pub(crate) fn flags_with(name: &str) -> String {
     match std::env::var("RUSTFLAGS") {
-        Ok(flags) if !flags.is_empty() => format!("{flags} --cfg loom"),
-        _ => "--cfg loom".to_owned(),
+        Ok(flags) if !flags.is_empty() => format!("{flags} --cfg {name}"),
+        _ => format!("--cfg {name}"),
     }
 }
 
@@ -69,5 +69,5 @@ fn loom_models(workspace: &Workspace, stages: &mut Stages<'_>) -> Result<(), Fai
     let packages: Vec<&str> = with_models.flat_map(|package| ["--package", package.name.as_str()]).collect();
     let target = workspace.target_beside("loom");
     let arguments = [&["test", "--test", "loom", "--target-dir", &target], &LOOM_PROFILE[..], &packages].concat();
-    stages.cargo("loom models", &[("RUSTFLAGS", &loom_flags())], &arguments)
+    stages.cargo("loom models", &[("RUSTFLAGS", &flags_with("loom"))], &arguments)
 }

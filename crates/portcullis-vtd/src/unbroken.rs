@@ -1,7 +1,6 @@
 //! A lock that returns an error when it must not be taken: after a panic, and while its owner has closed it.
 
-// Not modelled by loom, because no loom model continues after a panic.
-use core::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Ordering, PanicState};
 use portcullis::QueueError;
 use portcullis::platform::Lock;
 
@@ -17,17 +16,17 @@ pub(crate) struct Unbroken<L> {
     lock: L,
     /// Relaxed: a CPU that reads a stale state is turned away by the lock itself, or counts as a CPU that came before
     /// the lock was closed.
-    state: AtomicU8,
+    state: PanicState,
 }
 
 impl<L> Unbroken<L> {
     pub(crate) fn new(lock: L) -> Self {
-        Self { lock, state: AtomicU8::new(OPEN) }
+        Self { lock, state: PanicState::new(OPEN) }
     }
 
     /// A lock that refuses to be taken until it is [opened](Self::open).
     pub(crate) fn closed(lock: L) -> Self {
-        Self { lock, state: AtomicU8::new(CLOSED) }
+        Self { lock, state: PanicState::new(CLOSED) }
     }
 
     /// Refuses the lock from now on. This takes no lock, so another CPU may hold this one.
@@ -79,7 +78,7 @@ impl<L> Unbroken<L> {
         L: Lock<T>,
     {
         /// Records the panic.
-        struct Unwinding<'l>(&'l AtomicU8);
+        struct Unwinding<'l>(&'l PanicState);
         impl Drop for Unwinding<'_> {
             fn drop(&mut self) {
                 self.0.store(BROKEN, Ordering::Relaxed);

@@ -8,7 +8,8 @@ use cargo_metadata::DependencyKind;
 use std::fs;
 
 /// A crate uses only crates before it. The last ones are tests and examples.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 19] = [
+    "portcullis-coherence",
     "portcullis",
     "portcullis-vtd",
     "portcullis-model",
@@ -19,6 +20,7 @@ const ORDER: [&str; 17] = [
     "portcullis-qemu",
     "portcullis-testkit",
     "portcullis-cli",
+    "portcullis-scale",
     "xtask",
     "portcullis-suite",
     "portcullis-sim-suite",

@@ -106,7 +106,7 @@ impl Mutant {
             target => command.args(["--test", target]),
         };
         if target == "loom" {
-            command.args(crate::test::LOOM_PROFILE).env("RUSTFLAGS", crate::test::loom_flags());
+            command.args(crate::test::LOOM_PROFILE).env("RUSTFLAGS", crate::test::flags_with("loom"));
             command.args(["--target-dir", &format!("{target_dir}/loom")]);
         } else {
             command.args(["--target-dir", target_dir]);

@@ -19,11 +19,12 @@ use std::fs;
 type Generator = fn(&[File]) -> Result<String, String>;
 
 /// The blocks by name. Each is in at least one document.
-const BLOCKS: [(&str, Generator); 6] = [
+const BLOCKS: [(&str, Generator); 7] = [
     ("designs", library::designs),
     ("options", library::options),
     ("rules", sources::rules),
     ("instructions", sources::instructions),
+    ("scale", sources::scale),
     ("stack", chores::stack),
     ("commands", chores::commands),
 ];

@@ -1,8 +1,9 @@
-//! What files of the repository say: the safety rules, and the instructions that were counted.
+//! What files of the repository say: the safety rules, and the instructions and transfers that were counted.
 
 use super::table;
 use crate::bench::instructions::{LIMITS, Limit};
 use crate::house::files::File;
+use crate::scale;
 
 /// Where the safety rules are declared, in the comments of `Rule`.
 const RULES: &str = "crates/portcullis/src/safety.rs";
@@ -67,9 +68,34 @@ pub(super) fn instructions(files: &[File]) -> Result<String, String> {
     Ok(lines.join("\n"))
 }
 
+/// What a pair takes on virtual CPUs, by hardware.
+pub(super) fn scale(files: &[File]) -> Result<String, String> {
+    let path = scale::LIMITS;
+    let rows: Vec<scale::Row> =
+        serde_json::from_str(source(files, path)?).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let mut cpus: Vec<u32> = rows.iter().map(|row| row.cpus).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    let head: String = cpus.iter().map(|cpus| format!(" {cpus} |")).collect();
+    let mut lines =
+        vec![format!("| hardware, and what is counted |{head}"), format!("|---|{}", "---:|".repeat(cpus.len()))];
+    for of in rows.chunk_by(|one, next| one.hardware == next.hardware) {
+        let mut line = |what: &str, cell: &dyn Fn(&scale::Row) -> String| {
+            let found = |cpus| of.iter().find(|row| row.cpus == cpus).map_or_else(String::new, cell);
+            let cells: String = cpus.iter().map(|cpus| format!(" {} |", found(*cpus))).collect();
+            lines.push(format!("| {what} |{cells}"));
+        };
+        line(&format!("`{}`: transfers", of[0].hardware), &|row| format!("{:.2}", row.transfers));
+        line("locked instructions", &|row| format!("{:.2}", row.locked));
+        line("cycles", &|row| format!("{:.0}", row.cycles));
+        line("cycles on two sockets", &|row| format!("{:.0}", row.cycles_two_sockets));
+    }
+    Ok(lines.join("\n"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{LIMITS, RULES, instructions, rules};
+    use super::{LIMITS, RULES, instructions, rules, scale};
     use crate::fixture::file;
 
     #[test]
@@ -81,6 +107,23 @@ mod tests {
             assert!(rules(&[file(RULES, text)]).is_err(), "{text}");
         }
         assert!(rules(&[]).is_err());
+    }
+
+    #[test]
+    fn transfers_stand_by_hardware() {
+        let row = |hardware: &str, cpus: u32, transfers: f64| {
+            let counts = r#""locked": 1.0, "cycles": 130.4, "cycles_two_sockets": 257, "locked_max": 0"#;
+            format!(
+                r#"{{"hardware": "{hardware}", "cpus": {cpus}, "transfers": {transfers}, "transfers_max": 0, {counts}}}"#
+            )
+        };
+        let text = format!("[{}, {}, {}]", row("a", 1, 0.0), row("a", 16, 1.5), row("b", 16, 3.0));
+        let found = scale(&[file(crate::scale::LIMITS, &text)]).expect("a table");
+        let lines: Vec<&str> = found.lines().collect();
+        assert_eq!(lines[0], "| hardware, and what is counted | 1 | 16 |");
+        assert_eq!((lines[2], lines[6]), ("| `a`: transfers | 0.00 | 1.50 |", "| `b`: transfers |  | 3.00 |"));
+        assert_eq!((lines[5], lines[8]), ("| cycles on two sockets | 257 | 257 |", "| cycles |  | 130 |"));
+        assert!(scale(&[file(crate::scale::LIMITS, "[")]).is_err());
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::sorted::try_zeros;
 use crate::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, StatusWrite};
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, plain};
 use crate::unbroken::Unbroken;
 use crate::{BringUpError, Mmio};
 use alloc::boxed::Box;
@@ -410,6 +410,7 @@ impl<P: Platform> Queue<P> {
     fn end(&self, ring: &mut Ring, tail: u8, platform: &P, page: &Frame, first: u8, sequence: u64) {
         write(page, tail, self.wait(first, sequence));
         ring.tail = tail.wrapping_add(1);
+        plain(&ring.ends[usize::from(first)], true);
         ring.ends[usize::from(first)] = ring.tail;
         make_visible(platform, page, first, distance(first, ring.tail));
     }
@@ -426,6 +427,7 @@ impl<P: Platform> Queue<P> {
         let end = ring.end_of_submissions();
         // As `submissions` has them, without a word for each.
         while ring.head != end && landed(statuses, ring.head, ring.oldest) {
+            plain(&ring.ends[usize::from(ring.head)], false);
             (ring.head, ring.oldest) = (ring.ends[usize::from(ring.head)], ring.oldest + 1);
         }
         // Within a revolution, so that no later one can take its status out of the reach of comparison.

@@ -7,6 +7,7 @@ use super::geometry::{TABLE_UNITS, UNIT_PAGES, unit_entries};
 use super::page_states::{self, Idle};
 use super::tables::ChunkTables;
 use crate::platform::{Platform, Step};
+use crate::sync::plain;
 
 /// All units of a table.
 pub(super) const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
@@ -32,6 +33,7 @@ impl TableRecord {
     /// A unit does not become available before the unit that it is joined to (S3): all pages of a mapping except the
     /// first look spent while the device may still have them cached.
     pub(super) fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
+        plain(self, true);
         let entries = tables.linked(number);
         let mut unknown = self.out;
         while unknown != 0 {
@@ -67,6 +69,7 @@ impl TableRecord {
     /// begin in the generation of the first one. They may differ before this, because each unit has been used a
     /// different number of times.
     pub(super) fn hand_out<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables, units: u32) {
+        plain(self, true);
         self.out |= units;
         self.joined |= units & (units - 1);
         let first_generation = if self.generation & units & units.wrapping_neg() == 0 { 0 } else { units };

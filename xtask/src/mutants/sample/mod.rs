@@ -97,7 +97,7 @@ fn run(root: &Path, stage: &Stage, names: &[&str], folder: &Path) -> Result<(), 
     }
     command.args(stage.arguments.split_whitespace()).args(FAIL_FAST.split_whitespace());
     if stage.arguments == MODELS {
-        command.env("RUSTFLAGS", crate::test::loom_flags());
+        command.env("RUSTFLAGS", crate::test::flags_with("loom"));
     }
     // Each build is for one changed line. Only whether a case fails matters, so failing cases are not shrunk.
     command.envs([("CARGO_INCREMENTAL", "1"), ("PROPTEST_MAX_SHRINK_ITERS", "0")]);

@@ -1,0 +1,204 @@
+//! `cargo xtask scale`: counts the cache lines that move between CPUs, and locked instructions, for a map and its unmap
+//! on 1 to 128 virtual CPUs in one domain, and compares the counts with limits.
+//!
+//! The code of the library and of the driver runs on the model of `portcullis-coherence`, each run as the last, so
+//! counts do not depend on this machine. Cycles follow from the counts and from estimates of what a transfer costs.
+
+use crate::columns::aligned;
+use crate::failure::Failure;
+use crate::process::output;
+use crate::stages::Stages;
+use crate::test::flags_with;
+use crate::workspace::Workspace;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, panic, thread};
+
+pub(crate) const LIMITS: &str = "benches/scale.json";
+const PROGRAM: &str = "portcullis-scale";
+/// The factor by which a new limit exceeds the count, and what it exceeds it by in any case: a count of nearly nothing
+/// must not fail for a few transfers more.
+const ALLOWANCE: f64 = 1.03;
+const ALLOWANCE_MIN: f64 = 0.01;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Fail if a count exceeds its limit in benches/scale.json.
+    #[arg(long)]
+    check: bool,
+    /// Write the present counts, and lower the limits to 3 % above them. A limit rises only if its count is above it.
+    #[arg(long, requires = "check")]
+    pub(crate) update: bool,
+}
+
+/// What a pair takes on so many CPUs, and the limits.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Row {
+    /// Who answers invalidations: see the program.
+    pub(crate) hardware: String,
+    pub(crate) cpus: u32,
+    /// Lines that come from the caches of other CPUs.
+    pub(crate) transfers: f64,
+    /// Locked instructions and full fences.
+    pub(crate) locked: f64,
+    /// An estimate, with all CPUs on one socket.
+    pub(crate) cycles: f64,
+    /// An estimate, with half of the CPUs on another socket.
+    pub(crate) cycles_two_sockets: f64,
+    transfers_max: f64,
+    locked_max: f64,
+}
+
+/// What the program prints.
+#[derive(Clone, Copy, Deserialize)]
+struct Counted {
+    transfers: f64,
+    locked: f64,
+    cycles: f64,
+}
+
+pub(crate) fn scale(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
+    let mut stages = Stages::new(workspace, "scale");
+    let target = workspace.target_beside("coherence");
+    let build = ["build", "--release", "--package", PROGRAM, "--target-dir", &target];
+    stages.cargo("build", &[("RUSTFLAGS", &flags_with("coherence"))], &build)?;
+    let path = workspace.root.join(LIMITS);
+    let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
+    let mut rows: Vec<Row> = serde_json::from_str(&text).map_err(Failure::contents(&path))?;
+    let mut wrong = Vec::new();
+    stages.stage("count", "transfers and locked instructions per pair, for each limit", |workspace| {
+        let program = workspace.root.join(&target).join("release").join(PROGRAM);
+        let columns = ["hardware", "CPUs", "transfers", "limit", "locked", "limit", "cycles", "two sockets", ""];
+        let mut lines = vec![columns.map(str::to_owned).to_vec()];
+        let counted = count(&program, &rows)?;
+        for (row, [near, far]) in rows.iter_mut().zip(counted) {
+            if options.update {
+                *row = renewed(row, near, far);
+            }
+            let found = faults(row, near);
+            let remark = if found.is_empty() { "" } else { "above" };
+            let two = |number: f64| format!("{number:.2}");
+            let counts = [two(near.transfers), two(row.transfers_max), two(near.locked), two(row.locked_max)];
+            let cycles = [near, far].map(|counted| format!("{:.0}", counted.cycles));
+            let names = [row.hardware.clone(), row.cpus.to_string()];
+            lines.push(names.into_iter().chain(counts).chain(cycles).chain([remark.to_owned()]).collect());
+            wrong.extend(found);
+        }
+        print!("{}", aligned(&lines));
+        Ok(())
+    })?;
+    if options.update {
+        let text = serde_json::to_string_pretty(&rows).map_err(Failure::contents(&path))?;
+        fs::write(&path, text + "\n").map_err(Failure::file(&path))?;
+    }
+    if options.check && !wrong.is_empty() {
+        return Err(Failure::Other(wrong.join("\n")));
+    }
+    stages.finish();
+    Ok(())
+}
+
+/// Counts all rows, with the CPUs on one socket and on two. Each run takes one CPU of this machine, so several run at
+/// once; those that take longest come first.
+fn count(program: &Path, rows: &[Row]) -> Result<Vec<[Counted; 2]>, Failure> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|row| u32::MAX - rows[*row].cpus);
+    let (next, counted) = (AtomicUsize::new(0), Mutex::new(vec![None; rows.len()]));
+    let work = || {
+        while let Some(&row) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let both = [run(program, &rows[row], &[])?, run(program, &rows[row], &["--two-sockets"])?];
+            counted.lock().expect("no panic while it was held")[row] = Some(both);
+        }
+        Ok(())
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let join =
+            |worker: thread::ScopedJoinHandle<'_, _>| worker.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+        workers.into_iter().try_for_each(join)
+    })?;
+    let counted = counted.into_inner().expect("no panic while it was held");
+    Ok(counted.into_iter().map(|row| row.expect("each row is counted")).collect())
+}
+
+fn run(program: &Path, row: &Row, more: &[&str]) -> Result<Counted, Failure> {
+    let mut command = Command::new(program);
+    command.args(["--hardware", &row.hardware, "--cpus", &row.cpus.to_string()]).args(more);
+    serde_json::from_str(&output(&mut command)?).map_err(Failure::contents(program))
+}
+
+/// Names the counts that exceed their limits.
+fn faults(row: &Row, counted: Counted) -> Vec<String> {
+    let Row { hardware, cpus, transfers_max, locked_max, .. } = row;
+    let checks =
+        [("transfers", counted.transfers, *transfers_max), ("locked instructions", counted.locked, *locked_max)];
+    let above = checks.into_iter().filter(|(_, count, most)| count > most);
+    let intended = "if that is intended, run `cargo xtask scale --check --update`";
+    above
+        .map(|(what, count, most)| format!("{hardware} {cpus}: {count:.2} {what}, {most} allowed; {intended}"))
+        .collect()
+}
+
+/// The row with new counts. A limit only rises if its count is above it, so small losses cannot add up.
+fn renewed(row: &Row, near: Counted, far: Counted) -> Row {
+    let limit = |count: f64, limit: f64| {
+        let renewed = (count * ALLOWANCE).max(count + ALLOWANCE_MIN);
+        // Up, but not because of the last bit.
+        let renewed = (renewed * 100.0 - 1e-6).ceil() / 100.0;
+        if count > limit { renewed } else { renewed.min(limit) }
+    };
+    let places = |number: f64, places: f64| (number * places).round() / places;
+    Row {
+        hardware: row.hardware.clone(),
+        cpus: row.cpus,
+        transfers: places(near.transfers, 1e3),
+        locked: places(near.locked, 1e3),
+        cycles: places(near.cycles, 10.0),
+        cycles_two_sockets: places(far.cycles, 10.0),
+        transfers_max: limit(near.transfers, row.transfers_max),
+        locked_max: limit(near.locked, row.locked_max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counted, LIMITS, Row, faults, renewed};
+    use crate::workspace::Workspace;
+
+    fn row() -> Row {
+        let counts = r#""transfers": 0, "locked": 0, "cycles": 0, "cycles_two_sockets": 0"#;
+        let limits = r#""transfers_max": 0, "locked_max": 0"#;
+        serde_json::from_str(&format!(r#"{{"hardware": "fast", "cpus": 2, {counts}, {limits}}}"#)).expect("a row")
+    }
+
+    #[test]
+    fn a_count_above_its_limit_is_named() {
+        let counted = |transfers, locked| Counted { transfers, locked, cycles: 1.0 };
+        let row = renewed(&row(), counted(10.0, 0.1), counted(11.0, 0.1));
+        assert_eq!((row.transfers_max, row.locked_max, row.transfers), (10.3, 0.11, 10.0));
+        assert!(faults(&row, counted(10.3, 0.11)).is_empty());
+        let found = faults(&row, counted(10.4, 0.13));
+        assert!(found[0].starts_with("fast 2: 10.40 transfers, 10.3 allowed; "), "{found:?}");
+        assert!(found[1].starts_with("fast 2: 0.13 locked instructions, 0.11 allowed; "), "{found:?}");
+        assert_eq!(renewed(&row, counted(10.2, 0.1), counted(0.0, 0.0)).transfers_max, 10.3, "it does not rise");
+        assert_eq!(renewed(&row, counted(9.0, 0.1), counted(0.0, 0.0)).transfers_max, 9.27);
+    }
+
+    /// A limit below what was counted, or far above it, guards nothing.
+    #[test]
+    fn the_limits_fit_what_was_counted() {
+        let path = Workspace::read().expect("metadata").root.join(LIMITS);
+        let rows: Vec<Row> = serde_json::from_str(&std::fs::read_to_string(path).expect("limits")).expect("rows");
+        assert!(rows.iter().any(|row| row.cpus == 128 && row.transfers > 0.0));
+        for row in rows {
+            for (count, most) in [(row.transfers, row.transfers_max), (row.locked, row.locked_max)] {
+                assert!((count..=count * 1.05 + 0.03).contains(&most), "{row:?}");
+            }
+        }
+    }
+}
