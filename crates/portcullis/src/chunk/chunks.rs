@@ -18,7 +18,7 @@
 //! could not serve looks for the next chunk, which happens once in 64 pages.
 
 use super::geometry::{CHUNK_PAGES, TABLE_PAGES, TABLE_UNITS, UNIT_PAGES};
-use super::open_tables::{Chunk, OpenTables, Wanted};
+use super::open_tables::{Chunk, Need, OpenTables, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
 use super::table_log::{LOOKS, Lists, QUEUES, TableLog};
 use super::tables::ChunkTables;
@@ -325,42 +325,48 @@ impl<P: Platform> Chunks<P> {
         grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
     ) -> Result<Answer, NoMemory> {
         let open_tables = &self.open_tables;
-        let (log, units) = open_tables.log_of(cursor, wanted);
+        let mut need = open_tables.need_of(cursor, wanted);
         let chunk = loop {
             if wanted != Wanted::Table
-                && let Some(chunk) = open_tables.take(log, units)
+                && let Some(chunk) = open_tables.take(need)
             {
                 break chunk;
             }
             // Another CPU of the same stream may have got a chunk while this one waited for the lock.
             let answer = self.table_log.0.with(|table_log| {
-                if is_needed() { self.ask(platform, table_log, wanted, log, units) } else { Answer::Chunk(None) }
+                if is_needed() { self.ask(platform, table_log, wanted, need) } else { Answer::Chunk(None) }
             });
-            match answer {
+            let added = match answer {
                 Answer::Chunk(Some(chunk)) => break chunk,
                 Answer::Chunk(None) => return Ok(answer),
-                Answer::Opened => {}
+                Answer::Opened => Ok(()),
                 // Done without the lock, because it asks the host for memory.
-                Answer::NeedsTable(number) => self.link(platform, number, &grow)?,
-                Answer::NeedsRoom(room) => self.make_room(platform, Context::Atomic, (2 * room).max(ROOM_FIRST))?,
+                Answer::NeedsTable(number) => self.link(platform, number, &grow),
+                Answer::NeedsRoom(room) => self.make_room(platform, Context::Atomic, (2 * room).max(ROOM_FIRST)),
+                Answer::Full if !need.is_short => Err(NoMemory),
                 Answer::Full => match open_tables.take_anywhere(wanted) {
                     Some(chunk) => break chunk,
                     None => return Ok(answer),
                 },
+            };
+            match added {
+                Ok(()) => {}
+                Err(NoMemory) if need.is_short => return Err(NoMemory),
+                Err(NoMemory) => need.is_short = true,
             }
         };
         open_tables.note(cursor, chunk.units);
         Ok(Answer::Chunk(Some(chunk)))
     }
 
-    /// Asks the log of tables for a chunk of `units` units from `log`, or for an open table that has one.
+    /// Asks the log of tables for a chunk, or for an open table that has one.
     #[inline(always)]
-    fn ask(&self, platform: &P, table_log: &mut TableLog, wanted: Wanted, log: usize, units: u32) -> Answer {
+    fn ask(&self, platform: &P, table_log: &mut TableLog, wanted: Wanted, need: Need) -> Answer {
         if wanted == Wanted::Table {
-            if let Some(chunk) = table_log.take_table(platform, &self.tables, log) {
+            if let Some(chunk) = table_log.take_table(platform, &self.tables, need) {
                 return Answer::Chunk(Some(chunk));
             }
-        } else if table_log.open_table(platform, &self.tables, &self.open_tables, log, units) {
+        } else if table_log.open_table(platform, &self.tables, &self.open_tables, need) {
             return Answer::Opened;
         }
         match table_log.number(self.tables.len()) {

@@ -33,6 +33,10 @@ const OWN_LOGS: usize = if cfg!(loom) { 0 } else { 16 };
 const OWN_LOGS_OF_RINGS: usize = OWN_LOGS / 2;
 /// The number of logs.
 pub(super) const LOGS: usize = 2 + OWN_LOGS;
+/// Whether one CPU or ring alone uses a log.
+pub(super) const fn is_own(log: usize) -> bool {
+    log > SLOW
+}
 const TABLE_SHIFT: u32 = 32;
 
 /// The kind of chunk that a stream needs.
@@ -44,6 +48,31 @@ pub(super) enum Wanted {
     Chunk,
     /// A whole table.
     Table,
+}
+
+/// What a stream asks the table log for. It is small, so that it takes one register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Need {
+    log: u16,
+    units: u16,
+    /// No table can be added.
+    pub(super) is_short: bool,
+}
+
+impl Need {
+    pub(super) const fn new(log: usize, units: u32) -> Self {
+        Self { log: log as u16, units: units as u16, is_short: false }
+    }
+
+    /// The log whose tables it takes.
+    pub(super) const fn log(self) -> usize {
+        self.log as usize
+    }
+
+    /// The number of units of the chunk.
+    pub(super) const fn units(self) -> u32 {
+        self.units as u32
+    }
 }
 
 /// A run of units that a stream hands out.
@@ -78,7 +107,7 @@ impl OpenTables {
 
     /// The log from which the stream of cursor number `cursor` takes its next chunk, and the number of units in that
     /// chunk.
-    pub(super) fn log_of(&self, cursor: usize, wanted: Wanted) -> (usize, u32) {
+    pub(super) fn need_of(&self, cursor: usize, wanted: Wanted) -> Need {
         let (line, lines) = self.rates.line(cursor);
         let own_logs = self.own_logs(cursor);
         let is_alone = lines <= own_logs;
@@ -87,9 +116,9 @@ impl OpenTables {
         let own = (line < own_logs).then_some(2 + line as usize).filter(|own| is_alone || self.is_open(*own));
         let log = own.unwrap_or(COMMON);
         match wanted {
-            Wanted::Table => (log, TABLE_UNITS),
-            Wanted::Small if self.rates.is_slow(cursor) => (SLOW, SLOW_UNITS),
-            Wanted::Small | Wanted::Chunk => (log, CHUNK_UNITS),
+            Wanted::Table => Need::new(log, TABLE_UNITS),
+            Wanted::Small if self.rates.is_slow(cursor) => Need::new(SLOW, SLOW_UNITS),
+            Wanted::Small | Wanted::Chunk => Need::new(log, CHUNK_UNITS),
         }
     }
 
@@ -101,14 +130,14 @@ impl OpenTables {
         }
     }
 
-    /// Takes a chunk of `units` units if the open table of `log` has one left.
-    pub(super) fn take(&self, log: usize, units: u32) -> Option<Chunk> {
+    /// Takes a chunk if the open table of its log has one left.
+    pub(super) fn take(&self, need: Need) -> Option<Chunk> {
         let take_lowest = |word| Self::has_left(word).then(|| word & (word - 1));
         // Acquire: with the chunk, its entries are visible as the CPU that opened the table has found or left them.
         // The exchanges of other CPUs since then continue the release sequence of `open`.
-        let word = self.open[log].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, take_lowest).ok()?;
+        let word = self.open[need.log()].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, take_lowest).ok()?;
         let number = (word >> TABLE_SHIFT) as u32;
-        Some(Chunk { first: number * TABLE_UNITS + word.trailing_zeros(), units })
+        Some(Chunk { first: number * TABLE_UNITS + word.trailing_zeros(), units: need.units() })
     }
 
     /// Takes a suitable chunk from any open table, when no other table can be found or added.
@@ -116,8 +145,8 @@ impl OpenTables {
         (0..LOGS).find_map(|log| match wanted {
             Wanted::Table => None,
             Wanted::Chunk if log == SLOW => None,
-            Wanted::Small if log == SLOW => self.take(log, SLOW_UNITS),
-            Wanted::Small | Wanted::Chunk => self.take(log, CHUNK_UNITS),
+            Wanted::Small if log == SLOW => self.take(Need::new(log, SLOW_UNITS)),
+            Wanted::Small | Wanted::Chunk => self.take(Need::new(log, CHUNK_UNITS)),
         })
     }
 
@@ -159,7 +188,7 @@ mod tests {
         let (first_of_rings, streams) = (lines * CPU_WORDS, 2 * lines * CPU_WORDS);
         let own = |first: usize, lines: usize| {
             let open_tables = OpenTables::new(&host, streams, first_of_rings).expect("memory");
-            let log = |line: usize| open_tables.log_of(first + line * CPU_WORDS, Wanted::Chunk).0;
+            let log = |line: usize| open_tables.need_of(first + line * CPU_WORDS, Wanted::Chunk).log();
             (0..lines).map(log).filter(|log| *log != COMMON).collect::<std::collections::BTreeSet<_>>().len()
         };
         assert_eq!(own(0, lines), OWN_LOGS);

@@ -5,14 +5,16 @@
 //! time, lie in few tables. Full tables queue in order, and the oldest is filled again once all of it is spent. If
 //! younger tables overtake a table, it has a straggler in it. Its spent parts are then filled before another table is
 //! begun, so that a straggler pins a chunk and not a table. Before a table is added, a log also looks at the first
-//! tables of the other logs.
+//! tables of the other logs. But the log of a CPU leaves what is in use to the log of another CPU at work, and so a few
+//! spent tables: that CPU will need them next, and has their entries in its caches. If no table can be added, it takes
+//! them all the same.
 //!
 //! Streams that are much slower than the others, such as acknowledgements next to data, would each keep a chunk in
 //! some old table. If there are many streams, the slow ones have a log of their own, with chunks of a quarter of the
 //! size.
 
 use super::geometry::TABLE_UNITS;
-use super::open_tables::{Chunk, LOGS, OpenTables};
+use super::open_tables::{Chunk, LOGS, Need, OpenTables, is_own};
 use super::page_states;
 use super::table_record::{ALL, TableRecord, run, runs};
 use super::tables::ChunkTables;
@@ -34,6 +36,8 @@ pub(super) const LOOKS: usize = 8;
 pub(super) const QUEUES: usize = 2 * LOGS;
 /// When a table has at least this many units spent, its turn has come; older tables with fewer have stragglers.
 const OVERTAKEN: u32 = TABLE_UNITS / 2 + 1;
+/// The number of spent tables that are left to a log in use. It needs the first of them next.
+const LEFT: usize = 2;
 
 /// A sequence of tables that are filled one after the other, for some of the streams.
 #[derive(Default)]
@@ -46,6 +50,9 @@ struct Log {
     further: usize,
     /// Tables with stragglers.
     lingering: VecDeque<u32>,
+    /// Whether it has got a table since the last sweep, and since the one before.
+    is_used: bool,
+    was_used: bool,
 }
 
 /// What is known of the tables of a domain, apart from their pages.
@@ -121,22 +128,22 @@ impl TableLog {
         Ok(boxed(room, Padded(platform.lock(LockClass::IovaAllocator, table_log))))
     }
 
-    /// Opens another table for chunks of `units` units if the last one has nothing left. Returns whether a table is
-    /// open now; if not, one has to be added.
+    /// Opens another table for such chunks if the last one has nothing left. Returns whether a table is open now; if
+    /// not, one has to be added.
     #[inline(never)]
     pub(super) fn open_table<P: Platform>(
         &mut self,
         platform: &P,
         tables: &ChunkTables,
         open_tables: &OpenTables,
-        log: usize,
-        units: u32,
+        need: Need,
     ) -> bool {
+        let (log, units) = (need.log(), need.units());
         if open_tables.is_open(log) {
             return true;
         }
         self.close_table(log);
-        let Some(number) = self.find(platform, tables, log, units) else { return false };
+        let Some(number) = self.find(platform, tables, need) else { return false };
         let record = &mut self.records[number as usize];
         let firsts = runs(record.spent(), units);
         let mut rest = firsts;
@@ -159,17 +166,19 @@ impl TableLog {
     }
 
     /// A chunk of a whole table. `None` if a table has to be added.
-    pub(super) fn take_table<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<Chunk> {
-        let number = self.find(platform, tables, log, TABLE_UNITS)?;
+    pub(super) fn take_table<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, need: Need) -> Option<Chunk> {
+        let number = self.find(platform, tables, need)?;
         self.records[number as usize].hand_out(platform, number, tables, ALL);
-        push_back_within(&mut self.logs[log].full, number);
+        push_back_within(&mut self.logs[need.log()].full, number);
         Some(Chunk { first: number * TABLE_UNITS, units: TABLE_UNITS })
     }
 
     /// A table with spent chunks of `units` units.
-    fn find<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize, units: u32) -> Option<u32> {
+    fn find<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, need: Need) -> Option<u32> {
+        let (log, units) = (need.log(), need.units());
         // Idle tables come last. Those that are not needed then stay idle, however much is mapped, and are freed.
-        self.oldest(platform, tables, log)
+        let found = self
+            .oldest(platform, tables, log)
             .or_else(|| self.lingering(platform, tables, log, units, LOOKS))
             .or_else(|| self.take_idle())
             .or_else(|| {
@@ -177,11 +186,32 @@ impl TableLog {
                 // frames do not add up.
                 let others = (0..LOGS).filter(|other| *other != log);
                 let mut one = others.map(|other| {
+                    let Log { is_used, was_used, .. } = self.logs[other];
+                    if !need.is_short && is_own(log) && is_own(other) && (is_used || was_used) {
+                        return self.left_over(platform, tables, other);
+                    }
                     self.oldest_if_worn(platform, tables, other, units)
                         .or_else(|| self.lingering(platform, tables, other, units, 1))
                 });
                 one.find_map(|found| found)
-            })
+            })?;
+        self.logs[log].is_used = true;
+        Some(found)
+    }
+
+    /// The oldest full table of a log, if it is spent and not one of those that are left to the log.
+    #[inline(never)]
+    fn left_over<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, log: usize) -> Option<u32> {
+        let full = &mut self.logs[log].full;
+        for at in [LEFT, 0] {
+            let number = *full.get(at)?;
+            let record = &mut self.records[number as usize];
+            record.look(platform, number, tables);
+            if record.spent() != ALL {
+                return None;
+            }
+        }
+        full.pop_front()
     }
 
     /// A table with stragglers and room for a chunk, if there is one among the next `looks`.
@@ -378,6 +408,9 @@ impl TableLog {
     /// Ends a sweep of all queues.
     pub(super) fn end_sweep(&mut self) {
         self.idle_min = self.idle.len();
+        for log in &mut self.logs {
+            log.was_used = mem::take(&mut log.is_used);
+        }
     }
 
     /// Whether there are more tables than the reserve.
@@ -441,6 +474,43 @@ mod tests {
         }
     }
 
+    /// The log of a CPU takes tables of another CPU at work only if these are spent and not its last such, or if no
+    /// table can be added. What all share, and what a CPU has left behind, is taken at any time.
+    #[test]
+    fn tables_of_cpus_at_work_are_left_to_them() {
+        let host = FakeHost::default();
+        let [common, one, other] = [0, 2, 3];
+        // The log `of` has filled so many tables, the first of which has a straggler or none. After that there are
+        // `sweeps`, which find none of them.
+        let found = |of: usize, filled: usize, has_straggler: bool, sweeps: usize, by: usize, is_short: bool| {
+            let tables = ChunkTables::new(&host, 64).expect("memory");
+            let mut table_log = TableLog::new(&host, 64, Vec::new()).expect("memory");
+            table_log.take(&mut Lists::new(&host, Context::MaySleep, 64).expect("memory"));
+            let frames = [(); 4].map(|()| -> &Frame { Box::leak(Box::new(core::array::from_fn(|_| Entry::new(0)))) });
+            for frame in &frames[..filled] {
+                let number = table_log.number(tables.len()).expect("room").expect("a number");
+                tables.link(number, frame);
+                table_log.add(number);
+                table_log.take_table(&host, &tables, Need::new(of, TABLE_UNITS)).expect("the table just added");
+            }
+            // The straggler is the last page, so that the units before it are spent.
+            let pages = |at: usize| frames[at].len() - usize::from(at == 0 && has_straggler);
+            (0..filled).for_each(|at| page_states::spend_unused(&frames[at][..pages(at)]));
+            (0..sweeps).for_each(|_| table_log.end_sweep());
+            let mut need = Need::new(by, 1);
+            need.is_short = is_short;
+            table_log.find(&host, &tables, need)
+        };
+        assert_eq!(found(other, LEFT, false, 0, one, false), None, "the other CPU is at work");
+        assert_eq!(found(other, LEFT + 1, false, 0, one, false), Some(0), "it has more than it needs");
+        assert_eq!(found(other, LEFT + 1, true, 0, one, false), None);
+        assert_eq!(found(other, LEFT + 1, true, 1, one, false), None);
+        assert_eq!(found(other, LEFT + 1, true, 2, one, false), Some(0), "it is idle");
+        assert_eq!(found(other, 1, true, 0, one, true), Some(0), "no table can be added");
+        assert_eq!(found(other, 1, true, 0, common, false), Some(0));
+        assert_eq!(found(common, 1, true, 0, one, false), Some(0));
+    }
+
     /// A table of which more than half is spent has overtaken the tables before it, except the one directly before it.
     /// A table of which exactly half is spent has not.
     #[test]
@@ -455,7 +525,7 @@ mod tests {
             let number = table_log.number(tables.len()).expect("room").expect("a number");
             tables.link(number, frame);
             table_log.add(number);
-            table_log.take_table(&host, &tables, 0).expect("the table just added");
+            table_log.take_table(&host, &tables, Need::new(0, TABLE_UNITS)).expect("the table just added");
         }
         let pages = |units: u32| units as usize * UNIT_PAGES as usize;
         let half = pages(TABLE_UNITS / 2);

@@ -5,7 +5,7 @@ use super::ledger::{DEVICE, Ledger, NARROW_BITS, NARROW_TABLES, Want, count_tabl
 use portcullis::chunk::TABLE_RESERVE;
 use portcullis::designs::Portcullis;
 use portcullis::iommu::fake::FakeIommu;
-use portcullis::platform::fake::FakeHost;
+use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{Access, DomainConfig, DomainOf, MapError, NoMemory, Open, Protection};
 
 type Bench<'h> = DomainOf<Portcullis, &'h FakeHost, &'h FakeIommu<'h>>;
@@ -87,6 +87,38 @@ fn run(frames: usize, address_bits: u8, protection: Protection, shortage: Shorta
     drop(domain);
     assert_eq!(host.frames_lent(), 0);
     refused
+}
+
+/// A CPU leaves the tables of another CPU at work alone. But if there is no memory for one of its own, it fills those.
+#[test]
+fn a_cpu_without_a_table_fills_those_of_another() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
+    domain.attach(DEVICE).expect("a device");
+    let ledger = Ledger::new(&host, &iommu);
+    let want = Want::writes(1);
+    let map = |pages: u64| {
+        for _ in 0..pages {
+            ledger.map(&domain, want).expect("memory");
+        }
+    };
+    map(2 * TABLE);
+    let tables = domain.table_pages();
+    settle_but_one(&domain, &ledger);
+    run_on(1);
+    map(1);
+    assert_eq!(domain.table_pages(), tables + 1, "a table of its own");
+    host.limit_frames(0);
+    map(2 * TABLE);
+    assert_eq!(domain.table_pages(), tables + 1);
+    run_on(0);
+}
+
+/// Unmaps everything except the mapping that was made last, so that one table stays in use.
+fn settle_but_one(domain: &Bench<'_>, ledger: &Ledger<'_>) {
+    let live = ledger.live();
+    live[..live.len() - 1].iter().for_each(|gone| ledger.unmap(domain, *gone));
 }
 
 #[test]

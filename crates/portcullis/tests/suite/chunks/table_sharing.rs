@@ -103,7 +103,8 @@ fn rings_whose_numbers_are_far_apart_have_a_table_each() {
     assert_eq!(tables.len(), FEW as usize);
 }
 
-/// Tables that one CPU has spent serve the next one, before any table is added and without a tick.
+/// Tables that one CPU has spent serve the next one, before any table is added and without a tick. Two are left to the
+/// CPU that spent them, which may be at work.
 #[test]
 fn spent_tables_of_one_cpu_serve_another() {
     let host = FakeHost::default();
@@ -117,8 +118,8 @@ fn spent_tables_of_one_cpu_serve_another() {
         counts.push(domain.table_pages());
     }
     run_on(0);
-    // Each CPU is in a table that it has used up.
-    assert!(counts.iter().zip(0..).all(|(count, cpu)| *count <= counts[0] + cpu), "{counts:?}");
+    // Each CPU is also in a table that it has used up.
+    assert!(counts.iter().zip(0..).all(|(count, cpu)| *count <= counts[0] + 3 * cpu), "{counts:?}");
 }
 
 /// Tables with a straggler serve others too, also with more rings than there are table logs.
@@ -135,6 +136,10 @@ fn holes_of_some_serve_others() {
         (0..3).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
         for number in 0..12 * 512 {
             map_for_ring(&domain, 1 + number % others);
+            // Ring 0 is at work until two sweeps have found that it is not.
+            if number % 512 == 0 {
+                tick_after(&host, &domain, TABLE_IDLE_US);
+            }
         }
         // One open table for each table log.
         let more = domain.table_pages().saturating_sub(before);
