@@ -2,16 +2,14 @@
 
 use crate::Access;
 use crate::costs::Costs;
-use crate::fiber::{Fiber, Suspender};
+use crate::fiber::{Fiber, suspend};
 use crate::line::CPUS_MAX;
 use crate::machine::{Before, Count, LINE_BYTES, Machine};
 use std::cell::RefCell;
-use std::rc::Rc;
 
 /// The machine of this thread, and the CPU that runs.
 struct Running {
     machine: Machine,
-    suspenders: Rc<[Suspender]>,
     cpu: usize,
 }
 
@@ -43,9 +41,8 @@ pub fn run(costs: Costs, cpus: usize, body: impl Fn(usize) + Clone + 'static) {
         Fiber::new(move || body(cpu))
     };
     let mut fibers: Vec<Fiber> = (0..cpus).map(fiber).collect();
-    let suspenders = fibers.iter().map(Fiber::suspender).collect();
     let _stop = Stop;
-    RUNNING.set(Some(Running { machine: Machine::new(costs, cpus), suspenders, cpu: 0 }));
+    RUNNING.set(Some(Running { machine: Machine::new(costs, cpus), cpu: 0 }));
     let next = || {
         RUNNING.with_borrow_mut(|running| {
             let running = running.as_mut().expect("it runs until the last CPU has ended");
@@ -66,14 +63,8 @@ fn take_turn() {
             None | Some(Before::Nothing) => return,
             Some(Before::Device(act)) => act(),
             Some(Before::Cpus) => {
-                let suspenders = RUNNING.with_borrow_mut(|running| {
-                    let running = running.as_mut()?;
-                    running.machine.wait(running.cpu);
-                    Some((running.suspenders.clone(), running.cpu))
-                });
-                if let Some((suspenders, cpu)) = suspenders {
-                    suspenders[cpu].suspend();
-                }
+                here(Machine::wait);
+                suspend();
             }
         }
     }
@@ -112,12 +103,12 @@ pub fn pause() {
 }
 
 /// A full fence.
-pub fn fence() {
+pub(crate) fn fence() {
     take_turn();
     here(Machine::fence);
 }
 
-/// Accesses to plain memory: each line of `value` is read, or written.
+/// Accesses to plain memory: each line of `value` is read, or written if `is_written` is set.
 pub fn plain<T: ?Sized>(value: &T, is_written: bool) {
     let first = (&raw const *value).addr();
     let kind = if is_written { Access::Store } else { Access::Load };
@@ -150,6 +141,7 @@ mod tests {
     use super::*;
     use crate::atomic::{AtomicU64, Ordering};
     use std::cell::Cell;
+    use std::rc::Rc;
     use std::sync::Arc;
 
     /// Runs `body` on `cpus` CPUs. Returns what was counted, and the latest clock.
@@ -202,7 +194,7 @@ mod tests {
         let (count, cycles) = measured(1, move |_| {
             let begin = now();
             words.iter().for_each(|line| line[0].store(1, Ordering::Relaxed));
-            assert!(now() - begin == 16 * Costs::XEON.hit);
+            assert_eq!(now() - begin, 16 * Costs::XEON.hit);
             fence();
         });
         assert_eq!(count.locked, 1);

@@ -29,18 +29,18 @@ pub mod atomic;
 mod costs;
 mod cpus;
 #[allow(unsafe_code, reason = "a coroutine suspends itself")]
-mod fiber;
+pub mod fiber;
 mod line;
 mod machine;
 
 pub use costs::Costs;
-pub use cpus::{at, count, cpu, device_write, fence, now, pause, plain, run, work, write_to_device};
+pub use cpus::{at, count, cpu, device_write, now, pause, plain, run, work, write_to_device};
 pub use line::CPUS_MAX;
 pub use machine::Count;
 
 /// What an access does to its line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+enum Access {
     /// Reads it.
     Load,
     /// Writes it, through the store buffer.

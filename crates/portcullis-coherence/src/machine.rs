@@ -4,7 +4,7 @@ use crate::Access;
 use crate::costs::Costs;
 use crate::line::{Line, Transfer};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Sub;
 
 /// The size of a cache line in bytes.
@@ -57,9 +57,9 @@ pub(crate) struct Machine {
     clocks: Vec<Clock>,
     /// The CPUs that wait for their turn, by their clocks.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
-    /// What devices do later: the time, and a number that is an index in `acts`.
-    events: BinaryHeap<Reverse<(u64, usize)>>,
-    acts: Vec<Option<Act>>,
+    /// What devices do later, by the time and by how many acts there were before.
+    events: BTreeMap<(u64, u64), Act>,
+    acts: u64,
     lines: HashMap<usize, Line>,
     pub(crate) count: Count,
 }
@@ -79,8 +79,8 @@ impl Machine {
             costs,
             clocks: vec![Clock::default(); cpus],
             waiting: BinaryHeap::new(),
-            events: BinaryHeap::new(),
-            acts: Vec::new(),
+            events: BTreeMap::new(),
+            acts: 0,
             lines: HashMap::new(),
             count: Count::default(),
         };
@@ -106,15 +106,12 @@ impl Machine {
     pub(crate) fn before(&mut self, cpu: usize) -> Before {
         let now = self.clocks[cpu].now;
         let cpu_at = self.waiting.peek().map(|Reverse(first)| *first).filter(|first| *first < (now, cpu));
-        let device_at = self.events.peek().map(|Reverse(first)| *first).filter(|(at, _)| *at <= now);
-        match (cpu_at, device_at) {
-            (Some((cpu_at, _)), Some((device_at, _))) if cpu_at < device_at => Before::Cpus,
-            (_, Some((_, number))) => {
-                self.events.pop();
-                Before::Device(self.acts[number].take().expect("each event happens once"))
-            }
-            (Some(_), None) => Before::Cpus,
-            (None, None) => Before::Nothing,
+        // Events up to this moment come before the CPU that has waited longest, or before this one.
+        let until = cpu_at.map_or(now, |(at, _)| at);
+        match self.events.first_entry().filter(|event| event.key().0 <= until) {
+            Some(event) => Before::Device(event.remove()),
+            None if cpu_at.is_some() => Before::Cpus,
+            None => Before::Nothing,
         }
     }
 
@@ -132,8 +129,8 @@ impl Machine {
     }
 
     pub(crate) fn at(&mut self, time: u64, act: Act) {
-        self.events.push(Reverse((time, self.acts.len())));
-        self.acts.push(Some(act));
+        self.events.insert((time, self.acts), act);
+        self.acts += 1;
     }
 
     pub(crate) fn device_write(&mut self, address: usize) {

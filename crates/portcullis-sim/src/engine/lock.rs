@@ -92,7 +92,7 @@ impl Engine {
         drop(locks);
         let start_ps = state.now_ps.get();
         // The core that releases the lock sets this core's clock and makes it ready.
-        self.suspend(core, state);
+        self.suspend(core);
         if state.charging.get() {
             let spun = self.frequency.cycles(state.now_ps.get() - start_ps);
             state.account.borrow_mut().lock_wait(class, spun);

@@ -9,8 +9,6 @@
 //! moment and never has to wait in the middle. So it is a function, and a core that lets it go first calls it.
 
 mod cost;
-#[allow(unsafe_code, reason = "a fiber suspends itself through a pointer into its own stack")]
-mod fiber;
 mod frequency;
 mod interrupts;
 mod lock;
@@ -28,10 +26,10 @@ pub(crate) use one_thread::OneThread;
 pub use stuck::{Stuck, StuckCore};
 
 use crate::account::Account;
-use fiber::{Fiber, Suspender};
 use interrupts::{InterruptHandler, Pending};
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
+use portcullis_coherence::fiber::{self, Fiber};
 use portcullis_model::Vtd;
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -97,7 +95,6 @@ struct CoreState {
     account: RefCell<Account>,
     /// How often each step was charged, if that is counted.
     steps: RefCell<StepCounts>,
-    suspender: RefCell<Option<Suspender>>,
 }
 
 /// The engine. One per simulated machine, on one thread.
@@ -136,7 +133,6 @@ impl Drop for Stop<'_> {
         self.0.ready.borrow_mut().clear();
         self.0.waiters.borrow_mut().clear();
         for core in &self.0.cores {
-            core.suspender.borrow_mut().take();
             core.actor.borrow_mut().take();
             core.turn_ps.set(None);
             core.resting_since_ps.set(None);
@@ -170,7 +166,6 @@ impl CoreState {
             taking_down: Cell::new(false),
             account: RefCell::default(),
             steps: RefCell::default(),
-            suspender: RefCell::default(),
         }
     }
 
@@ -300,9 +295,7 @@ impl Engine {
         let mut running = bodies.len();
         let mut fibers = Vec::with_capacity(bodies.len());
         for (core, body) in bodies.into_iter().enumerate() {
-            let fiber = Fiber::new(body);
-            *self.cores[core].suspender.borrow_mut() = Some(fiber.suspender());
-            fibers.push(fiber);
+            fibers.push(Fiber::new(body));
             self.cores[core].now_ps.set(start_ps);
             self.cores[core].has_ended.set(false);
             self.set_turn(start_ps, core);
@@ -374,7 +367,7 @@ impl Engine {
         if state.is_actor {
             return;
         }
-        self.watch(core, state);
+        self.watch(core);
         self.let_earlier_go(core, state);
         self.take_interrupt(state);
         self.find_horizon(state);
@@ -389,12 +382,12 @@ impl Engine {
             let other = &self.cores[first];
             if !other.is_actor {
                 self.set_turn(now_ps, core);
-                return self.suspend(core, state);
+                return self.suspend(core);
             }
             self.begin_turn(first);
             self.act(first, other, Some((core, state)));
             self.resume(core);
-            self.watch(core, state);
+            self.watch(core);
         }
     }
 
@@ -437,7 +430,7 @@ impl Engine {
 
     /// Suspends the running core until its turn comes. Actors whose turns come first act at once, so that a core that
     /// waits only for actors keeps its fiber.
-    fn suspend(&self, core: Core, state: &CoreState) {
+    fn suspend(&self, core: Core) {
         while let Some((_, first)) = self.first_turn().filter(|_| !self.watchdog.has_barked()) {
             let other = &self.cores[first];
             if first != core && !other.is_actor {
@@ -449,9 +442,7 @@ impl Engine {
             }
             self.act(first, other, None);
         }
-        let suspender = state.suspender.borrow_mut().take().expect("a running core has a suspender");
-        suspender.suspend();
-        *state.suspender.borrow_mut() = Some(suspender);
+        fiber::suspend();
     }
 
     /// Lets an actor act, whose turn has begun, and then wait for its next one. If that comes before those of all
@@ -584,7 +575,7 @@ impl Engine {
             self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
             return;
         };
-        self.watch(core, state);
+        self.watch(core);
         let start_ps = state.now_ps.get();
         let until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
         self.rest_until(core, state, until_ps);

@@ -104,11 +104,11 @@ impl Engine {
     }
 
     /// Counts a sleep or a yield of the running core. The run ends here if nothing has been done for too long.
-    pub(super) fn watch(&self, core: Core, state: &CoreState) {
+    pub(super) fn watch(&self, core: Core) {
         self.watchdog.count();
         if self.watchdog.has_barked() {
             // `run_beside` sees it, and unwinds this fiber.
-            self.suspend(core, state);
+            self.suspend(core);
         }
     }
 

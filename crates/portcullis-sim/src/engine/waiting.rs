@@ -59,7 +59,7 @@ impl Engine {
             self.outside_ps.set(self.outside_ps.get().max(at_ps));
             return;
         };
-        self.watch(core, state);
+        self.watch(core);
         while state.now_ps.get() < at_ps {
             self.rest_until(core, state, at_ps);
             self.sync();
@@ -84,7 +84,7 @@ impl Engine {
             // The core gets a turn at that time. If it is woken before, `wake` replaces this turn.
             self.set_turn(at_ps.max(state.now_ps.get()), core);
         }
-        self.suspend(core, state);
+        self.suspend(core);
         if state.waits_for.take().is_some() {
             self.waiters.borrow_mut().remove(core);
             self.take_interrupt(state);
