@@ -71,23 +71,6 @@ impl OneDomain {
     }
 }
 
-/// The capabilities of both IOMMUs: those of VT-d, with page-selective commands up to 2^18 pages.
-const fn capabilities(coherent: bool) -> Capabilities {
-    Capabilities {
-        three_level: true,
-        four_level: true,
-        leaf_2m: true,
-        leaf_1g: true,
-        address_mask_max: Some(18),
-        coherent,
-        caches_absent: false,
-        rings: true,
-        pass_through: true,
-        address_bits: 48,
-        physical_bits: 52,
-    }
-}
-
 /// Counts submissions, and does nothing else with them.
 #[derive(Debug)]
 pub struct Empty {
@@ -179,7 +162,7 @@ unsafe impl Iommu for Empty {
     type Ticket = ();
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(self.coherent)
+        Capabilities { coherent: self.coherent, ..Capabilities::COMPLETE }
     }
 
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {
@@ -224,7 +207,7 @@ unsafe impl Iommu for Queued {
     type Ticket = ();
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(true)
+        Capabilities::COMPLETE
     }
 
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {

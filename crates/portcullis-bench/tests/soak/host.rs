@@ -30,19 +30,7 @@ unsafe impl Iommu for Done {
     type Ticket = ();
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            three_level: true,
-            four_level: true,
-            leaf_2m: true,
-            leaf_1g: true,
-            address_mask_max: Some(18),
-            coherent: true,
-            caches_absent: false,
-            rings: false,
-            pass_through: true,
-            address_bits: 48,
-            physical_bits: 52,
-        }
+        Capabilities { rings: false, ..Capabilities::COMPLETE }
     }
 
     unsafe fn open_domain(&self, translation: Translation) -> Result<DomainId, AttachError> {

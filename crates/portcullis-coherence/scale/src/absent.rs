@@ -19,19 +19,7 @@ unsafe impl Iommu for Absent {
     type Ticket = ();
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            three_level: true,
-            four_level: true,
-            leaf_2m: true,
-            leaf_1g: true,
-            address_mask_max: Some(18),
-            coherent: true,
-            caches_absent: false,
-            rings: true,
-            pass_through: true,
-            address_bits: 48,
-            physical_bits: 52,
-        }
+        Capabilities::COMPLETE
     }
 
     unsafe fn open_domain(&self, _: Translation) -> Result<DomainId, AttachError> {

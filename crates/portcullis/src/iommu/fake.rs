@@ -103,22 +103,7 @@ pub struct FakeIommu<'h> {
 impl<'h> FakeIommu<'h> {
     /// An IOMMU that supports every table format and address masks up to 18.
     pub fn new(host: &'h FakeHost) -> Self {
-        Self::with_capabilities(
-            host,
-            Capabilities {
-                three_level: true,
-                four_level: true,
-                leaf_2m: true,
-                leaf_1g: true,
-                address_mask_max: Some(18),
-                coherent: true,
-                caches_absent: false,
-                rings: true,
-                pass_through: true,
-                address_bits: 48,
-                physical_bits: 52,
-            },
-        )
+        Self::with_capabilities(host, Capabilities::COMPLETE)
     }
 
     /// An IOMMU with these capabilities.

@@ -125,6 +125,23 @@ pub struct Capabilities {
     pub physical_bits: u8,
 }
 
+impl Capabilities {
+    /// Everything that the library can use, and nothing that takes it more work.
+    pub const COMPLETE: Self = Self {
+        three_level: true,
+        four_level: true,
+        leaf_2m: true,
+        leaf_1g: true,
+        address_mask_max: Some(18),
+        coherent: true,
+        caches_absent: false,
+        pass_through: true,
+        rings: true,
+        address_bits: 48,
+        physical_bits: 52,
+    };
+}
+
 /// One invalidation command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalidation {
