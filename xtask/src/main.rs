@@ -13,6 +13,7 @@ mod frames;
 mod fuzz;
 mod house;
 mod lexer;
+mod limits;
 mod linux;
 mod mutants;
 mod peers;

@@ -6,6 +6,7 @@
 
 use crate::columns::aligned;
 use crate::failure::Failure;
+use crate::limits;
 use crate::process::output;
 use crate::stages::Stages;
 use crate::test::flags_with;
@@ -144,13 +145,12 @@ fn faults(row: &Row, counted: Counted) -> Vec<String> {
         .collect()
 }
 
-/// The row with new counts. A limit only rises if its count is above it, so small losses cannot add up.
+/// The row with new counts.
 fn renewed(row: &Row, near: Counted, far: Counted) -> Row {
-    let limit = |count: f64, limit: f64| {
+    let limit = |count: f64, before: f64| {
         let renewed = (count * ALLOWANCE).max(count + ALLOWANCE_MIN);
         // Up, but not because of the last bit.
-        let renewed = (renewed * 100.0 - 1e-6).ceil() / 100.0;
-        if count > limit { renewed } else { renewed.min(limit) }
+        limits::limit(count, before, (renewed * 100.0 - 1e-6).ceil() / 100.0)
     };
     let places = |number: f64, places: f64| (number * places).round() / places;
     Row {

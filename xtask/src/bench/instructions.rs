@@ -7,6 +7,7 @@
 
 use crate::apt;
 use crate::failure::Failure;
+use crate::limits;
 use crate::process::run;
 use crate::stages::Stages;
 use crate::workspace::Workspace;
@@ -103,10 +104,9 @@ fn faults(limit: &Limit, counts: [f64; 3]) -> Vec<String> {
     faults
 }
 
-/// A limit for the new count. It only rises if the count is above it, so small losses cannot add up.
+/// The row with new counts.
 fn renewed(limit: &Limit, counts: [f64; 3]) -> Limit {
-    let renewed = (counts[0] * ALLOWANCE).ceil();
-    let at_most = if counts[0] > limit.limit { renewed } else { renewed.min(limit.limit) };
+    let at_most = limits::limit(counts[0], limit.limit, (counts[0] * ALLOWANCE).ceil());
     let [counted, release, plain] = counts.map(|count| (count * 10.0).round() / 10.0);
     Limit { counted, release, plain, limit: at_most, ..limit.clone() }
 }

@@ -343,12 +343,14 @@ impl<P: Platform> Chunks<P> {
                 // Done without the lock, because it asks the host for memory.
                 Answer::NeedsTable(number) => self.link(platform, number, &grow),
                 Answer::NeedsRoom(room) => self.make_room(platform, Context::Atomic, (2 * room).max(ROOM_FIRST)),
+                // No number is left for another table.
                 Answer::Full if !need.is_short => Err(NoMemory),
                 Answer::Full => match open_tables.take_anywhere(wanted) {
                     Some(chunk) => break chunk,
                     None => return Ok(answer),
                 },
             };
+            // If no table can be added, those of CPUs at work are searched too, before the map fails.
             match added {
                 Ok(()) => {}
                 Err(NoMemory) if need.is_short => return Err(NoMemory),

@@ -55,7 +55,7 @@ pub(super) enum Wanted {
 pub(super) struct Need {
     log: u16,
     units: u16,
-    /// No table can be added.
+    /// Whether no table can be added. Then the log takes tables of any other.
     pub(super) is_short: bool,
 }
 

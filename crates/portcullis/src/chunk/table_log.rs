@@ -173,7 +173,7 @@ impl TableLog {
         Some(Chunk { first: number * TABLE_UNITS, units: TABLE_UNITS })
     }
 
-    /// A table with spent chunks of `units` units.
+    /// A table with spent chunks of the size that is needed.
     fn find<P: Platform>(&mut self, platform: &P, tables: &ChunkTables, need: Need) -> Option<u32> {
         let (log, units) = (need.log(), need.units());
         // Idle tables come last. Those that are not needed then stay idle, however much is mapped, and are freed.

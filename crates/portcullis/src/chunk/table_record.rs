@@ -33,6 +33,7 @@ impl TableRecord {
     /// A unit does not become available before the unit that it is joined to (S3): all pages of a mapping except the
     /// first look spent while the device may still have them cached.
     pub(super) fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
+        plain(self, false);
         plain(self, true);
         let entries = tables.linked(number);
         let mut unknown = self.out;
