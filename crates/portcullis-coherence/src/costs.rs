@@ -15,8 +15,8 @@ pub struct Costs {
     pub other_socket: u64,
     /// How long a transfer of an unmodified line delays the next.
     pub clean_busy: u64,
-    /// The least time between two requests of the store buffer.
-    pub store_gap: u64,
+    /// The least time between two requests of a CPU that do not wait for each other.
+    pub gap: u64,
     /// An iteration of a spin loop.
     pub pause: u64,
     /// An uncached write, which is posted.
@@ -36,7 +36,7 @@ impl Costs {
         clean: 70,
         other_socket: 257,
         clean_busy: 25,
-        store_gap: 12,
+        gap: 12,
         pause: 40,
         device_write: 250,
         socket_cpus: usize::MAX,

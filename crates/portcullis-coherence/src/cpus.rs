@@ -96,6 +96,14 @@ pub fn work(cycles: u64) {
     here(|machine, cpu| machine.work(cpu, cycles));
 }
 
+/// Runs `act`. Its loads do not depend on each other, so a processor has many of them under way at once.
+pub fn beside<R>(act: impl FnOnce() -> R) -> R {
+    here(|machine, cpu| machine.beside(cpu, true));
+    let result = act();
+    here(|machine, cpu| machine.beside(cpu, false));
+    result
+}
+
 /// An iteration of a spin loop.
 pub fn pause() {
     here(Machine::pause);

@@ -9,7 +9,8 @@
 //! * A line is modified in the cache of one CPU, or copied in those of several, or in memory only. Caches have no size:
 //!   a line leaves a cache only when another CPU writes it, or a device.
 //! * A line serves one transfer after the other, so CPUs queue for it.
-//! * Loads and locked instructions wait for their line. Stores do not: they go through a store buffer. Their lines come
+//! * Loads and locked instructions wait for their line, but loads that the code says to be [`beside`] each other do not
+//!   wait for each other. Stores do not: they go through a store buffer. Their lines come
 //!   beside each other, and they become visible in order. Locked instructions, full fences and writes to devices come
 //!   after all earlier stores.
 //! * All accesses are sequentially consistent. Orderings that are too weak are what loom finds; this crate does not.
@@ -34,7 +35,7 @@ mod line;
 mod machine;
 
 pub use costs::Costs;
-pub use cpus::{at, count, cpu, device_write, now, pause, plain, run, work, write_to_device};
+pub use cpus::{at, beside, count, cpu, device_write, now, pause, plain, run, work, write_to_device};
 pub use line::CPUS_MAX;
 pub use machine::Count;
 

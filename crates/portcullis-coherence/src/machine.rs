@@ -47,6 +47,8 @@ struct Clock {
     stored: u64,
     /// When its store buffer may request the next line.
     next_store: u64,
+    /// Set while loads do not wait for each other: when the next line may be requested, and when all are there.
+    beside: Option<(u64, u64)>,
 }
 
 /// What a device does at a later time.
@@ -137,6 +139,13 @@ impl Machine {
         self.lines.entry(address / LINE_BYTES).or_default().take_away();
     }
 
+    /// From now on, or until now, loads of `cpu` do not wait for each other.
+    pub(crate) fn beside(&mut self, cpu: usize, begins: bool) {
+        let clock = &mut self.clocks[cpu];
+        clock.now = clock.now.max(clock.beside.map_or(0, |(_, there)| there));
+        clock.beside = begins.then_some((clock.now, clock.now));
+    }
+
     pub(crate) fn fence(&mut self, cpu: usize) {
         self.count.locked += 1;
         let clock = &mut self.clocks[cpu];
@@ -170,18 +179,28 @@ impl Machine {
         match access {
             Access::Load => match transfer {
                 None => clock.now += costs.hit,
-                Some(_) => {
-                    let begin = clock.now.max(line.free_at);
-                    line.free_at = begin + busy;
-                    clock.now = begin + latency;
-                }
+                Some(_) => match &mut clock.beside {
+                    None => {
+                        let begin = clock.now.max(line.free_at);
+                        line.free_at = begin + busy;
+                        clock.now = begin + latency;
+                    }
+                    Some((next, there)) => {
+                        let requested = clock.now.max(*next);
+                        let begin = requested.max(line.free_at);
+                        line.free_at = begin + busy;
+                        *next = requested + costs.gap;
+                        *there = (*there).max(begin + latency);
+                        clock.now += costs.hit;
+                    }
+                },
             },
             Access::Store => {
                 let requested = if transfer.is_some() { clock.now.max(clock.next_store) } else { clock.now };
                 clock.now += costs.hit;
                 let there = requested.max(line.free_at) + latency;
                 if transfer.is_some() {
-                    clock.next_store = requested + costs.store_gap;
+                    clock.next_store = requested + costs.gap;
                 }
                 // In order: not before the stores that were made earlier.
                 clock.stored = clock.stored.max(there).max(clock.now);
