@@ -141,6 +141,16 @@ pc_short unsigned long pcs_lock(void *lock)
 	return flags;
 }
 
+pc_short bool pcs_try_lock(void *lock, unsigned long *flags)
+{
+	unsigned long before;
+
+	if (!raw_spin_trylock_irqsave((raw_spinlock_t *)lock, before))
+		return false;
+	*flags = before;
+	return true;
+}
+
 pc_short void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
 #else
 /*
@@ -154,6 +164,19 @@ pc_short unsigned long pcs_lock(void *lock)
 	local_irq_save(flags);
 	arch_spin_lock(&((raw_spinlock_t *)lock)->raw_lock);
 	return flags;
+}
+
+pc_short bool pcs_try_lock(void *lock, unsigned long *flags)
+{
+	unsigned long before;
+
+	local_irq_save(before);
+	if (!arch_spin_trylock(&((raw_spinlock_t *)lock)->raw_lock)) {
+		local_irq_restore(before);
+		return false;
+	}
+	*flags = before;
+	return true;
 }
 
 pc_short void pcs_unlock(void *lock, unsigned long flags)

@@ -1,6 +1,6 @@
 //! The kernel's raw spin lock, taken with interrupts off.
 
-use crate::kernel::{pcs_lock, pcs_lock_init, pcs_unlock};
+use crate::kernel::{pcs_lock, pcs_lock_init, pcs_try_lock, pcs_unlock};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use portcullis::platform::{Lock, LockClass};
@@ -30,17 +30,36 @@ impl<T> SpinLock<T> {
     fn raw(&self) -> *mut c_void {
         self.raw.get().cast()
     }
+
+    /// Runs `critical`, and gives the lock up. A panic ends in `BUG()`, so it is always given up.
+    ///
+    /// # Safety
+    /// The caller has taken the lock, with these flags.
+    #[inline(always)]
+    unsafe fn hold<R>(&self, flags: usize, critical: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: the lock is held.
+        let result = critical(unsafe { &mut *self.value.get() });
+        // SAFETY: the caller's promise.
+        unsafe { pcs_unlock(self.raw(), flags) };
+        result
+    }
 }
 
 impl<T: Send> Lock<T> for SpinLock<T> {
     #[inline(always)]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: `new` made the lock. A panic ends in `BUG()`, so the unlock below always runs.
+        // SAFETY: `new` made the lock.
         let flags = unsafe { pcs_lock(self.raw()) };
-        // SAFETY: the lock is held.
-        let result = critical(unsafe { &mut *self.value.get() });
-        // SAFETY: the lock was taken above.
-        unsafe { pcs_unlock(self.raw(), flags) };
-        result
+        // SAFETY: the lock was taken.
+        unsafe { self.hold(flags, critical) }
+    }
+
+    #[inline(always)]
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut flags = 0;
+        // SAFETY: `new` made the lock.
+        let is_taken = unsafe { pcs_try_lock(self.raw(), &raw mut flags) };
+        // SAFETY: the lock was taken.
+        is_taken.then(|| unsafe { self.hold(flags, critical) })
     }
 }

@@ -9,7 +9,7 @@ use portcullis::platform::{Context, CpuHint, Lock, LockClass, Platform, Unreadab
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// The time that one turn of a spin takes, in picoseconds: 100 ns.
 const PAUSE_PS: u64 = 100_000;
@@ -25,6 +25,13 @@ pub struct HostLock<T>(Mutex<T>);
 impl<T: Send> Lock<T> for HostLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         critical(&mut self.0.lock().expect("no panic while it was held"))
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        match self.0.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            taken => Some(critical(&mut taken.expect("no panic while it was held"))),
+        }
     }
 }
 

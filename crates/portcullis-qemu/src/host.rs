@@ -5,7 +5,7 @@ use portcullis::platform::{Context, CopyMemory, CpuHint, Lock, LockClass, Platfo
 use portcullis::table::{Entry, Frame};
 use portcullis::{NoMemory, PhysAddr};
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
 /// A lock of [`QemuHost`].
@@ -15,6 +15,13 @@ pub struct QemuLock<T>(Mutex<T>);
 impl<T: Send> Lock<T> for QemuLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         critical(&mut self.0.lock().expect("no panic while it was held"))
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        match self.0.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            taken => Some(critical(&mut taken.expect("no panic while it was held"))),
+        }
     }
 }
 

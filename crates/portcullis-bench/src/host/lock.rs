@@ -70,6 +70,35 @@ impl<T> SpinLock<T> {
 impl<T: Send> Lock<T> for SpinLock<T> {
     #[inline]
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        let found = self.state.swap(HELD, Ordering::Acquire);
+        if found != FREE {
+            self.wait(found);
+        }
+        self.hold(critical)
+    }
+
+    #[inline]
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        // Read before it is written, so that those who try share the line.
+        let is_taken = self.state.load(Ordering::Relaxed) == FREE
+            && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_taken { Some(self.hold(critical)) } else { self.not_taken() }
+    }
+}
+
+impl<T> SpinLock<T> {
+    /// Why the lock was not taken.
+    #[cold]
+    fn not_taken<R>(&self) -> Option<R> {
+        if self.state.load(Ordering::Relaxed) == BROKEN {
+            self.wait(BROKEN);
+        }
+        None
+    }
+
+    /// Runs `critical`. The lock was taken.
+    #[inline]
+    fn hold<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         /// Tells other threads that the holder panicked.
         struct Unwinding<'l>(&'l AtomicU8);
         impl Drop for Unwinding<'_> {
@@ -77,10 +106,6 @@ impl<T: Send> Lock<T> for SpinLock<T> {
             fn drop(&mut self) {
                 self.0.store(BROKEN, Ordering::Release);
             }
-        }
-        let found = self.state.swap(HELD, Ordering::Acquire);
-        if found != FREE {
-            self.wait(found);
         }
         let unwinding = Unwinding(&self.state);
         // SAFETY: the lock is held, so this is the only reference.

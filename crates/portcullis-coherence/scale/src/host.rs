@@ -94,6 +94,18 @@ impl<T> QueueLock<T> {
 impl<T: Send> Lock<T> for QueueLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         self.take();
+        self.hold(critical)
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let is_free = self.last.load(Ordering::Relaxed) == 0 && !self.is_held.load(Ordering::Relaxed);
+        (is_free && self.is_taken_at_once()).then(|| self.hold(critical))
+    }
+}
+
+impl<T: Send> QueueLock<T> {
+    /// Runs `critical`. The lock was taken.
+    fn hold<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         let bytes = size_of::<T>().min(VALUE_BYTES);
         // SAFETY: only the address and the size matter. The bytes are those of the value.
         let value = unsafe { &*ptr::slice_from_raw_parts(self.value.get().cast::<UnsafeCell<u8>>(), bytes) };

@@ -11,7 +11,7 @@ use portcullis_vtd::spec::registers::{IQA, IQT, QUEUE_INDEX_SHIFT};
 use portcullis_vtd::spec::tables::TABLE_ENTRIES;
 use portcullis_vtd::{Mmio, Ticket, Unit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// The points at which a test can break the driver. The default methods change nothing.
 pub trait Wiring: Send + Sync {
@@ -144,6 +144,13 @@ pub struct RigLock<T>(Mutex<T>);
 impl<T: Send> Lock<T> for RigLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         critical(&mut self.0.lock().expect("no panic while it was held"))
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        match self.0.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            taken => Some(critical(&mut taken.expect("no panic while it was held"))),
+        }
     }
 }
 

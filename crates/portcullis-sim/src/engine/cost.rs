@@ -182,6 +182,10 @@ impl CostBook {
             Step::FlushQueuePush => self.flush_queue_push,
             Step::FlushQueueJoin => self.flush_queue_join,
             Step::QueueWrite { descriptors } => self.queue_descriptor * descriptors as u64,
+            // The line of the post moves to the holder of the queue and back, and is read and written on both sides.
+            // The holder writes without waiting.
+            Step::QueuePost => 2 * self.line_transfer,
+            Step::QueueTake => self.queue_descriptor + self.line_transfer,
             Step::RegisterWrite => self.register_write,
             Step::RegisterRead => self.register_read,
             Step::Copy { bytes } | Step::Clear { bytes } => (self.copy_kib * bytes).div_ceil(1024),

@@ -1,6 +1,6 @@
 //! Ticket locks in virtual time. They are fair, and a hand-off costs more with more waiters.
 
-use super::{Core, Engine, OneThread};
+use super::{Core, CoreState, Engine, OneThread};
 use portcullis::platform::{Lock, LockClass};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -49,6 +49,17 @@ impl<T> LabLock<T> {
 impl<T: Send> Lock<T> for LabLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         self.engine.acquire(self.id);
+        self.hold(critical)
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.engine.try_acquire(self.id).then(|| self.hold(critical))
+    }
+}
+
+impl<T> LabLock<T> {
+    /// Runs `critical`. The lock was acquired.
+    fn hold<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
         // A panic leaves the value borrowed, so that no other core can use it afterwards.
         let mut value = ManuallyDrop::new(self.value.borrow_mut());
         let result = critical(&mut value);
@@ -70,23 +81,47 @@ impl Engine {
         self.locks.borrow().iter().map(|lock| lock.held_ps).collect()
     }
 
+    /// Acquires a lock that no core holds. Returns whether it did so.
+    fn try_acquire(&self, id: usize) -> bool {
+        let Some((core, state)) = self.running() else { return true };
+        state.masked.set(state.masked.get() + 1);
+        self.charge(self.costs.lock);
+        self.sync();
+        let is_free = self.take_if_free(id, core, state);
+        if !is_free {
+            // It has read the line of the holder.
+            self.charge(self.costs.line_transfer);
+            self.end_masked(state);
+        }
+        is_free
+    }
+
+    fn take_if_free(&self, id: usize, core: Core, state: &CoreState) -> bool {
+        let mut locks = self.locks.borrow_mut();
+        let lock = &mut locks[id];
+        if lock.holder.is_some() {
+            return false;
+        }
+        lock.holder = Some(core);
+        lock.taken_ps = state.now_ps.get();
+        let moved = lock.last.replace(core).is_some_and(|last| last != core);
+        drop(locks);
+        if moved {
+            self.charge(self.costs.line_transfer);
+        }
+        true
+    }
+
     fn acquire(&self, id: usize) {
         let Some((core, state)) = self.running() else { return };
         state.masked.set(state.masked.get() + 1);
         self.charge(self.costs.lock);
         self.sync();
-        let mut locks = self.locks.borrow_mut();
-        let lock = &mut locks[id];
-        if lock.holder.is_none() {
-            lock.holder = Some(core);
-            lock.taken_ps = state.now_ps.get();
-            let moved = lock.last.replace(core).is_some_and(|last| last != core);
-            drop(locks);
-            if moved {
-                self.charge(self.costs.line_transfer);
-            }
+        if self.take_if_free(id, core, state) {
             return;
         }
+        let mut locks = self.locks.borrow_mut();
+        let lock = &mut locks[id];
         let class = lock.class;
         lock.queue.push_back(core);
         drop(locks);
@@ -118,6 +153,10 @@ impl Engine {
             self.make_ready(at_ps, next);
         }
         drop(locks);
+        self.end_masked(state);
+    }
+
+    fn end_masked(&self, state: &CoreState) {
         state.masked.set(state.masked.get() - 1);
         self.take_interrupt(state);
     }

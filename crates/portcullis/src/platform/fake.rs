@@ -11,7 +11,7 @@ use core::fmt;
 use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::vec;
 use std::vec::Vec;
 
@@ -27,17 +27,34 @@ pub struct FakeLock<T>(LockClass, CriticalMutex<T>);
 
 impl<T: Send> Lock<T> for FakeLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        let held = HELD.with(|held| held.replace(Some(self.0)));
-        assert!(held < Some(self.0), "a lock of class {:?} was taken inside one of class {held:?}", self.0);
-        /// Records the release of the lock, also after a panic.
-        struct Outside(Option<LockClass>);
-        impl Drop for Outside {
-            fn drop(&mut self) {
-                HELD.with(|held| held.set(self.0));
-            }
-        }
-        let _outside = Outside(held);
+        let _held = Held::new(self.0);
         critical(&mut self.1.lock().expect("no panic while it was held"))
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let taken = self.1.try_lock();
+        if matches!(taken, Err(TryLockError::WouldBlock)) {
+            return None;
+        }
+        let _held = Held::new(self.0);
+        Some(critical(&mut taken.expect("no panic while it was held")))
+    }
+}
+
+/// A lock that this thread holds. Dropping it records the release, also after a panic.
+struct Held(Option<LockClass>);
+
+impl Held {
+    fn new(class: LockClass) -> Self {
+        let before = HELD.with(|held| held.replace(Some(class)));
+        assert!(before < Some(class), "a lock of class {class:?} was taken inside one of class {before:?}");
+        Self(before)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.with(|held| held.set(self.0));
     }
 }
 
@@ -482,7 +499,8 @@ unsafe impl Platform for FakeHost {
 
     /// Panics inside a walk, and with a lock held, because a lock would mask interrupts.
     fn pause(&self, wait: Wait) {
-        assert_eq!(WALKING.with(core::cell::Cell::get), 0, "{wait:?} is waited for within a walk");
+        let walks = WALKING.with(core::cell::Cell::get);
+        assert!(walks == 0 || wait == Wait::Lock, "{wait:?} is waited for within a walk");
         let held = HELD.with(core::cell::Cell::get).filter(|held| *held != LockClass::CentralFlushQueue);
         assert_eq!(held, None, "{wait:?} is waited for with a lock held");
         self.advance_us(1);

@@ -61,6 +61,18 @@ pub trait Lock<T>: Send + Sync {
     /// If an earlier `critical` panicked, unless the host has stopped by then: the protected value may be half
     /// changed.
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R;
+
+    /// Runs `critical` as [`with`](Lock::with) does, unless the lock is held: then it returns `None` and does not wait.
+    ///
+    /// The VT-d driver uses it to hand its commands over to the CPU that holds the invalidation queue. With the
+    /// default, which waits, it hands nothing over, and many CPUs wait for the lock one after the other.
+    ///
+    /// # Panics
+    /// Those of [`with`](Lock::with).
+    #[inline(always)]
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        Some(self.with(critical))
+    }
 }
 
 /// What a lock protects. Locks are always taken in this order.
@@ -101,6 +113,9 @@ pub enum Wait {
     QueueRoom,
     /// A register to reach the requested state.
     Register,
+    /// The holder of a lock that the caller [tries](Lock::try_with) to take. At most some hundred pauses, also within a
+    /// [`walk`](Platform::walk).
+    Lock,
 }
 
 /// The part of a map or unmap that the following steps belong to.
@@ -253,6 +268,10 @@ pub enum Step {
         /// The number of descriptors.
         descriptors: usize,
     },
+    /// A command is posted, for the CPU that holds the invalidation queue.
+    QueuePost,
+    /// A command that another CPU has posted is taken into the invalidation queue, and its CPU is told.
+    QueueTake,
     /// A register of the IOMMU is written.
     RegisterWrite,
     /// A register of the IOMMU is read.

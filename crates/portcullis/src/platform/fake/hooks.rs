@@ -59,17 +59,26 @@ pub struct HookedLock<T>(FakeLock<T>);
 
 impl<T: Send> Lock<T> for HookedLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        struct Held;
-        impl Drop for Held {
-            fn drop(&mut self) {
-                HELD.set(HELD.get() - 1);
-            }
+        self.0.with(inside(critical))
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.try_with(inside(critical))
+    }
+}
+
+/// `critical` between two hooks that know that a lock is held.
+fn inside<T, R>(critical: impl FnOnce(&mut T) -> R) -> impl FnOnce(&mut T) -> R {
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.set(HELD.get() - 1);
         }
-        self.0.with(|value| {
-            HELD.set(HELD.get() + 1);
-            let _held = Held;
-            hooked(|| critical(value))
-        })
+    }
+    |value| {
+        HELD.set(HELD.get() + 1);
+        let _held = Held;
+        hooked(|| critical(value))
     }
 }
 

@@ -54,6 +54,13 @@ impl<T: Send> Lock<T> for MaskingLock<'_, T> {
         interrupt(self.handler, Moment::AfterLock);
         result
     }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        interrupt(self.handler, Moment::BeforeLock);
+        let result = masked(|| self.lock.try_with(critical));
+        interrupt(self.handler, Moment::AfterLock);
+        result
+    }
 }
 
 /// The fake host with a handler that runs at every moment, except at those of the handler itself.
