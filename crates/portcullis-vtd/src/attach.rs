@@ -141,6 +141,19 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.submit(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
 
+    /// Submits or posts a command.
+    fn share_one(&self, command: &Invalidation) -> TrySubmit<Ticket> {
+        self.share_words(self.descriptor(command))
+    }
+
+    fn share_words(&self, [low, high]: Words) -> TrySubmit<Ticket> {
+        let mut left = Ok(None);
+        match self.try_one(low, high, &mut left) {
+            true => Ok(Some(Ticket::DONE)),
+            false => left,
+        }
+    }
+
     /// By values that fit into registers.
     #[inline(never)]
     fn try_one(&self, low: u64, high: u64, left: &mut TrySubmit<Ticket>) -> bool {
@@ -277,6 +290,11 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         if !fits_a_ride(commands) {
             return self.submit(commands);
         }
+        if let [command] = commands
+            && let Some(ticket) = self.share_one(command)?
+        {
+            return Ok(ticket);
+        }
         self.share_burst(commands)
     }
 
@@ -284,6 +302,9 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         // `submit_shared` handles commands that are refused, or that need waits in between.
         if !fits_a_ride(commands) {
             return Ok(None);
+        }
+        if let [command] = commands {
+            return self.share_one(command);
         }
         self.queue.try_submit_shared(&self.hardware, || commands.iter().map(|command| self.descriptor(command)))
     }
@@ -314,6 +335,13 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
         shares: bool,
     ) -> Result<Ticket, QueueError> {
         debug_assert!(commands().len() <= COMMANDS_MAX, "{} commands at once", commands().len());
+        if shares
+            && commands().len() == 1
+            && let Some(words) = self.descriptors(commands()).next()
+            && let Some(ticket) = self.share_words(words)?
+        {
+            return Ok(ticket);
+        }
         // Each call has a separate stack frame, because the descriptors may be large.
         if shares { self.share_each(commands) } else { self.submit_each_alone(commands) }
     }
@@ -325,6 +353,6 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     /// Until the queue moves on, it refuses further submissions.
     fn gave_up(&self, ticket: Ticket) {
         // The caller has an error of its own.
-        let _ = self.queue.give_up(&self.hardware, ticket.submission.sequence());
+        let _ = self.queue.gave_up(&self.hardware, ticket);
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::attachments::{Attachments, with_spares};
 use crate::hardware::Hardware;
-use crate::sorted::try_zeros;
+use crate::sorted::try_defaults;
 use crate::spec::registers::{Capability, ExtendedCapability, RTADDR, root_table};
 use crate::spec::tables::{ContextEntry, RootEntry, TABLE_ENTRIES, TranslationType};
 use crate::{BringUpError, Mmio, Unit};
@@ -98,7 +98,7 @@ struct Table(Box<[u64]>);
 
 impl Table {
     fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        Ok(Self(try_zeros(platform, TABLE_ENTRIES * 2)?))
+        Ok(Self(try_defaults(platform, TABLE_ENTRIES * 2)?))
     }
 
     fn read<P: Platform>(&mut self, platform: &P, at: PhysAddr) -> Result<(), InheritanceError> {

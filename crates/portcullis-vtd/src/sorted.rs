@@ -4,17 +4,30 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use portcullis::platform::Context;
+use portcullis::platform::{Context, Padded};
 use portcullis::{NoMemory, Platform};
 
 /// `count` default values. The host may sleep to allocate them.
-pub(crate) fn try_zeros<T: Default, P: Platform>(platform: &P, count: usize) -> Result<Box<[T]>, NoMemory> {
+pub(crate) fn try_defaults<T: Default, P: Platform>(platform: &P, count: usize) -> Result<Box<[T]>, NoMemory> {
+    try_boxed(platform, count, T::default)
+}
+
+/// `count` values that `make` makes. The host may sleep to allocate them.
+fn try_boxed<T, P: Platform>(platform: &P, count: usize, make: impl Fn() -> T) -> Result<Box<[T]>, NoMemory> {
     let mut all = try_reserve(platform, count)?;
     for _ in 0..count {
         assert!(all.len() < all.capacity(), "it was reserved");
-        all.push(T::default());
+        all.push(make());
     }
     Ok(all.into_boxed_slice())
+}
+
+/// One value on the heap, on cache lines of its own.
+pub(crate) type OnLines<T> = Box<[Padded<T>; 1]>;
+
+/// One value that `make` makes, on cache lines of its own. The host may sleep to allocate it.
+pub(crate) fn try_on_lines<T, P: Platform>(platform: &P, make: impl Fn() -> T) -> Result<OnLines<T>, NoMemory> {
+    try_boxed(platform, 1, || Padded(make()))?.try_into().map_err(|_| NoMemory)
 }
 
 /// A vector with room for `capacity` elements. The host may sleep to allocate it.

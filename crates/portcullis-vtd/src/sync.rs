@@ -13,11 +13,28 @@ pub(crate) use core::sync::atomic::AtomicU8 as PanicState;
 #[cfg(coherence)]
 pub(crate) use portcullis_coherence::atomic::AtomicU8 as PanicState;
 
+/// A hint: any value is right. Loom does not model it.
+#[cfg(not(coherence))]
+pub(crate) use core::sync::atomic::AtomicU32 as Hint;
+#[cfg(coherence)]
+pub(crate) use portcullis_coherence::atomic::AtomicU32 as Hint;
+
 pub(crate) use core::sync::atomic::Ordering;
 
-/// Reports that plain memory is accessed which other CPUs access too, under a lock.
+/// For loom, which takes sequentially consistent accesses for acquiring and releasing ones: the fence that these
+/// accesses make superfluous.
 #[inline(always)]
-pub(crate) fn plain<T: ?Sized>(_value: &T, _is_written: bool) {
+pub(crate) fn fence_of_sequential_accesses() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Runs `act`, whose loads do not depend on each other: a processor has many of them under way at once. Counts of cache
+/// lines need to know that.
+#[inline(always)]
+pub(crate) fn beside<R>(act: impl FnOnce() -> R) -> R {
     #[cfg(coherence)]
-    portcullis_coherence::plain(_value, _is_written);
+    return portcullis_coherence::beside(act);
+    #[cfg(not(coherence))]
+    act()
 }

@@ -63,7 +63,38 @@ impl<L> Unbroken<L> {
     where
         L: Lock<T>,
     {
-        if self.state.load(Ordering::Relaxed) == OPEN { Ok(self.hold(critical)) } else { Err(self.why()) }
+        match self.state.load(Ordering::Relaxed) {
+            OPEN => Ok(self.hold(critical)),
+            _ => Err(self.why()),
+        }
+    }
+
+    /// Runs `critical` with the lock held, unless another CPU holds it: then it returns `None`.
+    ///
+    /// # Errors
+    /// Those of [`with`](Self::with).
+    #[inline(always)]
+    pub(crate) fn try_with<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> Result<Option<R>, QueueError>
+    where
+        L: Lock<T>,
+    {
+        match self.state.load(Ordering::Relaxed) {
+            OPEN => Ok(self.guard(
+                #[inline(always)]
+                || {
+                    self.lock.try_with(
+                        #[inline(always)]
+                        |value| {
+                            self.guard(
+                                #[inline(always)]
+                                || critical(value),
+                            )
+                        },
+                    )
+                },
+            )),
+            _ => Err(self.why()),
+        }
     }
 
     /// Why it is not to be taken.
@@ -72,28 +103,28 @@ impl<L> Unbroken<L> {
         if self.state.load(Ordering::Relaxed) == BROKEN { QueueError::Panicked } else { QueueError::Halted }
     }
 
-    #[inline]
+    // The outer guard covers a lock that panics itself; the inner one covers a CPU that comes while the lock is being
+    // released.
+    #[inline(always)]
     fn hold<T, R>(&self, critical: impl FnOnce(&mut T) -> R) -> R
     where
         L: Lock<T>,
     {
-        /// Records the panic.
+        self.guard(|| self.lock.with(|value| self.guard(|| critical(value))))
+    }
+
+    /// Runs `act`, and records a panic in it.
+    #[inline(always)]
+    fn guard<R>(&self, act: impl FnOnce() -> R) -> R {
         struct Unwinding<'l>(&'l PanicState);
         impl Drop for Unwinding<'_> {
             fn drop(&mut self) {
                 self.0.store(BROKEN, Ordering::Relaxed);
             }
         }
-        // The outer one covers a lock that panics itself; the inner one covers a CPU that comes while the lock is
-        // being released.
-        let outside = Unwinding(&self.state);
-        let result = self.lock.with(|value| {
-            let inside = Unwinding(&self.state);
-            let result = critical(value);
-            core::mem::forget(inside);
-            result
-        });
-        core::mem::forget(outside);
+        let unwinding = Unwinding(&self.state);
+        let result = act();
+        core::mem::forget(unwinding);
         result
     }
 }

@@ -4,7 +4,7 @@ use crate::attachments::Attachments;
 use crate::hardware::{Hardware, RegisterTimeout};
 use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
-use crate::queue::{Queue, QueueUse, SlotEnds};
+use crate::queue::{Queue, QueueUse};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope, OnePage};
 use crate::spec::faults::status;
 use crate::spec::registers::{
@@ -245,10 +245,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn prepare(hardware: Hardware<M, P>, identity: &Identity, config: UnitConfig) -> Result<Self, BringUpError> {
         let Identity { capability, extended, domain_id_bits, status } = *identity;
         let platform = &hardware.platform;
-        let ends = SlotEnds::new(platform)?;
+        let one_page =
+            capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd()));
+        let mut queue = Queue::new(platform, one_page)?;
         let [root, descriptors, statuses, mut nothing] =
             Page::allocate_all(Walker::new(platform, extended.coherent()))?;
-        let mut queue = Queue::new(platform, descriptors, statuses, ends);
+        queue.set_pages(descriptors, statuses);
         let mut attachments = Attachments::new(DeviceTables::new(root), domain_id_bits);
         if status & global::TRANSLATION != 0
             && let Err(error) = inherit(&hardware, capability, extended, config.segment, &mut attachments)
@@ -267,7 +269,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             physical_bits: config.physical_bits,
             leaf_only_hint: config.leaf_only_hint,
             segment: config.segment,
-            one_page: capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd())),
+            one_page,
             queue,
             attachments: Unbroken::new(platform.lock(LockClass::Attachment, attachments)),
             fault_records: platform.lock(LockClass::Attachment, ()),

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The largest number of bytes that the deepest path of map, unmap, commit and tick of [`FAST_DESIGN`] may take.
-pub(crate) const FAST_BYTES_MAX: u64 = 1024;
+pub(crate) const FAST_BYTES_MAX: u64 = 1280;
 /// The largest number of bytes for all other operations.
 pub(crate) const BYTES_MAX: u64 = 2048;
 /// The design with the smaller limit.

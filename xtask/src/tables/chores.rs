@@ -64,6 +64,6 @@ mod tests {
             assert!(commands.contains(row), "{commands}");
         }
         let stack = stack(&[]).expect("a table");
-        assert!(stack.contains(" of `portcullis` | 1024 |") && stack.ends_with(" | 2048 |"), "{stack}");
+        assert!(stack.contains(" of `portcullis` | 1280 |") && stack.ends_with(" | 2048 |"), "{stack}");
     }
 }

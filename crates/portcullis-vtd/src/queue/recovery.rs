@@ -1,9 +1,10 @@
 //! Errors of the queue: which submissions fail, and how the others continue (§6.5.2.10).
 
-use super::{Queue, Ring, SLOTS, Submission, distance, failure_of, make_visible, ring_doorbell, status_of, write};
+use super::ring::{Ring, distance, failure_of, make_visible, status, status_of, write};
+use super::{Queue, REFUSES, SLOTS, Submission, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
-use crate::spec::faults::status;
+use crate::spec::faults;
 use crate::spec::registers::{FSTS, IQH, QUEUE_INDEX_SHIFT, QUEUE_OFFSET_MASK};
 use portcullis::{Platform, QueueError};
 
@@ -15,26 +16,32 @@ pub(super) struct Failure {
     pub(super) error: QueueError,
 }
 
+/// The errors with which submissions fail, by number.
+const ERRORS: [QueueError; 3] = [QueueError::Descriptor, QueueError::Device, QueueError::Halted];
+
+/// The number of an error, less than four.
+pub(super) fn number_of(error: QueueError) -> u64 {
+    ERRORS.iter().position(|other| *other == error).unwrap_or(0) as u64
+}
+
+/// The error of a number, which may have further bits.
+#[cold]
+pub(super) fn error_of(number: u64) -> QueueError {
+    *ERRORS.get(number as usize % (1 << Failure::SHIFT)).unwrap_or(&QueueError::Descriptor)
+}
+
 impl Failure {
-    /// The errors, by number.
-    const ERRORS: [QueueError; 3] = [QueueError::Descriptor, QueueError::Device, QueueError::Halted];
     const SHIFT: u32 = 2;
 
     fn encode(self) -> u64 {
-        let error = Self::ERRORS.iter().position(|error| *error == self.error).unwrap_or(0);
-        self.sequence << Self::SHIFT | error as u64
+        self.sequence << Self::SHIFT | number_of(self.error)
     }
 
     /// How the submission of this sequence has failed, if it has: `word` is that of its slot.
     #[inline(always)]
     pub(super) fn of(word: u64, sequence: u64) -> Option<QueueError> {
         // The sequence of no failure is zero, which comes before all others.
-        if word >> Self::SHIFT < sequence { None } else { Some(Self::error_of(word)) }
-    }
-
-    #[cold]
-    fn error_of(word: u64) -> QueueError {
-        *Self::ERRORS.get(word as usize % (1 << Self::SHIFT)).unwrap_or(&QueueError::Descriptor)
+        if word >> Self::SHIFT < sequence { None } else { Some(error_of(word)) }
     }
 }
 
@@ -46,14 +53,15 @@ impl<P: Platform> Queue<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>, waited_for: u64) -> QueueError {
-        let noted = self.ring.with(|ring| {
+        let noted = self.ring().with(|ring| {
             if ring.overdue.is_some() {
                 return QueueError::Unresponsive;
             }
             let in_flight = |(submission, _): &_| !self.has_landed(&hardware.platform, *submission);
-            let oldest = ring.submissions().find(in_flight).map(|(submission, _)| submission);
+            let oldest =
+                ring.submissions(self.statuses(&hardware.platform)).find(in_flight).map(|(submission, _)| submission);
             ring.overdue = oldest.filter(|oldest| oldest.sequence() <= waited_for);
-            ring.refuses = ring.broken || ring.overdue.is_some();
+            self.set_refuses(ring);
             QueueError::Timeout(hardware.wait_us_max)
         });
         noted.unwrap_or_else(|error| error)
@@ -64,13 +72,14 @@ impl<P: Platform> Queue<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn is_overdue<M: Mmio>(&self, hardware: &Hardware<M, P>) -> bool {
-        let asked = self.ring.with(|ring| {
+        let asked = self.ring().with(|ring| {
             self.resume(ring, hardware);
             let Some(overdue) = ring.overdue.filter(|_| !ring.broken) else { return false };
             // Some implementations read the queue again only after a doorbell.
             ring_doorbell(ring, hardware);
             if self.has_landed(&hardware.platform, overdue) {
-                (ring.overdue, ring.refuses) = (None, ring.broken);
+                ring.overdue = None;
+                self.set_refuses(ring);
             }
             ring.overdue.is_some()
         });
@@ -82,13 +91,11 @@ impl<P: Platform> Queue<P> {
     #[inline(always)]
     pub(super) fn resume<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) {
         // Another CPU may have resumed the queue since the error was seen.
-        let errors = hardware.read32(FSTS) & status::QUEUE_ERRORS;
+        let errors = hardware.read32(FSTS) & faults::status::QUEUE_ERRORS;
         if errors == 0 || ring.broken {
             return;
         }
-        // Closed first, so that every descriptor has a wait behind it. The callers in the ride then fail or continue
-        // with the others.
-        self.close_boarding(ring, &hardware.platform);
+        let statuses = self.statuses(&hardware.platform);
         let raw_head = hardware.read64(IQH);
         let head = (raw_head >> QUEUE_INDEX_SHIFT) as u8;
         // `ring.head` follows the hardware's head and never passes it.
@@ -97,16 +104,16 @@ impl<P: Platform> Queue<P> {
             && distance(ring.head, head) <= distance(ring.head, ring.tail);
         // The submission that has the descriptor at the head: the first that ends behind it.
         let has_head = |&(_, end): &(Submission, u8)| distance(ring.head, head) < distance(ring.head, end);
-        let owner = if sane { ring.submissions().find(has_head) } else { None };
-        let refused = errors & status::QUEUE_ERROR != 0;
+        let owner = if sane { ring.submissions(statuses).find(has_head) } else { None };
+        let refused = errors & faults::status::QUEUE_ERROR != 0;
         // The hardware stopped at no descriptor of ours, or in front of a submission that has landed. Either it could
         // not fetch, or the unit is gone and reads as all ones.
         let lost = owner.is_none_or(|(owner, _)| self.has_landed(&hardware.platform, owner));
         ring.broken = !sane || (refused && lost);
-        ring.refuses |= ring.broken;
+        self.set_refuses(ring);
         let dropped = if ring.broken {
             Some((ring.tail, QueueError::Descriptor))
-        } else if errors & status::TIMEOUT_ERROR != 0 {
+        } else if errors & faults::status::TIMEOUT_ERROR != 0 {
             // Hardware has dropped every wait that it had fetched and not finished. It has not seen the waits from
             // the head on.
             Some((head, QueueError::Device))
@@ -140,7 +147,7 @@ impl<P: Platform> Queue<P> {
         // wait that writes to the status of the slot in which the owner's wait lies. No unfinished submission has
         // begun in that slot, unless the owner consists of that wait alone.
         let page = self.descriptors.entries(&hardware.platform);
-        write(page, head, self.wait(wait, owner.sequence()));
+        write(page, head, self.wait(Submission::new(wait, owner.sequence())));
         make_visible(&hardware.platform, page, head, 1);
     }
 
@@ -150,33 +157,38 @@ impl<P: Platform> Queue<P> {
     #[inline(always)]
     fn drop_waits<M: Mmio>(&self, ring: &Ring, hardware: &Hardware<M, P>, end: u8, error: QueueError) {
         let is_before = |&(_, behind): &(Submission, u8)| distance(ring.head, behind) <= distance(ring.head, end);
-        for (submission, _) in ring.submissions().take_while(is_before) {
+        let statuses = self.statuses(&hardware.platform);
+        for (submission, behind) in ring.submissions(statuses).take_while(is_before) {
             if !self.has_landed(&hardware.platform, submission) {
                 self.fail(hardware, submission, error);
-                status_of(self.statuses.entries(&hardware.platform), submission)
-                    .store_bits(u64::from(submission.sequence() as u32));
+                status_of(statuses, submission.slot()).store_bits(status(submission.sequence(), behind));
             }
         }
     }
 
     fn fail<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission, error: QueueError) {
         let failure = Failure { sequence: submission.sequence(), error };
-        failure_of(self.statuses.entries(&hardware.platform), submission).store_bits(failure.encode());
+        failure_of(self.statuses(&hardware.platform), submission.slot()).store_bits(failure.encode());
+    }
+
+    /// Sets what follows from [`Ring::broken`] and [`Ring::overdue`].
+    fn set_refuses(&self, ring: &mut Ring) {
+        ring.refuses = ring.broken || ring.overdue.is_some();
+        self.set_behind(if ring.refuses { REFUSES } else { ring.latest.map_or(0, Submission::word) });
     }
 
     /// Resets the ring. The hardware's queue is off and ours is closed, so descriptors that are not done now never
-    /// will be.
+    /// will be. What is posted stays posted, and is submitted once the queue is on again.
     ///
     /// # Errors
     /// [`QueueError::Panicked`].
     pub(super) fn begin_anew<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<(), QueueError> {
-        self.ring.with_closed(|ring| {
-            self.close_boarding(ring, &hardware.platform);
+        self.ring().with_closed(|ring| {
             self.drop_waits(ring, hardware, ring.tail, QueueError::Halted);
             // The hardware's head and tail both begin at zero.
-            (ring.head, ring.tail, ring.oldest) = (0, 0, ring.sequence + 1);
-            (ring.departed, ring.broken) = ([None; 2], false);
-            (ring.overdue, ring.refuses) = (None, false);
+            (ring.head, ring.tail, ring.unfinished) = (0, 0, 0);
+            (ring.latest, ring.broken, ring.overdue) = (None, false, None);
+            self.set_refuses(ring);
         })
     }
 }

@@ -168,6 +168,11 @@ impl OnePage {
         Self(InvalidationDescriptor::Iotlb { scope, drain_writes, drain_reads }.encode())
     }
 
+    /// The low quadword, without a domain.
+    pub const fn form(self) -> u64 {
+        self.0[0]
+    }
+
     /// The encoded descriptor for the page of `first`, in `domain`. The offset of `first` within its page is dropped.
     #[inline(always)]
     pub const fn at(self, domain: DomainId, first: Iova) -> [u64; 2] {

@@ -25,12 +25,20 @@ pub(super) struct HostLock<T>(FakeLock<T>);
 
 impl<T: Send> Lock<T> for HostLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        let result = self.0.with(critical);
-        if let Some(act) = AT_UNLOCK.take() {
-            act();
-        }
-        result
+        after_unlock(self.0.with(critical))
     }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        after_unlock(self.0.try_with(critical))
+    }
+}
+
+/// Lets the other CPU act.
+fn after_unlock<R>(result: R) -> R {
+    if let Some(act) = AT_UNLOCK.take() {
+        act();
+    }
+    result
 }
 
 pub(super) struct Host {

@@ -196,17 +196,17 @@ fn a_full_ring_is_waited_for_and_never_overrun() {
 #[test]
 fn a_queue_that_does_not_answer_is_waited_for_once() {
     // An error that does not go away is no reason to wait either.
-    for (is_on_board, stuck_faults) in [(false, 0), (true, 0), (false, status::TIMEOUT_ERROR)] {
+    for (is_posted, stuck_faults) in [(false, 0), (true, 0), (false, status::TIMEOUT_ERROR)] {
         let host = Host::new(true);
         let fake = FakeUnit::new(&host);
         let unit = bring_up(&fake, &host);
         fake.behave(Behaviour::Silent);
         fake.with(|state| state.stuck_faults = stuck_faults);
-        // Two go alone, and a third boards the next ride.
+        // Two are in flight, and a third is posted.
         let tickets = [(); 3].map(|()| unit.submit_shared(&[page(7, 0)]).expect("room"));
         let (first, last) = (tickets[0], tickets[2]);
         assert_eq!(unit.is_done(last), Ok(false));
-        unit.gave_up(if is_on_board { last } else { first });
+        unit.gave_up(if is_posted { last } else { first });
         let begun_us = host.now_us();
         for pfn in 0..600 {
             assert_eq!(unit.submit(&[page(7, pfn)]), Err(QueueError::Unresponsive));
@@ -221,7 +221,7 @@ fn a_queue_that_does_not_answer_is_waited_for_once() {
         assert_eq!(finish(&unit, &host, first), Ok(()));
         let next = unit.submit(&[page(7, 1)]).expect("the queue moves");
         assert_eq!(finish(&unit, &host, next), Ok(()));
-        assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
+        assert!(tickets.iter().all(|ticket| finish(&unit, &host, *ticket) == Ok(())));
         // A caller that gives up what has landed meanwhile closes nothing.
         unit.gave_up(first);
         fake.behave(Behaviour::Prompt);
@@ -306,7 +306,7 @@ fn sequences_wrap() {
     let fake = FakeUnit::new(&host);
     let unit = bring_up(&fake, &host);
     for skipped in [(1 << 31) - 300, (1 << 31) - 600, 1 << 40] {
-        unit.queue.ring.with(|ring| ring.skip(skipped)).expect("no panic");
+        unit.queue.ring().with(|ring| ring.skip(skipped)).expect("no panic");
         fake.behave(Behaviour::Prompt);
         let mut earlier = None;
         for pfn in 0..600 {
@@ -333,7 +333,7 @@ fn what_an_old_revolution_left_in_a_status_passes_for_nothing() {
         run(&unit, page(7, pfn)).expect("a prompt queue");
     }
     // After more than half of the 32-bit sequences, every old status would look newer.
-    unit.queue.ring.with(|ring| ring.skip((1 << 31) + 5)).expect("no panic");
+    unit.queue.ring().with(|ring| ring.skip((1 << 31) + 5)).expect("no panic");
     fake.behave(Behaviour::Holding);
     for pfn in 0..20 {
         let ticket = unit.submit(&pages(7, pfn, 2)).expect("room");

@@ -59,7 +59,7 @@ fn a_failure_is_told_however_late() {
     let again = loop {
         let ticket = unit.submit(&[page(7, 21)]).expect("room");
         assert_eq!(unit.is_done(ticket), Err(QueueError::Descriptor));
-        if ticket.submission.slot() == guilty.submission.slot() {
+        if ticket.submission().slot() == guilty.submission().slot() {
             break ticket;
         }
     };

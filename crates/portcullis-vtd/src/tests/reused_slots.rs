@@ -1,5 +1,5 @@
-//! The status of a command that is to be done at once is read when the ring is unlocked. By then another CPU may have
-//! gone round the ring, and the slot may be that of another submission.
+//! When the owner of a submission asks for it, another CPU may have gone round the ring, and the slot may be that of
+//! another submission.
 
 use super::fake_unit::*;
 use super::host::{Host, at_next_unlock};
@@ -31,7 +31,7 @@ impl Bench {
     fn next_slot(&self) -> u8 {
         let ticket = self.unit.submit(&[]).expect("room");
         assert_eq!(finish(self.unit, self.host, ticket), Ok(()));
-        ticket.submission.slot().wrapping_add(1)
+        ticket.submission().slot().wrapping_add(1)
     }
 
     /// Goes round the ring to the end of `slot`, or up to it.
@@ -65,7 +65,7 @@ fn a_command_is_done_though_its_slot_is_in_use_again() {
             bench.go_round(slot, true);
             bench.fake.behave(Behaviour::Holding);
             let next = bench.unit.submit(&[page(7, 21)]).expect("room");
-            assert_eq!(next.submission.slot(), slot);
+            assert_eq!(next.submission().slot(), slot);
             assert_eq!(bench.unit.is_done(next), Ok(false));
         });
         assert_eq!(bench.unit.try_invalidate(page(7, 20)), Ok(()), "in a ring turned by {turned}");
@@ -89,7 +89,7 @@ fn s11_a_refused_command_is_not_done_when_its_slot_is_in_use_again() {
         });
         match bench.unit.try_invalidate(page(7, 20)) {
             Err(Ok(Some(ticket))) => {
-                assert_eq!(ticket.submission.slot(), slot);
+                assert_eq!(ticket.submission().slot(), slot);
                 assert_eq!(bench.unit.is_done(ticket), Err(QueueError::Descriptor));
             }
             other => panic!("{other:?}: in a ring turned by {turned}"),
@@ -118,14 +118,17 @@ fn s11_a_command_whose_wait_is_dropped_is_not_done_when_its_slot_is_in_use_again
     }
 }
 
-/// The queue has stopped in front of another submission, and the other CPU resumes it before the look.
+/// The queue has stopped in front of another submission, and the other CPU resumes it before the command is asked for.
 #[test]
 fn a_command_is_done_when_another_cpu_has_resumed_the_queue() {
     let bench = Bench::new(0);
     bench.fake.with(|state| state.refuse = Some(page_descriptor(7, 10).encode()));
     let guilty = bench.unit.submit(&[page(7, 10)]).expect("room");
     at_next_unlock(|| bench.resume());
-    assert_eq!(bench.unit.try_invalidate(page(7, 20)), Ok(()));
+    match bench.unit.try_invalidate(page(7, 20)) {
+        Err(Ok(Some(ticket))) => assert_eq!(bench.unit.is_done(ticket), Ok(true)),
+        other => panic!("{other:?}"),
+    }
     assert_eq!(without_waits(bench.fake.take_executed()), [20, 30].map(|pfn| page_descriptor(7, pfn)));
     assert_eq!(bench.unit.is_done(guilty), Err(QueueError::Descriptor));
 }

@@ -100,14 +100,23 @@ unsafe impl GlobalAlloc for Watching {
 
 pub(super) struct StrictLock<T>(FakeLock<T>);
 
+/// `critical`, which counts as a lock that is held.
+fn counted<T, R>(critical: impl FnOnce(&mut T) -> R) -> impl FnOnce(&mut T) -> R {
+    |value| {
+        LOCKS.set(LOCKS.get() + 1);
+        let result = critical(value);
+        LOCKS.set(LOCKS.get() - 1);
+        result
+    }
+}
+
 impl<T: Send> Lock<T> for StrictLock<T> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        self.0.with(|value| {
-            LOCKS.set(LOCKS.get() + 1);
-            let result = critical(value);
-            LOCKS.set(LOCKS.get() - 1);
-            result
-        })
+        self.0.with(counted(critical))
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.try_with(counted(critical))
     }
 }
 

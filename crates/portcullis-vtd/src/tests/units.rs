@@ -4,6 +4,7 @@ use super::{Driver, bring_up, close, open, page, page_descriptor, without_waits}
 use crate::{UNITS_MAX, UnitCount, Units};
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use portcullis::platform::fake::run_on;
 use portcullis::{Iova, PhysAddr};
 
 const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
@@ -112,30 +113,33 @@ fn a_large_submission_reaches_every_unit() {
 }
 
 #[test]
-fn a_commit_rides_on_every_unit() {
+fn a_commit_is_posted_to_every_unit() {
     let host = Host::new(true);
     let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
     let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
     let both = join(&units, &host);
     let domain = open(&both, TABLES).expect("an id");
     fakes.iter().for_each(|fake| fake.behave(Behaviour::Holding));
-    let share = |pfn| both.submit_shared(&[page(domain.0, pfn)]).expect("room");
-    let (flying, riders) = ([0, 1].map(share), [2, 3].map(share));
+    let share = |cpu, pfn| {
+        run_on(cpu);
+        both.submit_shared(&[page(domain.0, pfn)]).expect("room")
+    };
+    let (flying, posted) = ([0, 1].map(|pfn| share(0, pfn)), [share(1, 2), share(2, 3)]);
     for fake in &fakes {
         assert_eq!(without_waits(fake.take_executed()), [0, 1].map(|pfn| page_descriptor(1, pfn)));
     }
     let done = |tickets: [_; 2]| tickets.map(|ticket| both.is_done(ticket).expect("no error"));
-    // The rides of one unit continue while those of the other do not.
+    // What is posted to one unit goes on while what is posted to the other does not.
     for _ in 0..3 {
         fakes[0].land(0);
-        assert_eq!((done(flying), done(riders)), ([false; 2], [false; 2]));
+        assert_eq!((done(flying), done(posted)), ([false; 2], [false; 2]));
     }
     fakes[1].land(0);
-    assert_eq!((done(flying), done(riders)), ([true, false], [false; 2]));
+    assert_eq!((done(flying), done(posted)), ([true, false], [false; 2]));
     fakes[1].land(0);
-    assert_eq!((done(flying), done(riders)), ([true; 2], [false; 2]));
+    assert_eq!((done(flying), done(posted)), ([true; 2], [false; 2]));
     fakes[1].land(0);
-    assert_eq!((done(flying), done(riders)), ([true; 2], [true; 2]));
+    assert_eq!((done(flying), done(posted)), ([true; 2], [true; 2]));
     for fake in &fakes {
         assert_eq!(without_waits(fake.take_executed()), [page_descriptor(1, 2), page_descriptor(1, 3)]);
     }

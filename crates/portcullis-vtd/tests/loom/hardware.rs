@@ -1,6 +1,7 @@
 //! A minimal software unit for the driver, over memory that the model checker sees.
 
 use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Platform};
 use portcullis_vtd::Mmio;
@@ -11,6 +12,9 @@ use portcullis_vtd::spec::registers::*;
 const CAPABILITY: u64 = 0x00d2_008c_222f_0606;
 const EXTENDED: u64 = 0x00f0_0f4a;
 
+/// The pages that a model uses.
+const PAGES: usize = 6;
+
 #[derive(Default)]
 struct State {
     status: u32,
@@ -18,22 +22,38 @@ struct State {
     head: u64,
     tail: u64,
     invalidated: Vec<Iova>,
+    /// Pages that the table still mapped, for all that the hardware saw, when they were invalidated.
+    refilled: usize,
 }
 
-/// A slow unit: it executes the queued descriptors only when its fault status is read, that is when the driver polls.
+/// A unit that executes the queued descriptors at once, or, if it is slow, only when its fault status is read: when the
+/// driver polls.
 pub(crate) struct Hardware {
     host: &'static FakeHost,
+    is_slow: bool,
+    /// Set while the table maps a page.
+    entries: [AtomicBool; PAGES],
     state: Mutex<State>,
 }
 
 impl Hardware {
-    pub(crate) fn new(host: &'static FakeHost) -> Self {
-        Self { host, state: Mutex::default() }
+    pub(crate) fn new(host: &'static FakeHost, is_slow: bool) -> Self {
+        Self { host, is_slow, entries: std::array::from_fn(|_| AtomicBool::new(true)), state: Mutex::default() }
     }
 
     /// Whether the page has been invalidated.
     pub(crate) fn has_invalidated(&self, page: Iova) -> bool {
         self.state.lock().unwrap().invalidated.contains(&page)
+    }
+
+    /// Clears the entry of a page. Relaxed: only the submission behind it shows that to the hardware.
+    pub(crate) fn clear(&self, page: Iova) {
+        self.entries[page.pfn() as usize].store(false, Ordering::Relaxed);
+    }
+
+    /// How often a page was invalidated whose entry the hardware could read again at once.
+    pub(crate) fn refilled(&self) -> usize {
+        self.state.lock().unwrap().refilled
     }
 
     fn run_queue(&self, state: &mut State) {
@@ -43,6 +63,7 @@ impl Hardware {
             state.head = (state.head + 16) % PAGE_SIZE;
             match InvalidationDescriptor::decode([word(at), word(at + 8)]).expect("a descriptor of the driver") {
                 InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { first, .. }, .. } => {
+                    state.refilled += usize::from(self.entries[first.pfn() as usize].load(Ordering::Relaxed));
                     state.invalidated.push(first)
                 }
                 InvalidationDescriptor::Wait { status: Some(write), .. } => self.land(write.address, write.data),
@@ -55,7 +76,9 @@ impl Hardware {
         let page = PhysAddr::new(at.as_u64() & !(PAGE_SIZE - 1));
         // SAFETY: the driver has not freed its pages, because it waits for this.
         let statuses = unsafe { self.host.frame(page) };
-        statuses[(at.page_offset() / 8) as usize].store_bits(u64::from(data));
+        let word = &statuses[(at.page_offset() / 8) as usize];
+        // Hardware writes 32 bits; the other half of the word is kept.
+        word.store_bits(word.load_bits() >> 32 << 32 | u64::from(data));
     }
 }
 
@@ -95,7 +118,12 @@ unsafe impl Mmio for &'static Hardware {
         let mut state = self.state.lock().unwrap();
         match offset {
             IQA => state.queue = value,
-            IQT => state.tail = value,
+            IQT => {
+                state.tail = value;
+                if !self.is_slow {
+                    self.run_queue(&mut state);
+                }
+            }
             _ => {}
         }
     }

@@ -1,9 +1,14 @@
-//! Commits that are done at once or share a submission, on two CPUs and in an interrupt, in every interleaving, checked
-//! by loom:
+//! Commits that are done at once, or are posted and share a submission, on two CPUs and in an interrupt, in every
+//! interleaving, checked by loom:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p portcullis-vtd --release --test loom --target-dir target/loom
 //! ```
+//!
+//! Under loom a poster looks after the posts at each other poll, and idle cells are left out after each search, so that
+//! the few steps of a model reach these hand-overs. The models show that the release of a post is missing, because the
+//! hardware then reads the entry that its CPU has cleared. They do not show that the release of a fate is missing: a
+//! status that is read as it was before its reset tells of no landing either, unless 2^31 submissions lie in between.
 #![cfg(loom)]
 
 mod hardware;
@@ -38,7 +43,8 @@ struct Bench {
 struct Tally {
     /// Waits that also served another commit.
     waits_saved: AtomicU64,
-    /// Commits that returned while their page could still be cached (S2).
+    /// Commits that returned while their page could still be cached, or whose entry the hardware could still read when
+    /// it invalidated the page (S2).
     stale: AtomicU64,
     /// Commits that were done when they had been submitted.
     at_once: AtomicU64,
@@ -54,20 +60,16 @@ impl Tally {
 }
 
 impl Bench {
-    fn new(returns_early: bool, tally: &'static Tally) -> Arc<Self> {
+    fn new(is_slow: bool, returns_early: bool, tally: &'static Tally) -> Arc<Self> {
         let host: &FakeHost = Box::leak(Box::default());
-        let hardware: &Hardware = Box::leak(Box::new(Hardware::new(host)));
+        let hardware: &Hardware = Box::leak(Box::new(Hardware::new(host, is_slow)));
         let unit = Unit::bring_up(hardware, host, UnitConfig::default()).expect("a sound unit");
         Arc::new(Self { host, hardware, unit, latest: Mutex::new(None), returns_early, tally })
     }
 
-    /// Makes a ride depart that stays in flight until a caller polls.
-    fn fly(&self) -> Submitted {
-        self.note(self.unit.submit_shared(&[command(page(0))]).expect("room"))
-    }
-
     /// Submits as an unmap does: at once where that is possible.
     fn submit(&self, page: Iova) -> Submitted {
+        self.hardware.clear(page);
         match self.unit.try_invalidate(command(page)) {
             Ok(()) => None,
             Err(Ok(Some(ticket))) => self.note(ticket),
@@ -109,43 +111,66 @@ fn command(page: Iova) -> Invalidation {
     Invalidation::Pages { domain: DomainId(1), first: page, mask: 0, leaf_only: true }
 }
 
-/// One ride is in flight. Two CPUs commit. On one of them, an interrupt that also commits comes between the
-/// submission and the first poll. It ends before the code that it has interrupted continues.
-fn commits_share(returns_early: bool, tally: &'static Tally) {
+/// Two commits are submitted first, so that slow hardware has two submissions in flight. Then two CPUs commit. With
+/// `is_interrupted`, an interrupt that also commits comes on one of them between the submission and the first poll. It
+/// ends before the code that it has interrupted continues.
+fn commits_share(bound: usize, [is_slow, is_interrupted, returns_early]: [bool; 3], tally: &'static Tally) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(bound);
     builder.max_branches = 100_000;
     builder.check(move || {
-        let bench = Bench::new(returns_early, tally);
+        let bench = Bench::new(is_slow, returns_early, tally);
         let before = bench.unit.queue_use();
         run_on(0);
-        let flying = bench.fly();
+        let flying = [4, 5].map(|number| bench.submit(page(number)));
         let other = bench.clone();
         let other = thread::spawn(move || {
             run_on(1);
             other.commit(page(1));
         });
         let interrupted = bench.submit(page(2));
-        bench.commit(page(3));
+        if is_interrupted {
+            bench.commit(page(3));
+        }
         bench.finish(page(2), interrupted, || {});
-        bench.finish(page(0), flying, || {});
+        flying.into_iter().zip([4, 5]).for_each(|(flying, number)| bench.finish(page(number), flying, || {}));
         other.join().unwrap();
+        tally.stale.fetch_add(bench.hardware.refilled() as u64, Ordering::Relaxed);
         let after = bench.unit.queue_use();
-        assert_eq!(after.commits - before.commits, 4);
-        tally.waits_saved.fetch_add(4 - (after.waits - before.waits), Ordering::Relaxed);
+        let commits = 4 + u64::from(is_interrupted);
+        // A thread that returns early may leave its post behind.
+        assert!(after.commits - before.commits == commits || returns_early);
+        tally.waits_saved.fetch_add(after.commits - before.commits - (after.waits - before.waits), Ordering::Relaxed);
     });
+}
+
+#[test]
+fn two_cpus_share_submissions() {
+    static TALLY: Tally = Tally::new();
+    commits_share(3, [true, false, false], &TALLY);
+    assert_eq!(TALLY.stale.load(Ordering::Relaxed), 0, "S2");
+    assert!(TALLY.waits_saved.load(Ordering::Relaxed) > 0, "in some interleavings a wait serves several");
 }
 
 #[test]
 fn two_cpus_and_an_interrupt_share_submissions() {
     static TALLY: Tally = Tally::new();
-    commits_share(false, &TALLY);
+    commits_share(2, [true, true, false], &TALLY);
     assert_eq!(TALLY.stale.load(Ordering::Relaxed), 0, "S2");
-    assert!(TALLY.at_once.load(Ordering::Relaxed) > 0, "in some interleavings the other CPU polls before the look");
     assert!(TALLY.waits_saved.load(Ordering::Relaxed) > 0, "in some interleavings a wait serves several");
 }
 
-/// One ride is in flight, and the interrupt comes while a commit spins.
+/// Hardware answers at once, so a CPU posts only if it finds the ring held.
+#[test]
+fn two_cpus_and_an_interrupt_at_once() {
+    static TALLY: Tally = Tally::new();
+    commits_share(3, [false, true, false], &TALLY);
+    assert_eq!(TALLY.stale.load(Ordering::Relaxed), 0, "S2");
+    assert!(TALLY.at_once.load(Ordering::Relaxed) > 0, "most are done at once");
+    assert!(TALLY.waits_saved.load(Ordering::Relaxed) > 0, "in some interleavings the holder takes a post along");
+}
+
+/// Two submissions are in flight, and the interrupt comes while a commit spins.
 #[test]
 fn an_interrupt_in_the_spin_of_a_commit() {
     static TALLY: Tally = Tally::new();
@@ -153,9 +178,9 @@ fn an_interrupt_in_the_spin_of_a_commit() {
     builder.preemption_bound = Some(2);
     builder.max_branches = 100_000;
     builder.check(|| {
-        let bench = Bench::new(false, &TALLY);
+        let bench = Bench::new(true, false, &TALLY);
         run_on(0);
-        let flying = bench.fly();
+        let flying = [4, 5].map(|number| bench.submit(page(number)));
         let other = bench.clone();
         let other = thread::spawn(move || {
             run_on(1);
@@ -167,8 +192,9 @@ fn an_interrupt_in_the_spin_of_a_commit() {
                 bench.commit(page(3));
             }
         });
-        bench.finish(page(0), flying, || {});
+        flying.into_iter().zip([4, 5]).for_each(|(flying, number)| bench.finish(page(number), flying, || {}));
         other.join().unwrap();
+        TALLY.stale.fetch_add(bench.hardware.refilled() as u64, Ordering::Relaxed);
     });
     assert_eq!(TALLY.stale.load(Ordering::Relaxed), 0, "S2");
 }
@@ -177,6 +203,6 @@ fn an_interrupt_in_the_spin_of_a_commit() {
 #[test]
 fn planted_a_combiner_that_returns_early() {
     static TALLY: Tally = Tally::new();
-    commits_share(true, &TALLY);
+    commits_share(2, [true, false, true], &TALLY);
     assert!(TALLY.stale.load(Ordering::Relaxed) > 0, "S2: the flaw was not found");
 }

@@ -1,4 +1,4 @@
-//! Strict commits that share a submission, a *ride*: a commit whose ride fails is submitted again alone, and only a
+//! Strict commits that share a submission: a commit whose shared submission fails is submitted again alone, and only a
 //! commit that also fails alone loses its buffers (S11).
 
 use crate::forwarding::forward_domains;
@@ -22,11 +22,11 @@ const DEVICE: SourceId = SourceId::new(0, 2, 0);
 const BUFFER: PhysAddr = PhysAddr::new(0x4000);
 
 /// The stock design, with shared commits.
-struct Riding;
+struct SharedCommits;
 
-impl DesignInfo for Riding {
+impl DesignInfo for SharedCommits {
     const INFO: Info = Info {
-        id: "riding",
+        id: "shared-commits",
         source: "the stock design, its strict commits shared",
         allocator: "red-black tree",
         invalidation: "shared",
@@ -41,7 +41,7 @@ impl DesignInfo for Riding {
 }
 
 // SAFETY: a mapper assembled from sound parts is sound.
-unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for SharedCommits {
     type Mapper = AssembledMapper<TreeAllocator<P>, P, I>;
 
     unsafe fn build_in<'t>(
@@ -60,7 +60,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Riding {
     }
 }
 
-/// The outcome of a ride.
+/// The outcome of a shared submission.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fate {
     Lands,
@@ -69,38 +69,38 @@ enum Fate {
     NeverLands,
 }
 
-/// The fake, with rides that fail because of another commit on them.
-struct Rides<'h> {
+/// The fake, with shared submissions that fail because of another commit in them.
+struct Sharing<'h> {
     fake: &'h FakeIommu<'h>,
     fate: Mutex<Fate>,
-    /// For each submission, whether it was a ride.
-    rode: Mutex<Vec<bool>>,
+    /// For each submission, whether it was shared.
+    shared: Mutex<Vec<bool>>,
 }
 
-impl<'h> Rides<'h> {
+impl<'h> Sharing<'h> {
     fn new(fake: &'h FakeIommu<'h>, fate: Fate) -> Self {
-        Self { fake, fate: Mutex::new(fate), rode: Mutex::default() }
+        Self { fake, fate: Mutex::new(fate), shared: Mutex::default() }
     }
 
-    fn take_rode(&self) -> Vec<bool> {
-        std::mem::take(&mut *self.rode.lock().expect("not poisoned"))
+    fn take_shared(&self) -> Vec<bool> {
+        std::mem::take(&mut *self.shared.lock().expect("not poisoned"))
     }
 }
 
 // SAFETY: no memory is behind it.
-unsafe impl Iommu for Rides<'_> {
+unsafe impl Iommu for Sharing<'_> {
     /// A ticket of the fake, or a fixed answer.
     type Ticket = Result<Ticket, Result<bool, QueueError>>;
 
     forward_domains!(fake);
 
     fn submit(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
-        self.rode.lock().expect("not poisoned").push(false);
+        self.shared.lock().expect("not poisoned").push(false);
         self.fake.submit(commands).map(Ok)
     }
 
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Self::Ticket, QueueError> {
-        self.rode.lock().expect("not poisoned").push(true);
+        self.shared.lock().expect("not poisoned").push(true);
         match *self.fate.lock().expect("not poisoned") {
             Fate::Lands => self.fake.submit(commands).map(Ok),
             Fate::IsRefusedAtOnce => Err(QueueError::Descriptor),
@@ -117,43 +117,43 @@ unsafe impl Iommu for Rides<'_> {
     }
 }
 
-type Ridden<'h> = DomainOf<Riding, &'h FakeHost, &'h Rides<'h>>;
+type SharedDomain<'h> = DomainOf<SharedCommits, &'h FakeHost, &'h Sharing<'h>>;
 
 /// A domain with a mapping that the device has used.
-fn with_mapping<'h>(host: &'h FakeHost, rides: &'h Rides<'h>) -> (Ridden<'h>, Iova) {
-    let domain = Riding::open(rides, host, Protection::Strict).unwrap();
+fn with_mapping<'h>(host: &'h FakeHost, iommu: &'h Sharing<'h>) -> (SharedDomain<'h>, Iova) {
+    let domain = SharedCommits::open(iommu, host, Protection::Strict).unwrap();
     domain.attach(DEVICE).unwrap();
     let iova = map(&domain).unwrap();
-    assert_eq!(rides.fake.access(DEVICE, iova, Rights::WRITE), Some(BUFFER));
+    assert_eq!(iommu.fake.access(DEVICE, iova, Rights::WRITE), Some(BUFFER));
     (domain, iova)
 }
 
-fn map(domain: &Ridden<'_>) -> Result<Iova, MapError> {
+fn map(domain: &SharedDomain<'_>) -> Result<Iova, MapError> {
     domain.raw_map(BUFFER, PAGE_SIZE, Access::DeviceWrites)
 }
 
 #[test]
-fn a_commit_rides() {
+fn a_commit_is_shared() {
     let host = FakeHost::default();
     let fake = FakeIommu::new(&host);
-    let rides = Rides::new(&fake, Fate::Lands);
-    let (domain, iova) = with_mapping(&host, &rides);
+    let iommu = Sharing::new(&fake, Fate::Lands);
+    let (domain, iova) = with_mapping(&host, &iommu);
     assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), Ok(()));
     assert_eq!(fake.access(DEVICE, iova, Rights::WRITE), None);
-    assert_eq!(rides.take_rode(), [true]);
+    assert_eq!(iommu.take_shared(), [true]);
 }
 
 /// An error of another commit costs a second submission, and nothing else.
 #[test]
-fn a_failed_ride_is_tried_again_alone() {
+fn a_failed_shared_submission_is_tried_again_alone() {
     for fate in [Fate::IsRefusedAtOnce, Fate::Fails] {
         let host = FakeHost::default();
         let fake = FakeIommu::new(&host);
-        let rides = Rides::new(&fake, fate);
-        let (domain, iova) = with_mapping(&host, &rides);
+        let iommu = Sharing::new(&fake, fate);
+        let (domain, iova) = with_mapping(&host, &iommu);
         assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), Ok(()), "{fate:?}");
         assert_eq!(fake.access(DEVICE, iova, Rights::WRITE), None);
-        assert_eq!(rides.take_rode(), [true, false]);
+        assert_eq!(iommu.take_shared(), [true, false]);
         assert!(map(&domain).is_ok(), "the domain is not poisoned");
         assert_eq!(domain.usage().live_ranges, 1);
     }
@@ -163,27 +163,27 @@ fn a_failed_ride_is_tried_again_alone() {
 fn what_fails_alone_too_is_lost() {
     let host = FakeHost::default();
     let fake = FakeIommu::new(&host);
-    let rides = Rides::new(&fake, Fate::Fails);
-    let (domain, iova) = with_mapping(&host, &rides);
+    let iommu = Sharing::new(&fake, Fate::Fails);
+    let (domain, iova) = with_mapping(&host, &iommu);
     fake.behave(Behaviour::Failing);
     let lost = Err(RawUnmapError::Commit(CommitError(QueueError::Descriptor)));
     assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), lost);
-    assert_eq!(rides.take_rode(), [true, false]);
+    assert_eq!(iommu.take_shared(), [true, false]);
     assert_eq!((map(&domain), domain.usage().live_ranges), (Err(MapError::Poisoned), 1));
     fake.behave(Behaviour::Prompt);
 }
 
-/// A ride that is never answered uses up the time limit of the commit.
+/// A shared submission that is never answered uses up the time limit of the commit.
 #[test]
-fn a_ride_that_never_lands_is_not_tried_again() {
+fn a_shared_submission_that_never_lands_is_not_tried_again() {
     let host = FakeHost::default();
     let fake = FakeIommu::new(&host);
-    let rides = Rides::new(&fake, Fate::NeverLands);
-    let (domain, iova) = with_mapping(&host, &rides);
+    let iommu = Sharing::new(&fake, Fate::NeverLands);
+    let (domain, iova) = with_mapping(&host, &iommu);
     let started_us = host.now_us();
     let lost = Err(RawUnmapError::Commit(CommitError(QueueError::Timeout(INVALIDATION_TIMEOUT_US))));
     assert_eq!(domain.unmap_raw(iova, PAGE_SIZE), lost);
     assert!(host.now_us() - started_us <= INVALIDATION_TIMEOUT_US + 2, "the wait is bounded");
-    assert_eq!(rides.take_rode(), [true]);
+    assert_eq!(iommu.take_shared(), [true]);
     assert_eq!((map(&domain), domain.usage().live_ranges), (Err(MapError::Poisoned), 1));
 }

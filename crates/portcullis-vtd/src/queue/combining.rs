@@ -1,0 +1,497 @@
+//! Submissions that several commits share, by *combining*.
+//!
+//! A commit of one command that finds the ring held by another CPU does not wait for it. It *posts* its command: one
+//! word, in the cell of its CPU. The holder of the ring takes all posts along into its submission: one run of
+//! descriptors, one wait, one doorbell. It then tells each cell which submission that was.
+//!
+//! ```text
+//!  posted ──> taken into a submission ──> landed
+//!         └─────────────────────────────────^   if it has landed before the cell is told
+//! ```
+//!
+//! At most two shared submissions are in flight, unless commits of several commands come, which do not post. The
+//! hardware performs one after the other: with two it is never idle, and a third could only wait in the hardware
+//! instead of in the cells, where others can still join it. So a commit also posts if two are in flight: if the one
+//! *behind* which it would be the third has not landed.
+//!
+//! Three kinds of callers submit what is posted:
+//! * a commit that takes the ring;
+//! * the caller *on duty*, while it waits for its own submission: the last one whose post was taken, or the holder of
+//!   the ring if it has found no post. It submits as soon as fewer than two submissions are in flight;
+//! * every poster that has waited for longer than a holder needs.
+//!
+//! So a caller that stops polling, is interrupted or never polls delays no other caller for long. Only the holder of
+//! the ring does, as the holder of any lock. Interrupts are masked there, for the time of a few hundred stores at most.
+//!
+//! An interrupt within a commit finds the cell of its CPU in use, and so does a caller that shares the cell. Such a
+//! commit takes the ring, even if it must wait for its holder. So do commits of several commands. Both take posts
+//! along.
+
+use super::cells::{Answer, Cell, CellSet, Fate, NO_POSTS, Place, Post};
+use super::ring::{Ring, distance, has_landed, probe_write, write};
+use super::{BURST_MAX, Handed, Queue, REFUSES, Submission, Ticket, Words, has_error, ring_doorbell};
+use crate::Mmio;
+use crate::hardware::Hardware;
+use core::iter;
+use portcullis::iommu::TrySubmit;
+use portcullis::platform::{Step, Wait};
+use portcullis::table::Frame;
+use portcullis::{Platform, QueueError};
+
+/// A poster that was not taken for this time looks whether it may take the ring itself, in microseconds. It is longer
+/// than a holder needs with hardware that answers at once.
+const PATIENCE_US: u32 = if cfg!(loom) { 0 } else { 2 };
+/// For so many posters before it, by the numbers of their CPUs, a poster waits a microsecond longer. If all looked,
+/// they would take the line of the ring from its holder, and then that would need longer.
+const POSTERS_PER_US: u32 = 4;
+
+/// For so many pauses, one after the other and then in doubling groups, a commit tries to take the ring before it
+/// posts, unless the ring is crowded.
+const PAUSES: u32 = if cfg!(loom) { 0 } else { 127 };
+
+/// How often a holder looks for posts before it rings the doorbell: some come while it takes the others.
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 2 };
+
+/// How many further submissions a holder makes if one was full.
+const FURTHER: u32 = 3;
+
+/// In so many turns of holders, each cell without a post is left out, until its CPU posts again.
+const TURNS: u16 = if cfg!(loom) { 2 } else { 4096 };
+
+/// What came of an attempt to submit. It fits into two registers.
+pub(super) enum Turn {
+    /// Another CPU holds the ring.
+    Held,
+    /// Two submissions are in flight, or the queue refuses submissions.
+    Behind,
+    NoRoom,
+    /// The commit is done.
+    Done,
+    InFlight(Submission),
+    /// The same, and the caller is on duty.
+    OnDuty(Submission),
+}
+
+impl Turn {
+    /// The ticket of what was submitted.
+    pub(super) fn ticket(self) -> Option<Ticket> {
+        match self {
+            Self::Held | Self::Behind | Self::NoRoom => None,
+            Self::Done => Some(Ticket::DONE),
+            Self::InFlight(submission) => Some(Ticket(Handed::Submitted { submission, is_on_duty: false })),
+            Self::OnDuty(submission) => Some(Ticket(Handed::Submitted { submission, is_on_duty: true })),
+        }
+    }
+}
+
+impl<P: Platform> Queue<P> {
+    /// Submits `descriptors`, at most [`BURST_MAX`], with a wait that other commits may share. Spins for room, without
+    /// the lock.
+    pub(crate) fn submit_shared<M: Mmio, D: ExactSizeIterator<Item = Words>>(
+        &self,
+        hardware: &Hardware<M, P>,
+        descriptors: impl Fn() -> D,
+    ) -> Result<Ticket, QueueError> {
+        self.when_there_is_room(hardware, |ring| {
+            // The iterator is built in place, because it may be large.
+            let mut descriptors = descriptors();
+            self.combine(ring, hardware, &mut descriptors).ticket()
+        })
+    }
+
+    /// Does what [`submit_shared`](Self::submit_shared) does if there is room; `None` if there is none.
+    #[inline]
+    pub(crate) fn try_submit_shared<M: Mmio, D: ExactSizeIterator<Item = Words>>(
+        &self,
+        hardware: &Hardware<M, P>,
+        descriptors: impl Fn() -> D,
+    ) -> TrySubmit<Ticket> {
+        self.once(|ring| self.combine(ring, hardware, &mut descriptors()).ticket())
+    }
+
+    /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does. Returns whether it is done
+    /// already. If not, `left` holds the result of the submission; the caller has set it to `Ok(None)`.
+    #[inline(always)]
+    pub(crate) fn try_one<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        words: Words,
+        left: &mut TrySubmit<Ticket>,
+    ) -> bool {
+        if !self.cell(hardware).posts_first() {
+            match self.take_turn(hardware, words) {
+                Ok(Turn::Done) => return true,
+                // The slow path says why.
+                Ok(Turn::Held | Turn::Behind) | Err(_) => {}
+                Ok(turn) => {
+                    *left = Ok(turn.ticket());
+                    return false;
+                }
+            }
+        }
+        self.spin_or_post(hardware, words[0], words[1], left)
+    }
+
+    /// What [`try_one`](Self::try_one) does if its first attempt has failed.
+    #[cold]
+    #[inline(never)]
+    fn spin_or_post<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        low: u64,
+        high: u64,
+        left: &mut TrySubmit<Ticket>,
+    ) -> bool {
+        *left = match self.spin(hardware, [low, high]) {
+            Some(Ok(Turn::Done)) => return true,
+            Some(turn) => turn.map(Turn::ticket),
+            None => self.post(hardware, [low, high]),
+        };
+        false
+    }
+
+    /// Submits a descriptor if this CPU gets the ring within a moment.
+    #[inline(always)]
+    fn spin<M: Mmio>(&self, hardware: &Hardware<M, P>, words: Words) -> Option<Result<Turn, QueueError>> {
+        // A CPU that posts first does not look at the line of the ring. A submission in flight takes longer than a
+        // moment.
+        if self.cells.is_crowded() || self.cell(hardware).posts_first() || !self.may_depart(&hardware.platform) {
+            return None;
+        }
+        let (mut pauses, mut left) = (1, PAUSES);
+        while left >= pauses {
+            (0..pauses).for_each(|_| hardware.platform.pause(Wait::Lock));
+            (pauses, left) = (2 * pauses, left - pauses);
+            let turn = self.ring().try_with(|ring| match self.may_depart(&hardware.platform) {
+                true => self.combine(ring, hardware, &mut iter::once(words)),
+                false => Turn::Behind,
+            });
+            match turn {
+                Ok(None | Some(Turn::Held)) => {}
+                Ok(Some(Turn::Behind)) => break,
+                Ok(Some(turn)) => return Some(Ok(turn)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+
+    /// Posts a descriptor, or waits for the ring if it cannot be posted.
+    #[inline(always)]
+    fn post<M: Mmio>(&self, hardware: &Hardware<M, P>, words: Words) -> TrySubmit<Ticket> {
+        let platform = &hardware.platform;
+        let number = self.cells.number(platform.cpu());
+        // A CPU that posts first learns of a refusal while it polls.
+        let is_refused = !self.cells.get(number).posts_first() && self.behind() == REFUSES;
+        if !is_refused && let Some(post) = Post::of(words, self.form) {
+            platform.probe(Step::QueuePost);
+            let has_landed = |submission| self.look(platform, submission) == Ok(true);
+            if let Some(place) = self.cells.post(number, post, has_landed) {
+                return Ok(Some(Ticket(Handed::Posted(place))));
+            }
+        }
+        self.once(|ring| self.combine(ring, hardware, &mut iter::once(words)).ticket())
+    }
+
+    /// Submits a descriptor if the ring is free and fewer than two submissions are in flight.
+    #[inline(always)]
+    fn take_turn<M: Mmio>(&self, hardware: &Hardware<M, P>, words: Words) -> Result<Turn, QueueError> {
+        // The lock first: if it is held, this is the only look at its line.
+        let turn = self.ring().try_with(
+            #[inline(always)]
+            |ring| match self.may_depart(&hardware.platform) {
+                true => self.go(ring, hardware, words),
+                false => Turn::Behind,
+            },
+        );
+        turn.map(|turn| turn.unwrap_or(Turn::Held))
+    }
+
+    /// Submits a descriptor, with posts if there may be any.
+    #[inline(always)]
+    fn go<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>, words: Words) -> Turn {
+        // Most often, the ring is empty.
+        if !self.cells.is_quiet() || ring.unfinished > 0 && ring.room() < 2 {
+            return self.combine_one(ring, hardware, words[0], words[1]);
+        }
+        let pages @ [_, statuses] = self.pages(&hardware.platform);
+        let submission = self.write_submission(ring, hardware, pages, iter::once(words));
+        // No failure can be noted, because the lock is held.
+        if !has_landed(statuses, submission) {
+            self.note_flight(ring, Some(submission));
+            return Turn::OnDuty(submission);
+        }
+        if ring.latest.is_some() {
+            self.note_flight(ring, None);
+        }
+        ring.reclaim_only();
+        Turn::Done
+    }
+
+    #[inline(always)]
+    fn cell<M: Mmio>(&self, hardware: &Hardware<M, P>) -> &Cell {
+        self.cells.get(self.cells.number(hardware.platform.cpu()))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn combine_one<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>, low: u64, high: u64) -> Turn {
+        self.combine(ring, hardware, &mut iter::once([low, high]))
+    }
+
+    /// Submits a commit, with what is posted.
+    #[inline(always)]
+    fn combine<M: Mmio>(
+        &self,
+        ring: &mut Ring,
+        hardware: &Hardware<M, P>,
+        own: &mut impl ExactSizeIterator<Item = Words>,
+    ) -> Turn {
+        let platform = &hardware.platform;
+        let count = own.len();
+        self.make_room(ring, platform);
+        if ring.room() <= count {
+            return Turn::NoRoom;
+        }
+        probe_write(platform, count + 1);
+        let (first, page) = (ring.tail, self.descriptors.entries(platform));
+        own.for_each(|descriptor| ring.append(page, descriptor));
+        let turn = self.finish(ring, hardware, first, true);
+        self.leave_one_out(ring, platform);
+        turn
+    }
+
+    /// Submits what is posted. Returns `is_done`, or an error if that is false and the queue will not accept any.
+    #[inline(never)]
+    pub(super) fn combine_posts<M: Mmio>(&self, hardware: &Hardware<M, P>, is_done: bool) -> Result<bool, QueueError> {
+        let combined = self.ring().try_with(|ring| {
+            if !ring.refuses {
+                self.finish(ring, hardware, ring.tail, false);
+                self.leave_one_out(ring, &hardware.platform);
+            }
+        });
+        match combined {
+            Err(error) if !is_done => Err(error),
+            _ => Ok(is_done),
+        }
+    }
+
+    /// Takes posts into the submission that begins in slot `first`, ends it, and tells those whose posts it has taken.
+    /// Goes on with what is posted by then, if the submission was full. `is_commit` tells whether the submission is
+    /// that of a commit; otherwise it is made only if there are posts.
+    #[inline(never)]
+    fn finish<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>, mut first: u8, mut is_commit: bool) -> Turn {
+        let platform = &hardware.platform;
+        let pages @ [page, statuses] = self.pages(platform);
+        let (mut turn, mut has_posts) = (Turn::NoRoom, false);
+        for further in 0..FURTHER + 1 {
+            if !is_commit {
+                self.make_room(ring, platform);
+                first = ring.tail;
+            }
+            let end = end_of_room(ring, first);
+            let mut taken = NO_POSTS;
+            self.take_posts(ring, platform, page, end, &mut taken);
+            let has_taken = taken != NO_POSTS;
+            if !is_commit && !has_taken {
+                break;
+            }
+            // The first post counts as the submission, unless that is a commit.
+            ring.joined -= u64::from(!is_commit);
+            let is_full = ring.tail == end;
+            let submission = ring.end(platform, pages, first, ring.tail, |submission| self.wait(submission));
+            ring_doorbell(ring, hardware);
+            // No failure can be noted, because the lock is held.
+            let is_done = has_landed(statuses, submission);
+            let in_flight = Some(submission).filter(|_| !is_done);
+            self.note_flight(ring, in_flight);
+            if is_done {
+                ring.reclaim_only();
+            }
+            if has_taken {
+                self.cells.tell(&taken, Fate::taken(in_flight));
+            }
+            if is_commit {
+                turn = in_flight.map_or(Turn::Done, Turn::InFlight);
+            }
+            (has_posts, is_commit) = (has_taken, false);
+            if !is_full || further == FURTHER || !self.may_depart(platform) {
+                break;
+            }
+        }
+        match turn {
+            // Who took no post is on duty: there is no poster who could be.
+            Turn::InFlight(submission) if !has_posts => Turn::OnDuty(submission),
+            turn => turn,
+        }
+    }
+
+    /// Makes as much room as a submission may need, if that is done.
+    #[inline(always)]
+    fn make_room(&self, ring: &mut Ring, platform: &P) {
+        if ring.room() <= BURST_MAX {
+            self.reclaim(ring, self.statuses(platform));
+        }
+    }
+
+    /// Leaves out a cell, if its turn has come and it is idle.
+    // Not in `finish`, whose frame is large.
+    #[inline(never)]
+    fn leave_one_out(&self, ring: &mut Ring, platform: &P) {
+        ring.turns = (ring.turns + 1) % TURNS;
+        self.cells.leave_out(ring.turns.into(), |submission| self.look(platform, submission) == Ok(true));
+    }
+
+    /// Writes the posted descriptors into the slots up to `end`, and puts the cells that they come from into `taken`.
+    #[inline(always)]
+    fn take_posts(&self, ring: &mut Ring, platform: &P, page: &Frame, end: u8, taken: &mut CellSet) {
+        if self.cells.is_quiet() {
+            return;
+        }
+        for _ in 0..LOOKS {
+            let before = ring.tail;
+            let Ring { tail, joined, .. } = ring;
+            let left = self.cells.search(usize::from(ring.search_from), taken, |post| {
+                if *tail == end {
+                    return false;
+                }
+                platform.probe(Step::QueueTake);
+                write(page, *tail, post.descriptor(self.form));
+                (*tail, *joined) = (tail.wrapping_add(1), *joined + 1);
+                true
+            });
+            if let Some(number) = left {
+                // The next search begins with the first that was left.
+                ring.search_from = number as u8;
+            }
+            if left.is_some() || ring.tail == before {
+                break;
+            }
+        }
+    }
+
+    /// Notes the last submission; `None` if that is done.
+    #[cold]
+    #[inline(never)]
+    fn note_flight(&self, ring: &mut Ring, submission: Option<Submission>) {
+        // The next one departs when the one before the last has landed. What is done was behind that one in the queue.
+        let behind = submission.and(ring.latest).map_or(0, Submission::word);
+        ring.latest = submission;
+        self.set_behind(behind);
+    }
+
+    /// Whether fewer than two shared submissions are in flight, and the queue refuses nothing.
+    #[inline(always)]
+    fn may_depart(&self, platform: &P) -> bool {
+        // A stale value makes a commit post that need not, or makes a third submission.
+        match self.behind() {
+            0 => true,
+            REFUSES => false,
+            behind => Submission::of_word(behind).is_none_or(|behind| self.has_landed(platform, behind)),
+        }
+    }
+
+    /// Whether a posted command is done.
+    // Calls in tail position, as in `is_done`.
+    #[inline(never)]
+    pub(super) fn ask_for_post<M: Mmio>(&self, hardware: &Hardware<M, P>, place: Place) -> Result<bool, QueueError> {
+        let number = usize::from(place.cell);
+        let cell = self.cells.get(number);
+        let (submission, fate) = match cell.answer(place) {
+            Answer::Waits => return self.wait_for_holder(hardware, number),
+            Answer::Over(result) => return result.map(|()| true),
+            Answer::Taken(submission, fate) => (Some(submission), fate),
+            Answer::Landed(fate) => (None, fate),
+        };
+        // Who was told to go on duty takes the ring with its next commit. The others post, if there are many of them.
+        cell.set_posts_first(!fate.is_on_duty() && self.cells.is_crowded());
+        let Some(submission) = submission else { return Ok(true) };
+        match self.look(&hardware.platform, submission) {
+            Ok(false) => self.ask_again_for_post(hardware, submission, fate.is_on_duty()),
+            Ok(true) if fate.is_on_duty() => self.leave_duty(hardware),
+            Err(error) => cell.note_failed(fate, error),
+            done => done,
+        }
+    }
+
+    /// Handles a post that was not taken.
+    #[inline(never)]
+    fn wait_for_holder<M: Mmio>(&self, hardware: &Hardware<M, P>, number: usize) -> Result<bool, QueueError> {
+        let patience_us = PATIENCE_US + self.cells.used_before(number) / POSTERS_PER_US;
+        match self.cells.get(number).has_waited(hardware.platform.now_us() as u32, patience_us) {
+            true => self.look_after_posts(hardware),
+            false => Ok(false),
+        }
+    }
+
+    /// Handles a post that was taken into `submission`, which has not landed. A failure is left to the next poll.
+    #[inline(never)]
+    fn ask_again_for_post<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        submission: Submission,
+        is_on_duty: bool,
+    ) -> Result<bool, QueueError> {
+        if is_on_duty && self.has_work(&hardware.platform) {
+            return self.combine_posts(hardware, false);
+        }
+        let asked = self.ask_again(hardware, submission);
+        Ok(asked == Ok(true))
+    }
+
+    /// Submits what is posted, if it may depart, and resumes the queue after an error.
+    ///
+    /// # Errors
+    /// Why the queue will not accept it.
+    #[inline(never)]
+    fn look_after_posts<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<bool, QueueError> {
+        if self.may_depart(&hardware.platform) {
+            self.combine_posts(hardware, false)
+        } else if self.behind() == REFUSES {
+            self.why_refused(hardware)
+        } else if has_error(hardware) {
+            self.resume_stopped(hardware).map(|()| false)
+        } else {
+            Ok(false)
+        }
+    }
+
+    /// Why nothing is to be submitted, if that is still so.
+    #[cold]
+    #[inline(never)]
+    fn why_refused<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<bool, QueueError> {
+        match self.once(|_| Some(()))? {
+            None if self.is_overdue(hardware) => Err(QueueError::Unresponsive),
+            _ => Ok(false),
+        }
+    }
+
+    /// Before a caller leaves duty, it submits what is posted: it may not come back soon. Returns true.
+    #[inline(never)]
+    pub(super) fn leave_duty<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<bool, QueueError> {
+        if self.has_work(&hardware.platform) { self.combine_posts(hardware, true) } else { Ok(true) }
+    }
+
+    /// Whether a command is posted that may depart.
+    pub(super) fn has_work(&self, platform: &P) -> bool {
+        !self.cells.is_quiet() && self.may_depart(platform) && self.cells.is_posted()
+    }
+
+    /// The sequence of the submission that the owner of a post has waited for: its own, or the one that stood in its
+    /// way. Zero if there was none.
+    pub(super) fn waited_for(&self, place: Place) -> u64 {
+        let submission = match self.cells.get(usize::from(place.cell)).answer(place) {
+            // A submission would have taken it along. So the one behind which it waits has not changed.
+            Answer::Waits => Some(self.behind()).filter(|behind| *behind != REFUSES).and_then(Submission::of_word),
+            Answer::Taken(submission, _) => Some(submission),
+            Answer::Landed(_) | Answer::Over(_) => None,
+        };
+        submission.map_or(0, Submission::sequence)
+    }
+}
+
+/// The slot in front of which the descriptors of a submission that begins in slot `first` must end. Its wait follows.
+fn end_of_room(ring: &Ring, first: u8) -> u8 {
+    let count = distance(first, ring.tail) + ring.room().saturating_sub(1);
+    first.wrapping_add(count.min(BURST_MAX) as u8)
+}
