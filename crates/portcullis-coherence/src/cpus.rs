@@ -163,6 +163,27 @@ mod tests {
         last.get()
     }
 
+    /// Loads beside each other come a gap apart, and the code behind waits for the last one.
+    #[test]
+    fn loads_beside_each_other_do_not_wait_for_each_other() {
+        let lines: [Arc<[AtomicU64; 32]>; 2] = [(); 2].map(|()| Arc::new(std::array::from_fn(|_| AtomicU64::new(0))));
+        let read = |lines: &[AtomicU64; 32]| lines.iter().step_by(8).for_each(|word| _ = word.load(Ordering::Relaxed));
+        let times = Rc::new(Cell::new((0, 0)));
+        let inner = times.clone();
+        run(Costs::XEON, 1, move |_| {
+            let begun = now();
+            read(&lines[0]);
+            let middle = now();
+            beside(|| read(&lines[1]));
+            inner.set((middle - begun, now() - middle));
+        });
+        let (in_turn, at_once) = times.get();
+        // An array may begin within a line.
+        assert!((4 * Costs::XEON.clean..=5 * Costs::XEON.clean).contains(&in_turn), "{in_turn}");
+        let gaps = Costs::XEON.clean + 3 * Costs::XEON.gap;
+        assert!((gaps..=gaps + 8).contains(&at_once), "{at_once}");
+    }
+
     #[test]
     fn a_line_that_all_write_moves_each_time() {
         let shared = Arc::new(AtomicU64::new(0));
