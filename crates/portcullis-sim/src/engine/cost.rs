@@ -101,7 +101,8 @@ pub struct CostBook {
     pub register_read: u64,
     /// Taking and releasing an uncontended lock.
     pub lock: u64,
-    /// Moving a cache line between cores. Part of taking a lock last held on another core, and of each hand-off.
+    /// Moving a cache line between cores. Part of taking a lock last held on another core, of each hand-off, and of
+    /// each command that is posted for the holder of the invalidation queue.
     pub line_transfer: u64,
     /// What each core that still waits adds to a hand-off.
     pub handoff_per_waiter: u64,

@@ -84,19 +84,20 @@ impl Engine {
     /// Acquires a lock that no core holds. Returns whether it did so.
     fn try_acquire(&self, id: usize) -> bool {
         let Some((core, state)) = self.running() else { return true };
-        state.masked.set(state.masked.get() + 1);
-        self.charge(self.costs.lock);
-        self.sync();
-        let is_free = self.take_if_free(id, core, state);
-        if !is_free {
+        let is_taken = self.acquire_at_once(id, core, state);
+        if !is_taken {
             // It has read the line of the holder.
             self.charge(self.costs.line_transfer);
             self.end_masked(state);
         }
-        is_free
+        is_taken
     }
 
-    fn take_if_free(&self, id: usize, core: Core, state: &CoreState) -> bool {
+    /// Masks interrupts, and takes the lock if no core holds it. Returns whether it did so.
+    fn acquire_at_once(&self, id: usize, core: Core, state: &CoreState) -> bool {
+        state.masked.set(state.masked.get() + 1);
+        self.charge(self.costs.lock);
+        self.sync();
         let mut locks = self.locks.borrow_mut();
         let lock = &mut locks[id];
         if lock.holder.is_some() {
@@ -114,10 +115,7 @@ impl Engine {
 
     fn acquire(&self, id: usize) {
         let Some((core, state)) = self.running() else { return };
-        state.masked.set(state.masked.get() + 1);
-        self.charge(self.costs.lock);
-        self.sync();
-        if self.take_if_free(id, core, state) {
+        if self.acquire_at_once(id, core, state) {
             return;
         }
         let mut locks = self.locks.borrow_mut();

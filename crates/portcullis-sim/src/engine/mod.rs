@@ -562,15 +562,14 @@ impl Engine {
 
     /// One turn of a spin on the hardware: sleeps until the hardware has an event or an interrupt comes, and charges
     /// the time.
-    pub(crate) fn pause(&self, wait: Wait) {
+    pub(crate) fn pause(&self, _wait: Wait) {
         // With actors, most events of the hardware are walks for devices, for which no CPU spins.
         let has_actors = self.cores.len() > self.cpus;
         let next = |hardware: &Arc<Vtd>| match has_actors {
             true => hardware.next_queue_event_ps(),
             false => hardware.next_event_ps(),
         };
-        // The holder of a lock does not wait for the hardware.
-        let next_ps = self.hardware.get().and_then(next).filter(|_| wait != Wait::Lock);
+        let next_ps = self.hardware.get().and_then(next);
         let Some((core, state)) = self.running() else {
             let step_ps = self.frequency.picoseconds(self.costs.poll);
             self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
