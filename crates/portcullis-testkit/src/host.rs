@@ -130,21 +130,26 @@ fn cpus_and_time<P: Platform>(host: &P) {
     });
 }
 
-/// A lock admits one thread at a time and protects one value. While it is held, a lock that is later in the order may
-/// be taken.
+/// A lock admits one thread at a time and protects one value, also if threads try to take it. While it is held, a lock
+/// that is later in the order may be taken.
 fn one_at_a_time<P: Platform>(host: &P) {
     let outer = host.lock(LockClass::Domain, 0_u64);
     let inner = host.lock(LockClass::Table, 0_u64);
     let inside = AtomicBool::new(false);
+    assert!(outer.try_with(|_| ()).is_some(), "a lock that is free is not taken");
+    let add = |value: &mut u64| {
+        // Relaxed: the lock itself must order these accesses.
+        assert!(!inside.swap(true, Ordering::Relaxed), "two threads hold one lock");
+        *value += 1;
+        inner.with(|value| *value += 1);
+        inside.store(false, Ordering::Relaxed);
+    };
     on_threads(|| {
-        for _ in 0..TURNS {
-            outer.with(|value| {
-                // Relaxed: the lock itself must order these accesses.
-                assert!(!inside.swap(true, Ordering::Relaxed), "two threads hold one lock");
-                *value += 1;
-                inner.with(|value| *value += 1);
-                inside.store(false, Ordering::Relaxed);
-            });
+        for turn in 0..TURNS {
+            match turn % 2 {
+                0 => outer.with(add),
+                _ => while outer.try_with(add).is_none() {},
+            }
         }
     });
     let found = (outer.with(|value| *value), inner.with(|value| *value));
@@ -157,6 +162,8 @@ fn no_one_after_a_panic<P: Platform>(host: &P) {
     let enter = |critical: fn(&mut u64)| catch_unwind(AssertUnwindSafe(|| lock.with(critical)));
     assert!(enter(|_| panic!("planted by the test of the host")).is_err(), "a lock has swallowed a panic");
     assert!(enter(|_| ()).is_err(), "a lock lets in another after a panic inside");
+    let tried = catch_unwind(AssertUnwindSafe(|| lock.try_with(|_| ())));
+    assert!(!matches!(tried, Ok(Some(()))), "a lock lets in another that tries after a panic inside");
 }
 
 /// Words are distinct, and no addition to a word is lost.

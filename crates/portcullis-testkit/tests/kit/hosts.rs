@@ -7,7 +7,7 @@ use portcullis::platform::{Context, CpuHint, Lock, LockClass, WordLines};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_testkit::host::check;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 #[test]
 fn the_fake_keeps_its_promises() {
@@ -23,6 +23,8 @@ const NAMES_A_CPU_THAT_IS_NOT_THERE: u8 = 4;
 const FORGETS_A_PANIC: u8 = 5;
 const LOSES_EXCHANGES: u8 = 6;
 const ENDS_WALKS_EARLY: u8 = 7;
+const FORGETS_A_PANIC_IF_TRIED: u8 = 8;
+const IS_NEVER_TAKEN_IF_TRIED: u8 = 9;
 
 struct Flawed<const FLAW: u8> {
     fake: FakeHost,
@@ -42,6 +44,16 @@ impl<T: Send, const FLAW: u8> Lock<T> for Careless<T, FLAW> {
             inside.expect("whole")
         };
         critical(&mut inside)
+    }
+
+    fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        match self.0.try_lock() {
+            _ if FLAW == IS_NEVER_TAKEN_IF_TRIED => None,
+            Err(TryLockError::Poisoned(inside)) if FLAW == FORGETS_A_PANIC_IF_TRIED => {
+                Some(critical(&mut inside.into_inner()))
+            }
+            inside => inside.ok().map(|mut inside| critical(&mut inside)),
+        }
     }
 }
 
@@ -115,6 +127,8 @@ fn a_flaw_is_found() {
     fails("time went back", check_flaw::<GOES_BACK_IN_TIME>);
     fails("CPU 4 of 4", check_flaw::<NAMES_A_CPU_THAT_IS_NOT_THERE>);
     fails("lets in another after a panic", check_flaw::<FORGETS_A_PANIC>);
+    fails("another that tries after a panic", check_flaw::<FORGETS_A_PANIC_IF_TRIED>);
+    fails("that is free is not taken", check_flaw::<IS_NEVER_TAKEN_IF_TRIED>);
     fails("were lost", check_flaw::<LOSES_EXCHANGES>);
     fails("is said to be over", check_flaw::<ENDS_WALKS_EARLY>);
 }
