@@ -193,7 +193,7 @@ fn is_aligned(command: &Invalidation) -> bool {
 
 /// Whether commands may share a submission with others.
 #[inline]
-fn fits_a_ride(commands: &[Invalidation]) -> bool {
+fn may_be_shared(commands: &[Invalidation]) -> bool {
     commands.len() <= BURST_MAX && commands.iter().all(is_aligned)
 }
 
@@ -287,7 +287,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
     #[inline(never)]
     fn submit_shared(&self, commands: &[Invalidation]) -> Result<Ticket, QueueError> {
         // A command that is refused here makes no other caller fail.
-        if !fits_a_ride(commands) {
+        if !may_be_shared(commands) {
             return self.submit(commands);
         }
         if let [command] = commands
@@ -300,7 +300,7 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
 
     fn try_submit_shared(&self, commands: &[Invalidation]) -> Result<Option<Ticket>, QueueError> {
         // `submit_shared` handles commands that are refused, or that need waits in between.
-        if !fits_a_ride(commands) {
+        if !may_be_shared(commands) {
             return Ok(None);
         }
         if let [command] = commands {

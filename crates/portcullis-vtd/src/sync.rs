@@ -38,3 +38,12 @@ pub(crate) fn beside<R>(act: impl FnOnce() -> R) -> R {
     #[cfg(not(coherence))]
     act()
 }
+
+/// A turn of a spin on another CPU.
+#[inline(always)]
+pub(crate) fn pause() {
+    #[cfg(coherence)]
+    portcullis_coherence::pause();
+    #[cfg(not(coherence))]
+    core::hint::spin_loop();
+}

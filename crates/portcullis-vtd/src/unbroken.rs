@@ -79,20 +79,7 @@ impl<L> Unbroken<L> {
         L: Lock<T>,
     {
         match self.state.load(Ordering::Relaxed) {
-            OPEN => Ok(self.guard(
-                #[inline(always)]
-                || {
-                    self.lock.try_with(
-                        #[inline(always)]
-                        |value| {
-                            self.guard(
-                                #[inline(always)]
-                                || critical(value),
-                            )
-                        },
-                    )
-                },
-            )),
+            OPEN => Ok(self.guard(|| self.lock.try_with(|value| self.guard(|| critical(value))))),
             _ => Err(self.why()),
         }
     }

@@ -325,7 +325,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     ///
     /// Callers must not map, unmap, commit, tick, attach or detach until the unit has [resumed](Unit::resume). An
     /// invalidation that they submit in the meantime fails with [`QueueError::Halted`], which poisons its domain
-    /// (S11). An invalidation that is still pending fails when the unit resumes, or times out before that.
+    /// (S11). An invalidation that is still in the queue fails when the unit resumes, or times out before that. One
+    /// that its CPU has only posted is made once the unit has resumed.
     ///
     /// # Errors
     /// [`RegisterTimeout`] if the queue does not stop.

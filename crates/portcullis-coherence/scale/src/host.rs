@@ -98,8 +98,7 @@ impl<T: Send> Lock<T> for QueueLock<T> {
     }
 
     fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let is_free = self.last.load(Ordering::Relaxed) == 0 && !self.is_held.load(Ordering::Relaxed);
-        (is_free && self.is_taken_at_once()).then(|| self.hold(critical))
+        (!self.is_held.load(Ordering::Relaxed) && self.is_taken_at_once()).then(|| self.hold(critical))
     }
 }
 

@@ -122,10 +122,8 @@ pub(super) struct Place {
 pub(super) enum Answer {
     /// It was not taken.
     Waits,
-    /// It was taken into this submission.
-    Taken(Submission, Fate),
-    /// It had landed when the cell was told.
-    Landed(Fate),
+    /// It was taken into this submission, or had landed when the cell was told.
+    Told(Option<Submission>, Fate),
     /// The post is not the last one there. It was done, or a post failed since.
     Over(Result<(), QueueError>),
 }
@@ -184,8 +182,7 @@ impl Cell {
             _ if word & IS_POST != 0 => Answer::Over(if is_sound { Ok(()) } else { Err(QueueError::Descriptor) }),
             Err(error) => Answer::Over(Err(error)),
             Ok(_) if !is_sound => Answer::Over(Err(QueueError::Descriptor)),
-            Ok(Some(submission)) => Answer::Taken(submission, Fate(word)),
-            Ok(None) => Answer::Landed(Fate(word)),
+            Ok(submission) => Answer::Told(submission, Fate(word)),
         }
     }
 
@@ -379,18 +376,16 @@ impl Cells {
         }
     }
 
-    // Without a panic, whose frame would count.
     #[cold]
     #[inline(never)]
     fn use_no_more(&self, number: usize, word: usize, bit: u64) {
-        let (Some(used), Some(cell)) = (self.used().cells.get(word), self.cells.get(number)) else { return };
-        if used.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
+        if self.used().cells[word].fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
             self.used().count.fetch_sub(1, Ordering::Relaxed);
         }
         fence_of_sequential_accesses();
         // Sequentially consistent: see `post`.
-        if cell.0.word.load(Ordering::SeqCst) & IS_POST != 0 && used.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            self.used().count.fetch_add(1, Ordering::Relaxed);
+        if self.get(number).word.load(Ordering::SeqCst) & IS_POST != 0 {
+            self.use_cell(word, bit);
         }
     }
 
@@ -408,9 +403,7 @@ impl Cells {
 
     fn set_fate(&self, number: usize, fate: Fate) {
         // Release: see `answer`. A store is enough, because only the holder changes a post.
-        if let Some(cell) = self.cells.get(number) {
-            cell.0.word.store(fate.0, Ordering::Release);
-        }
+        self.get(number).word.store(fate.0, Ordering::Release);
     }
 }
 

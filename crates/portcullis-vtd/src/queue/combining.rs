@@ -32,9 +32,10 @@ use super::ring::{Ring, distance, has_landed, probe_write, write};
 use super::{BURST_MAX, Handed, Queue, REFUSES, Submission, Ticket, Words, has_error, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
+use crate::sync::pause;
 use core::iter;
 use portcullis::iommu::TrySubmit;
-use portcullis::platform::{Step, Wait};
+use portcullis::platform::Step;
 use portcullis::table::Frame;
 use portcullis::{Platform, QueueError};
 
@@ -92,11 +93,7 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
-        self.when_there_is_room(hardware, |ring| {
-            // The iterator is built in place, because it may be large.
-            let mut descriptors = descriptors();
-            self.combine(ring, hardware, &mut descriptors).ticket()
-        })
+        self.when_there_is_room(hardware, descriptors, |ring, own| self.combine(ring, hardware, own).ticket())
     }
 
     /// Does what [`submit_shared`](Self::submit_shared) does if there is room; `None` if there is none.
@@ -119,7 +116,11 @@ impl<P: Platform> Queue<P> {
         left: &mut TrySubmit<Ticket>,
     ) -> bool {
         if !self.cell(hardware).posts_first() {
-            match self.take_turn(hardware, words) {
+            match self.try_ring(
+                hardware,
+                #[inline(always)]
+                |ring| self.go(ring, hardware, words),
+            ) {
                 Ok(Turn::Done) => return true,
                 // The slow path says why.
                 Ok(Turn::Held | Turn::Behind) | Err(_) => {}
@@ -160,17 +161,12 @@ impl<P: Platform> Queue<P> {
         }
         let (mut pauses, mut left) = (1, PAUSES);
         while left >= pauses {
-            (0..pauses).for_each(|_| hardware.platform.pause(Wait::Lock));
+            (0..pauses).for_each(|_| pause());
             (pauses, left) = (2 * pauses, left - pauses);
-            let turn = self.ring().try_with(|ring| match self.may_depart(&hardware.platform) {
-                true => self.combine(ring, hardware, &mut iter::once(words)),
-                false => Turn::Behind,
-            });
-            match turn {
-                Ok(None | Some(Turn::Held)) => {}
-                Ok(Some(Turn::Behind)) => break,
-                Ok(Some(turn)) => return Some(Ok(turn)),
-                Err(error) => return Some(Err(error)),
+            match self.try_ring(hardware, |ring| self.combine(ring, hardware, &mut iter::once(words))) {
+                Ok(Turn::Held) => {}
+                Ok(Turn::Behind) => break,
+                turn => return Some(turn),
             }
         }
         None
@@ -193,16 +189,17 @@ impl<P: Platform> Queue<P> {
         self.once(|ring| self.combine(ring, hardware, &mut iter::once(words)).ticket())
     }
 
-    /// Submits a descriptor if the ring is free and fewer than two submissions are in flight.
+    /// Runs `act` with the ring if that is free, and if fewer than two submissions are in flight.
     #[inline(always)]
-    fn take_turn<M: Mmio>(&self, hardware: &Hardware<M, P>, words: Words) -> Result<Turn, QueueError> {
+    fn try_ring<M: Mmio>(
+        &self,
+        hardware: &Hardware<M, P>,
+        act: impl FnOnce(&mut Ring) -> Turn,
+    ) -> Result<Turn, QueueError> {
         // The lock first: if it is held, this is the only look at its line.
         let turn = self.ring().try_with(
             #[inline(always)]
-            |ring| match self.may_depart(&hardware.platform) {
-                true => self.go(ring, hardware, words),
-                false => Turn::Behind,
-            },
+            |ring| if self.may_depart(&hardware.platform) { act(ring) } else { Turn::Behind },
         );
         turn.map(|turn| turn.unwrap_or(Turn::Held))
     }
@@ -400,14 +397,13 @@ impl<P: Platform> Queue<P> {
         let (submission, fate) = match cell.answer(place) {
             Answer::Waits => return self.wait_for_holder(hardware, number),
             Answer::Over(result) => return result.map(|()| true),
-            Answer::Taken(submission, fate) => (Some(submission), fate),
-            Answer::Landed(fate) => (None, fate),
+            Answer::Told(submission, fate) => (submission, fate),
         };
         // Who was told to go on duty takes the ring with its next commit. The others post, if there are many of them.
         cell.set_posts_first(!fate.is_on_duty() && self.cells.is_crowded());
         let Some(submission) = submission else { return Ok(true) };
         match self.look(&hardware.platform, submission) {
-            Ok(false) => self.ask_again_for_post(hardware, submission, fate.is_on_duty()),
+            Ok(false) => self.ask_again_for_post(hardware, cell, submission, fate),
             Ok(true) if fate.is_on_duty() => self.leave_duty(hardware),
             Err(error) => cell.note_failed(fate, error),
             done => done,
@@ -424,19 +420,20 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Handles a post that was taken into `submission`, which has not landed. A failure is left to the next poll.
+    /// Handles a post that was taken into `submission`, which has not landed.
     #[inline(never)]
     fn ask_again_for_post<M: Mmio>(
         &self,
         hardware: &Hardware<M, P>,
+        cell: &Cell,
         submission: Submission,
-        is_on_duty: bool,
+        fate: Fate,
     ) -> Result<bool, QueueError> {
-        if is_on_duty && self.has_work(&hardware.platform) {
-            return self.combine_posts(hardware, false);
-        }
-        let asked = self.ask_again(hardware, submission);
-        Ok(asked == Ok(true))
+        let asked = match fate.is_on_duty() {
+            true => self.ask_on_duty(hardware, submission),
+            false => self.ask_again(hardware, submission),
+        };
+        asked.or_else(|error| cell.note_failed(fate, error))
     }
 
     /// Submits what is posted, if it may depart, and resumes the queue after an error.
@@ -483,8 +480,8 @@ impl<P: Platform> Queue<P> {
         let submission = match self.cells.get(usize::from(place.cell)).answer(place) {
             // A submission would have taken it along. So the one behind which it waits has not changed.
             Answer::Waits => Some(self.behind()).filter(|behind| *behind != REFUSES).and_then(Submission::of_word),
-            Answer::Taken(submission, _) => Some(submission),
-            Answer::Landed(_) | Answer::Over(_) => None,
+            Answer::Told(submission, _) => submission,
+            Answer::Over(_) => None,
         };
         submission.map_or(0, Submission::sequence)
     }

@@ -272,19 +272,16 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
-        self.when_there_is_room(hardware, |ring| {
-            // The iterator is built in place, because it may be large.
-            let mut descriptors = descriptors();
-            self.push(ring, hardware, &mut descriptors).map(Ticket::from)
-        })
+        self.when_there_is_room(hardware, descriptors, |ring, own| self.push(ring, hardware, own).map(Ticket::from))
     }
 
-    /// Repeats `attempt`, taking the lock each time, until there is room.
+    /// Repeats `attempt` with `descriptors`, taking the lock each time, until there is room.
     #[inline]
-    fn when_there_is_room<M: Mmio>(
+    fn when_there_is_room<M: Mmio, D: ExactSizeIterator<Item = Words>>(
         &self,
         hardware: &Hardware<M, P>,
-        attempt: impl Fn(&mut Ring) -> Option<Ticket>,
+        descriptors: impl Fn() -> D,
+        attempt: impl Fn(&mut Ring, &mut D) -> Option<Ticket>,
     ) -> Result<Ticket, QueueError> {
         // The submission that was the oldest when the wait began; 0 while the queue refuses all.
         let mut oldest = 0;
@@ -296,7 +293,8 @@ impl<P: Platform> Queue<P> {
                     self.reclaim(ring, self.statuses(&hardware.platform));
                     oldest = if oldest == 0 { ring.oldest() } else { oldest };
                 }
-                attempt(ring)
+                // The iterator is built in place, because it may be large.
+                attempt(ring, &mut descriptors())
             })?;
             match tried {
                 Some(ticket) => return Ok(ticket),
@@ -348,7 +346,7 @@ impl<P: Platform> Queue<P> {
         &self,
         ring: &mut Ring,
         hardware: &Hardware<M, P>,
-        descriptors: impl ExactSizeIterator<Item = Words>,
+        descriptors: &mut impl ExactSizeIterator<Item = Words>,
     ) -> Option<Submission> {
         let needed = descriptors.len() + 1;
         debug_assert!(needed <= BURST_MAX + 1);

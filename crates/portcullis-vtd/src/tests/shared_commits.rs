@@ -2,7 +2,7 @@
 //! ring.
 
 use super::fake_unit::*;
-use super::host::{Host, at_next_unlock};
+use super::host::Host;
 use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
 use crate::Ticket;
 use crate::queue::{BURST_MAX, SLOTS};
@@ -10,7 +10,6 @@ use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
 use portcullis::platform::Wait;
 use portcullis::platform::fake::run_on;
 use portcullis::{Iova, Platform};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn pages(first: u64, count: usize) -> Vec<Invalidation> {
@@ -534,25 +533,6 @@ fn a_cpu_that_comes_back_is_found() {
         unit.queue.ring().with(|ring| ring.skip(skipped)).expect("no panic");
         [3, 2].into_iter().for_each(|cpu| post_for_long(&unit, &fake, cpu));
     }
-}
-
-/// A CPU posts just after the ring was released, when no holder is there to take the post.
-#[test]
-fn what_is_posted_as_the_ring_is_released_is_found() {
-    let host: &'static Host = Box::leak(Box::new(Host::new(true)));
-    let fake: &'static FakeUnit<'static> = Box::leak(Box::new(FakeUnit::new(host)));
-    let unit: &'static Driver<'static> = Box::leak(Box::new(bring_up(fake, host)));
-    let posted: &'static Cell<Option<Ticket>> = Box::leak(Box::new(Cell::new(None)));
-    run_on(0);
-    fake.behave(Behaviour::Holding);
-    let flying = FLYING.map(|pfn| share(unit, 0, pfn));
-    at_next_unlock(|| posted.set(Some(share(unit, 1, 1))));
-    unit.submit(&[page(7, 3)]).expect("room");
-    run_on(0);
-    (0..3).for_each(|_| fake.land(0));
-    fake.behave(Behaviour::Prompt);
-    assert_eq!(flying.map(|ticket| unit.is_done(ticket)), [Ok(true); 2]);
-    assert_eq!(unit.is_done(posted.get().expect("it has posted")), Ok(true));
 }
 
 #[test]

@@ -499,8 +499,7 @@ unsafe impl Platform for FakeHost {
 
     /// Panics inside a walk, and with a lock held, because a lock would mask interrupts.
     fn pause(&self, wait: Wait) {
-        let walks = WALKING.with(core::cell::Cell::get);
-        assert!(walks == 0 || wait == Wait::Lock, "{wait:?} is waited for within a walk");
+        assert_eq!(WALKING.with(core::cell::Cell::get), 0, "{wait:?} is waited for within a walk");
         let held = HELD.with(core::cell::Cell::get).filter(|held| *held != LockClass::CentralFlushQueue);
         assert_eq!(held, None, "{wait:?} is waited for with a lock held");
         self.advance_us(1);

@@ -113,9 +113,6 @@ pub enum Wait {
     QueueRoom,
     /// A register to reach the requested state.
     Register,
-    /// The holder of a lock that the caller [tries](Lock::try_with) to take. At most some hundred pauses, also within a
-    /// [`walk`](Platform::walk).
-    Lock,
 }
 
 /// The part of a map or unmap that the following steps belong to.
