@@ -35,8 +35,8 @@ const LONG_PAGES: u64 = 1024;
 /// With this many operations, tables must be freed while others are made: by then stragglers have existed for long
 /// enough.
 const LONG: u64 = 10_000_000;
-/// Logs of tables: the general one, the one for slow streams, and those for eight lines of cursors.
-const LOGS: usize = 10;
+/// Logs of tables that the soak uses at most: the one for slow streams, and those of sixteen lines of cursors.
+const LOGS: usize = 17;
 
 type Soaked<'h> = DomainOf<Portcullis, &'h Host, &'h Done>;
 

@@ -3,8 +3,8 @@
 //! A stream is one direction of a ring or, if the driver names no ring, of a CPU. It has a current chunk and a cursor
 //! in it, so consecutive requests get consecutive pages. Taking pages is one addition to a word; the word of a CPU's
 //! stream is not touched by any other CPU. The tables themselves record what is free ([`page_states`]). The next chunk
-//! comes from the [`OpenTables`], and the [`TableLog`] decides in what order tables are used. Large requests of a
-//! stream have a cursor of their own, whose chunks are whole tables.
+//! comes from the [`ChunkSource`]. Large requests of a stream have a cursor of their own, whose chunks are whole
+//! tables.
 //!
 //! ```text
 //! cursor  63             32 31              0
@@ -17,21 +17,21 @@
 //! value is checked. The first request that overruns the chunk spends its unused tail. Every request that the chunk
 //! could not serve looks for the next chunk, which happens once in 64 pages.
 
+use super::chunk_source::{ChunkSource, Next};
 use super::geometry::{CHUNK_PAGES, TABLE_PAGES, TABLE_UNITS, UNIT_PAGES};
-use super::open_tables::{Chunk, Need, OpenTables, Wanted};
+use super::open_tables::{Chunk, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
-use super::table_log::{LOOKS, Lists, QUEUES, TableLog};
-use super::tables::ChunkTables;
 use crate::address::IovaRange;
-use crate::error::NoMemory;
+use crate::error::{NewDomainError, NoMemory};
+use crate::in_place::in_place;
 use crate::iova::IovaRequest;
 use crate::platform::memory::{push_within, try_reserve};
-use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Lock, Padded, Platform, Step, WordLines};
+use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Padded, Platform, Step, WordLines};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::sync::Ordering;
 use crate::table::{ENTRIES, Entry, Frame, Walker};
-use alloc::boxed::Box;
+use core::mem::MaybeUninit;
 
 /// A quarter of a 16-page chunk. Larger requests need a 64-page chunk.
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
@@ -49,8 +49,6 @@ const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
 const TABLES_MAX: u64 = 1 << 18;
 /// The smallest number of tables for which chunks are worthwhile.
 const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
-/// The initial capacity of lists of tables. Under the model checker it is small, so that lists outgrow it.
-const ROOM_FIRST: usize = if cfg!(loom) { 1 } else { 8 };
 /// The first page if there are no chunks: beyond all addresses.
 const NOWHERE: u64 = u64::MAX;
 /// A cursor that has no chunk yet: at the end of a chunk of no pages.
@@ -65,35 +63,13 @@ pub(crate) struct Taken<'c> {
     pub(crate) entries: &'c [Entry],
 }
 
-/// The answer of the log of tables to a stream that needs a chunk.
-enum Answer {
-    /// The chunk for the stream, or `None` if it does not need one any more.
-    Chunk(Option<Chunk>),
-    /// A table was opened.
-    Opened,
-    /// Another table must be linked first, under this number.
-    NeedsTable(u32),
-    /// The lists have no room for another table. They hold this many.
-    NeedsRoom(usize),
-    /// The largest number of tables has been reached.
-    Full,
-}
-
 /// The chunks of a domain.
 pub(crate) struct Chunks<P: Platform> {
     /// The first page of table 0.
     first_pfn: u64,
-    /// The largest number of tables here.
-    numbers: usize,
-    tables: ChunkTables,
     cpus: P::CpuWords,
     rings: WordLines,
-    /// Written at the end of every chunk. It lies on other cache lines than what every map and unmap reads.
-    open_tables: OpenTables,
-    /// Written at the end of every table, and on cache lines of its own for the same reason.
-    table_log: Box<Padded<P::Lock<TableLog>>>,
-    /// When the next sweep of the tables is due.
-    pub(super) sweep_due: Deadline,
+    source: ChunkSource<P>,
 }
 
 const END_SHIFT: u32 = 32;
@@ -115,7 +91,17 @@ impl<P: Platform> Chunks<P> {
     /// Chunks in the upper half of the addresses below `2^width`, except for the ranges in `reserved`, each given as
     /// its first page number and one past its last. If too few addresses are left, the result [is
     /// empty](Self::is_none).
-    pub(crate) fn new(platform: &P, width: u8, reserved: &[(u64, u64)]) -> Result<Self, NoMemory> {
+    ///
+    /// They are made in `to`, which is uninitialized if that fails.
+    ///
+    /// # Errors
+    /// [`NewDomainError::NoMemory`].
+    pub(crate) fn new_in<'t>(
+        to: &'t mut MaybeUninit<Self>,
+        platform: &P,
+        width: u8,
+        reserved: &[(u64, u64)],
+    ) -> Result<&'t mut Self, NewDomainError> {
         let first_pfn = 1u64 << (u32::from(width) - 1 - crate::PAGE_SHIFT);
         let numbers = (first_pfn / ENTRIES as u64).min(TABLES_MAX);
         let (first_pfn, numbers) = if numbers < TABLES_MIN { (NOWHERE, 0) } else { (first_pfn, numbers) };
@@ -123,20 +109,14 @@ impl<P: Platform> Chunks<P> {
         let number = |pfn: u64| pfn.saturating_sub(first_pfn) / ENTRIES as u64;
         let above = reserved.iter().filter(|(_, end)| *end > first_pfn);
         above.for_each(|(first, end)| push_within(&mut tables, (number(*first), number(end - 1) + 1)));
-        let (cpus, rings) = (platform.cpu_words(NO_CHUNK)?, WordLines::with_lines(platform, RINGS, NO_CHUNK)?);
-        let cursors = (cpus.lines() + RINGS) * CPU_WORDS;
-        let open_tables = OpenTables::new(platform, cursors, cpus.lines() * CPU_WORDS)?;
-        let table_log = TableLog::boxed(platform, numbers as u32, tables)?;
-        Ok(Self {
-            first_pfn,
-            numbers: numbers as usize,
-            tables: ChunkTables::new(platform, numbers as u32)?,
-            cpus,
-            rings,
-            open_tables,
-            table_log,
-            sweep_due: Deadline::none(),
-        })
+        Ok(in_place!(to => Self {
+            first_pfn: first_pfn,
+            cpus: platform.cpu_words(NO_CHUNK)?,
+            rings: WordLines::with_lines(platform, RINGS, NO_CHUNK)?,
+            source <- |to| {
+                ChunkSource::new_in(to, platform, numbers as u32, tables, cpus.lines() + RINGS, cpus.lines())
+            },
+        }))
     }
 
     /// Whether there is no room for chunks.
@@ -249,7 +229,7 @@ impl<P: Platform> Chunks<P> {
         let (number, index) = ((next / ENTRIES as u64) as u32, next as usize % ENTRIES);
         Taken {
             range: IovaRange::of(self.first_pfn + next, pages),
-            entries: &self.tables.linked(number)[index..index + pages as usize],
+            entries: &self.source.tables.linked(number)[index..index + pages as usize],
         }
     }
 
@@ -291,10 +271,11 @@ impl<P: Platform> Chunks<P> {
         let Some(mut now) = at_end() else { return Ok(true) };
         // If there is no chunk, the cursor is set back to the end: each request that found nothing has added to it,
         // and these additions must never carry into the upper half. If the exchange fails, the next request does so.
-        let next = self.next_chunk(platform, cursor, wanted, || at_end().is_some(), grow);
+        let next =
+            self.source.next(platform, cursor, wanted, || at_end().is_some(), |number| grow(self.table_pfn(number)));
         let next = match next {
-            Ok(Answer::Chunk(Some(next))) => next,
-            Ok(Answer::Chunk(None)) => return Ok(true),
+            Ok(Next::Chunk(next)) => next,
+            Ok(Next::NotNeeded) => return Ok(true),
             none => {
                 replace(now, end << END_SHIFT | end);
                 return none.map(|_| false);
@@ -314,81 +295,9 @@ impl<P: Platform> Chunks<P> {
         Ok(true)
     }
 
-    /// The next chunk for the stream of `cursor`, which has reached the end of its chunk. `None` if the chunk is no
-    /// longer needed or there is none. For requests of a few pages it may be a small chunk.
-    fn next_chunk<'g>(
-        &self,
-        platform: &P,
-        cursor: usize,
-        wanted: Wanted,
-        is_needed: impl Fn() -> bool,
-        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
-    ) -> Result<Answer, NoMemory> {
-        let open_tables = &self.open_tables;
-        let mut need = open_tables.need_of(cursor, wanted);
-        let chunk = loop {
-            if wanted != Wanted::Table
-                && let Some(chunk) = open_tables.take(need)
-            {
-                break chunk;
-            }
-            // Another CPU of the same stream may have got a chunk while this one waited for the lock.
-            let answer = self.table_log.0.with(|table_log| {
-                if is_needed() { self.ask(platform, table_log, wanted, need) } else { Answer::Chunk(None) }
-            });
-            let added = match answer {
-                Answer::Chunk(Some(chunk)) => break chunk,
-                Answer::Chunk(None) => return Ok(answer),
-                Answer::Opened => Ok(()),
-                // Done without the lock, because it asks the host for memory.
-                Answer::NeedsTable(number) => self.link(platform, number, &grow),
-                Answer::NeedsRoom(room) => self.make_room(platform, Context::Atomic, (2 * room).max(ROOM_FIRST)),
-                // No number is left for another table.
-                Answer::Full if !need.is_short => Err(NoMemory),
-                Answer::Full => match open_tables.take_anywhere(wanted) {
-                    Some(chunk) => break chunk,
-                    None => return Ok(answer),
-                },
-            };
-            // If no table can be added, those of CPUs at work are searched too, before the map fails.
-            match added {
-                Ok(()) => {}
-                Err(NoMemory) if need.is_short => return Err(NoMemory),
-                Err(NoMemory) => need.is_short = true,
-            }
-        };
-        open_tables.note(cursor, chunk.units);
-        Ok(Answer::Chunk(Some(chunk)))
-    }
-
-    /// Asks the log of tables for a chunk, or for an open table that has one.
-    #[inline(always)]
-    fn ask(&self, platform: &P, table_log: &mut TableLog, wanted: Wanted, need: Need) -> Answer {
-        if wanted == Wanted::Table {
-            if let Some(chunk) = table_log.take_table(platform, &self.tables, need) {
-                return Answer::Chunk(Some(chunk));
-            }
-        } else if table_log.open_table(platform, &self.tables, &self.open_tables, need) {
-            return Answer::Opened;
-        }
-        match table_log.number(self.tables.len()) {
-            Ok(number) => number.map_or(Answer::Full, Answer::NeedsTable),
-            Err(NoMemory) => Answer::NeedsRoom(table_log.numbered()),
-        }
-    }
-
-    /// Makes room for the records of `tables` tables. Must not be called with a lock held.
-    #[cold]
-    #[inline(never)]
-    fn make_room(&self, platform: &P, context: Context, tables: usize) -> Result<(), NoMemory> {
-        let room = tables.min(self.numbers);
-        let mut lists = Lists::new(platform, context, room)?;
-        let array = if room > self.tables.len() { Some(self.tables.make(platform, context, room)?) } else { None };
-        self.table_log.0.with(|table_log| {
-            array.into_iter().for_each(|array| self.tables.take(array));
-            table_log.take(&mut lists);
-        });
-        Ok(())
+    /// The first page that table `number` translates.
+    pub(crate) const fn table_pfn(&self, number: u32) -> u64 {
+        self.first_pfn + number as u64 * ENTRIES as u64
     }
 
     /// Makes room for the records of `tables` more tables.
@@ -396,70 +305,38 @@ impl<P: Platform> Chunks<P> {
     /// # Errors
     /// [`NoMemory`].
     pub(crate) fn reserve(&self, platform: &P, tables: usize) -> Result<(), NoMemory> {
-        let (wanted, room) = self.table_log.0.with(|table_log| (table_log.numbered_after(tables), table_log.room()));
-        let wanted = wanted.min(self.numbers);
-        if wanted > room.min(self.tables.len()) { self.make_room(platform, Context::MaySleep, wanted) } else { Ok(()) }
+        self.source.reserve(platform, tables)
     }
 
-    /// Adds a table under a number from [`Answer::NeedsTable`].
-    #[cold]
-    fn link<'g>(
-        &self,
-        platform: &P,
-        number: u32,
-        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
-    ) -> Result<(), NoMemory> {
-        let frame =
-            grow(self.table_pfn(number)).inspect_err(|_| self.give_number_back(number, &Proof::never_visible()))?;
-        let is_large = self.table_log.0.with(|table_log| {
-            self.tables.link(number, frame);
-            table_log.add(number);
-            table_log.is_large()
-        });
-        if is_large {
-            self.sweep_due.set_if_none(platform, TABLE_IDLE_US);
-        }
-        Ok(())
-    }
-
-    /// The first page that table `number` translates.
-    pub(crate) const fn table_pfn(&self, number: u32) -> u64 {
-        self.first_pfn + number as u64 * ENTRIES as u64
-    }
-
-    /// Gives back a number that was not used, or a number from [`unlink`](Self::unlink) after its table page was
-    /// freed.
+    /// Gives back a number from [`unlink`](Self::unlink) after its table page was freed.
     pub(crate) fn give_number_back(&self, number: u32, _proof: &Proof) {
-        self.table_log.0.with(|table_log| table_log.give_number_back(number));
+        self.source.give_number_back(number);
     }
 
     /// Unlinks a table that was not needed since the last sweep. From now on only walks that had begun before may find
     /// it.
     pub(crate) fn unlink(&self) -> Option<u32> {
-        self.table_log.0.with(|table_log| table_log.take_superfluous().inspect(|number| self.tables.unlink(*number)))
+        self.source.unlink()
     }
 
-    /// Finds the tables that are spent. The lock is released and taken again after every few tables.
+    /// Finds the tables that are spent.
     pub(crate) fn sweep(&self, platform: &P) {
-        self.table_log.0.with(|table_log| table_log.close_tables(&self.open_tables));
-        for queue in 0..QUEUES {
-            let tables = self.table_log.0.with(|table_log| table_log.queue_len(queue));
-            for first in (0..tables).step_by(LOOKS) {
-                let count = LOOKS.min(tables - first);
-                self.table_log.0.with(|table_log| table_log.sweep_some(platform, &self.tables, queue, count));
-            }
-        }
-        self.table_log.0.with(TableLog::end_sweep);
+        self.source.sweep(platform);
+    }
+
+    /// When the next sweep of the tables is due.
+    pub(super) fn sweep_due(&self) -> &Deadline {
+        &self.source.sweep_due
     }
 
     /// Whether there are more tables than the reserve.
     pub(crate) fn is_large(&self) -> bool {
-        self.table_log.0.with(|table_log| table_log.is_large())
+        self.source.is_large()
     }
 
     /// Whether the next sweep will find a table to free, unless the table is needed before that.
     pub(crate) fn has_superfluous(&self) -> bool {
-        self.table_log.0.with(|table_log| table_log.has_superfluous())
+        self.source.has_superfluous()
     }
 
     /// The entries from page `pfn` to the end of its table. Empty if there is no table.
@@ -472,7 +349,7 @@ impl<P: Platform> Chunks<P> {
         let number = usize::try_from(page / ENTRIES as u64).unwrap_or(usize::MAX);
         // SAFETY: the caller's promise, passed on. A page below the first one wraps to a number beyond the last table;
         // if there are no chunks, the number may be small, but the array is empty.
-        unsafe { self.tables.get(number) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
+        unsafe { self.source.tables.get(number) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
     }
 
     /// Makes the cleared entries of a run of mappings visible. Each cache line is flushed once.
@@ -500,13 +377,13 @@ impl<P: Platform> Chunks<P> {
 
     /// The number of mappings that are not spent. Exact only while no map or unmap is running.
     pub(crate) fn live(&self) -> usize {
-        self.table_log.0.with(|table_log| table_log.live(&self.tables))
+        self.source.live()
     }
 
     /// The memory of the records, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         let words = (self.cpus.lines() + RINGS) * size_of::<Padded<[u64; CPU_WORDS]>>();
-        self.tables.bytes() + words + self.open_tables.bytes() + self.table_log.0.with(|table_log| table_log.bytes())
+        words + self.source.bytes()
     }
 }
 
@@ -519,34 +396,38 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::in_place::built;
     use crate::platform::fake::FakeHost;
     use crate::request::{Access, Lifetime};
+    use alloc::boxed::Box;
 
-    /// S7: the memory reported for records is the memory in use.
+    /// S7: the memory reported for records is the memory in use: a fixed part for each line of cursors and each log,
+    /// and blocks of records for the tables.
     #[test]
     fn records_are_counted() {
         use crate::chunk::table_record::TableRecord;
         let host = FakeHost::default();
-        let chunks = Chunks::new(&host, 28, &[]).expect("memory");
-        let frames: [Box<Frame>; 8] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
+        let chunks = built(|to| Chunks::new_in(to, &host, 28, &[])).expect("memory");
+        let frames: [Box<Frame>; 9] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
         let request = IovaRequest {
             pages: TABLE_PAGES,
             access: Access::DeviceWrites,
             stream: Stream(None),
             lifetime: Lifetime::Transient,
         };
-        for _ in 0..8 {
-            let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
-            chunks.take(&host, &request, grow).expect("memory").expect("room");
-        }
+        let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
+        let take = || chunks.take(&host, &request, grow).expect("memory").expect("room");
         let lines = host.cpus() as usize + RINGS;
-        let streams = lines * CPU_WORDS;
-        // The cursors, the rate of each stream, and the number of each line.
-        let words = lines * size_of::<Padded<[u64; CPU_WORDS]>>() + (streams + lines) * size_of::<u64>();
-        let log = chunks.table_log.0.with(|table_log| table_log.bytes());
-        let numbers = 8 * QUEUES * size_of::<u32>();
-        assert!((8 * size_of::<TableRecord>() + numbers..8 * 1024).contains(&log), "{log}");
-        assert_eq!(chunks.record_bytes(), chunks.tables.bytes() + words + log);
+        // The cursors and their chunks, the rate of each stream, and the number of each line.
+        let of_lines = lines * (2 * size_of::<Padded<[u64; CPU_WORDS]>>() + (CPU_WORDS + 1) * size_of::<u64>());
+        // The open table, the ready ones and the rates of each log.
+        let of_logs = (1 + lines.div_ceil(4)) * (2 * size_of::<Padded<u64>>() + 64);
+        let fixed = of_lines + of_logs + chunks.source.tables.bytes();
+        assert_eq!(chunks.record_bytes(), fixed);
+        (0..8).for_each(|_| _ = take());
+        assert_eq!(chunks.record_bytes(), fixed + 8 * size_of::<TableRecord>());
+        take();
+        assert_eq!(chunks.record_bytes(), fixed + 24 * size_of::<TableRecord>());
     }
 
     /// When no further table may be added, every request still adds to its cursor and fails. The additions must never
@@ -554,7 +435,7 @@ mod tests {
     #[test]
     fn vain_additions_never_add_up() {
         let host = FakeHost::default();
-        let chunks = Chunks::new(&host, 28, &[]).expect("memory");
+        let chunks = built(|to| Chunks::new_in(to, &host, 28, &[])).expect("memory");
         // Nothing is spent, so all tables fill up. Ring 2 makes its first request when no chunk is left.
         let frames: [Box<Frame>; 64] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
         let take = |ring, pages| {

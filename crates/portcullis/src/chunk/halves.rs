@@ -32,7 +32,7 @@ impl<P: Platform> Halves<P> {
         let &DomainSetup { ref platform, width, reserved, .. } = setup;
         Ok(in_place!(to => Self {
             chunks <- |to| {
-                Ok(to.write(Chunks::new(platform, width, &never_handed_out(platform, reserved)?)?))
+                Chunks::new_in(to, platform, width, &never_handed_out(platform, reserved)?)
             },
             below <- |to| {
                 let width = width - u8::from(!chunks.is_none());

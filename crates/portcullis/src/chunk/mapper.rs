@@ -345,7 +345,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         // SeqCst, as the fence in `tick`: either this call finds that the last sweep is no longer due and schedules
         // another, or that sweep finds that another is wanted.
         fence(Ordering::SeqCst);
-        self.chunks().sweep_due.set_if_none(self.base.space.platform(), TABLE_IDLE_US);
+        self.chunks().sweep_due().set_if_none(self.base.space.platform(), TABLE_IDLE_US);
     }
 
     /// Whether the next unmap must schedule a sweep.
@@ -466,7 +466,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         let ticked = self.base.tick();
         let space = &self.base.space;
         let swept = space.unless_panicked(|| {
-            if !self.chunks().sweep_due.take_if_due(space.platform()) {
+            if !self.chunks().sweep_due().take_if_due(space.platform()) {
                 return Ok(());
             }
             // SeqCst: see `schedule_sweep`.
@@ -480,7 +480,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         if self.base.space.has_panicked() {
             return None;
         }
-        [self.base.due_us(), self.chunks().sweep_due.get()].into_iter().flatten().min()
+        [self.base.due_us(), self.chunks().sweep_due().get()].into_iter().flatten().min()
     }
 
     fn usage(&self) -> Usage {

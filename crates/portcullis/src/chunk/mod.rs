@@ -37,26 +37,26 @@
 //! ```
 //!
 //! Only the first page of a mapping waits for the invalidation. The other pages are marked spent at once, which is safe
-//! because the units that a mapping covers become available in order, the first one first. No unit of a mapping is
-//! therefore handed out again before the first page of that mapping is spent.
+//! because a mapping lies in one chunk, and a chunk comes back as a whole. No page of a mapping is therefore handed out
+//! again before the first page of that mapping is spent.
 //!
-//! Handing out a page writes nothing. `TableRecord::look` finds that all pages of a unit are spent, and records that
-//! the unit is now in the next generation, in which the same entries mean *fresh*. There is one exception: if the units
-//! of a chunk are in different generations, `TableRecord::hand_out` rewrites some of them, so that all begin in the
-//! same one.
+//! Handing out a page writes nothing. The stream that a chunk is out to finds that all of its pages are spent, and
+//! gives the chunk back. The record of the table then has its units in the next generation, in which the same entries
+//! mean *fresh*. There is one exception: if the units of a chunk are in different generations, `TableRecord::open`
+//! rewrites some of them, so that all begin in the same one.
 //!
 //! `page_states.rs` shows the bits of an entry in each state.
 //!
 //! # The life of a table
 //!
-//! 1. A stream needs a chunk and no table has one. The table gets a number (`TableLog::number`), its page is allocated
+//! 1. A stream needs a chunk and no table has one. The table gets a number (`TablePool::number`), its page is allocated
 //!    and put into the domain's table (`AddressSpace::add_leaf_table`), the number is linked to the page
-//!    (`ChunkTables::link`), and the table is added to the log of tables (`TableLog::add`).
-//! 2. The table is opened (`TableLog::open_table`). Streams take its chunks one by one (`OpenTables::take`). A stream
-//!    with large requests takes the whole table instead (`TableLog::take_table`).
-//! 3. When all of its chunks have been taken, the table is full. It queues behind the other full tables of its log.
-//! 4. When all of its pages are spent, it is opened again. If a straggler keeps one of its chunks in use while younger
-//!    tables become spent, its other chunks are handed out again without waiting for the straggler.
+//!    (`ChunkTables::link`), and the table is added to the idle ones (`TablePool::add`).
+//! 2. It is opened for a log (`ChunkSource::ask_log`). Streams take its chunks one by one (`OpenTables::take`). A
+//!    stream with large requests takes the whole table instead.
+//! 3. A stream keeps its chunks in a list (`OutChunks::add`), and gives them back when they are spent. With three
+//!    quarters of the table given back, it is ready, and queues behind the other ready tables of its log (`TableLog`).
+//! 4. When its turn comes it is opened again, without the chunks that stragglers keep.
 //! 5. If it is not needed for a while, it is unlinked (`reclaim.rs`). Its page waits until an all-levels invalidation
 //!    has completed and all software walks that might have found it have ended. Then the page is freed, and the number
 //!    can be used again.
@@ -67,8 +67,8 @@
 //! loads, each of which depends on the one before, and stores the entry. An unmap finds the entry in the same way,
 //! after a bounds check, verifies that a mapping of the given length begins there, clears it, invalidates it, and
 //! spends it. Neither takes a lock in this folder. When a chunk ends, about once in 64 pages, the stream takes the next
-//! one from the open table by one atomic exchange. When the open table has no chunk left, the next table is chosen
-//! under the lock of the log.
+//! one from the open table by one atomic operation, and gives back older ones by another. When the open table has no
+//! chunk left, the next one is opened under the lock of the log.
 //!
 //! # Where to read
 //!
@@ -81,28 +81,36 @@
 //! - `chunks.rs`: cursors, taking pages, and replacing a chunk;
 //! - `page_states.rs`: the states of a page and the bits of its entry;
 //! - `tables.rs`: finding a table by its number, without a lock;
+//! - `chunk_source.rs`: where the next chunk comes from, and sweeps;
 //! - `open_tables.rs`: the open tables, from which streams take chunks without a lock;
-//! - `table_log.rs`: the order in which tables are filled again;
-//! - `table_record.rs`: what the log knows of one table: which units are handed out, and which of them are spent;
+//! - `out_chunks.rs`: the chunks that a stream has, and which of them are spent;
+//! - `table_record.rs`, `table_records.rs`: which units of a table have been given back, and all records by number;
+//! - `table_log.rs`, `table_list.rs`: the ready tables of a log, in the order in which they are filled again;
+//! - `table_pool.rs`: idle tables, and the numbers of tables;
 //! - `rate.rs`: which streams are slow;
 //! - `reclaim.rs`: freeing the pages of tables that are not needed.
 //!
 //! `table/leaf_pages.rs` adds a leaf table to the domain's table and removes it.
 
+mod chunk_source;
 mod chunks;
 mod general_unmaps;
 mod geometry;
 mod halves;
 mod mapper;
 mod open_tables;
+mod out_chunks;
 mod page_states;
 mod rate;
 mod reclaim;
+mod table_list;
 mod table_log;
+mod table_pool;
 mod table_record;
+mod table_records;
 mod tables;
 
 pub use chunks::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
 pub use geometry::CHUNK_PAGES;
 pub use mapper::Chunked;
-pub use table_log::TABLE_RESERVE;
+pub use table_pool::TABLE_RESERVE;

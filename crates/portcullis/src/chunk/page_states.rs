@@ -323,6 +323,13 @@ pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, generati
     (at, looks)
 }
 
+/// Whether all of `entries`, which were handed out in this generation, are spent.
+pub(super) fn all_are_spent(entries: &[Entry], generation: Idle) -> bool {
+    // A loop over a line is unrolled.
+    let (lines, rest) = entries.as_chunks::<LINE_ENTRIES>();
+    lines.iter().all(|line| are_spent(line, generation)) && are_spent(rest, generation)
+}
+
 /// Whether all of `entries`, which were handed out in this generation, are spent. All entries are combined first, and
 /// the generation bit is tested once.
 #[inline(always)]

@@ -63,7 +63,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let is_mine = self.reclaim.0.with(|state| !mem::replace(&mut state.is_attended, true));
         if !is_mine {
             // The work of this tick is done by the other CPU if it has not looked yet, and otherwise by the next tick.
-            chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
+            chunks.sweep_due().set_if_none(platform, TABLE_IDLE_US);
             return Ok(());
         }
         // Read before the sweep looks at anything: whatever is unmapped after the sweep has looked schedules the next
@@ -87,14 +87,14 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             state.leaving.is_some()
         });
         if leaves || chunks.has_superfluous() && !space.is_poisoned() {
-            chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
+            chunks.sweep_due().set_if_none(platform, TABLE_IDLE_US);
         } else if chunks.is_large() && !is_left_to_unmaps {
             // An unmap that has read that it need not schedule a sweep may be spent after this sweep has looked. So
             // there is one more sweep, after the time in which such unmaps finish. If that finds nothing either, there
             // is none until an unmap asks for one. An unmap that has waited for its invalidation all that time leaves
             // its table until then.
             self.leave_sweep_to_unmaps();
-            chunks.sweep_due.set_if_none(platform, TABLE_IDLE_US);
+            chunks.sweep_due().set_if_none(platform, TABLE_IDLE_US);
         }
         unlinked
     }

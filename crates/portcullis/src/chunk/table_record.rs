@@ -1,98 +1,206 @@
-//! The record of a leaf table: which of its units are handed out, and which of those have been spent.
+//! The record of a leaf table: which of its units have been given back, and when its turn comes.
+//!
+//! ```text
+//! state  63          48 47        40 39        32 31               0
+//!        +-------------+------------+------------+------------------+
+//!        | log         | seen       | ready at   | given back       |   a bit for each unit
+//!        +-------------+------------+------------+------------------+
+//! ```
+//!
+//! A chunk is *out* from when its table is opened until the stream that took it gives it back, spent. A table is
+//! *ready* when at least `ready at` units have been given back. The caller whose chunk makes it so adds it to the ready
+//! tables of `log`, and to no other list. From then until it is opened it is in exactly one list: nothing but
+//! [`open`](TableRecord::open) and [`call_in`](TableRecord::call_in) changes `ready at`, each in one step with the
+//! units that it compares with.
 
-#[cfg(test)]
-mod tests;
-
-use super::geometry::{TABLE_UNITS, UNIT_PAGES, unit_entries};
+use super::geometry::{TABLE_UNITS, unit_entries};
 use super::page_states::{self, Idle};
-use super::tables::ChunkTables;
 use crate::platform::{Platform, Step};
-use crate::sync::plain;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::table::Frame;
 
 /// All units of a table.
-pub(super) const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
+const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
+/// The number of units in the smallest common group of places, see [`TableRecord::link`].
+const GROUP: usize = 4;
 
-/// The record of a table. Each unit is a bit.
-#[derive(Clone, Copy, Default)]
+/// What is known of a table, apart from its page. The links of most chunks share the first cache line with the state.
+#[repr(C, align(64))]
 pub(super) struct TableRecord {
-    /// Units that are handed out and not known to be spent.
-    out: u32,
-    /// The generation that each unit is in, of two.
-    generation: u32,
-    /// Units that were handed out in one chunk with the unit before, which is still out as well. A mapping that begins
-    /// in the unit before may end in this one, and the pages that it has here do not show whether it is spent. Joined
-    /// units therefore become available in order.
-    joined: u32,
-    /// For each unit, the index of a page that was not spent when it was last looked at.
-    watch: [u8; TABLE_UNITS as usize],
+    state: AtomicU64,
+    /// The generation that each unit is in, of two, as a bit. Entries do not tell: an unmap that has raced with another
+    /// may have left an older one in an entry.
+    generations: AtomicU32,
+    /// The neighbours in the list that the table is in, each as its number and 1; 0 if there is none. Changed under the
+    /// lock of that list.
+    pub(super) before: AtomicU32,
+    pub(super) after: AtomicU32,
+    links: [AtomicU32; TABLE_UNITS as usize],
+}
+
+/// The value of `state`.
+#[derive(Clone, Copy)]
+struct State(u64);
+
+impl State {
+    const fn new(given_back: u32, ready_at: u32, log: u64) -> Self {
+        Self(log << 48 | (ready_at as u64) << 32 | given_back as u64)
+    }
+
+    /// No unit is out.
+    const SPENT: Self = Self::new(ALL, 1, 0);
+
+    const fn given_back(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn ready_at(self) -> u32 {
+        (self.0 >> 32) as u8 as u32
+    }
+
+    /// The number of units that had been given back when the table was looked at last.
+    const fn seen(self) -> u32 {
+        (self.0 >> 40) as u8 as u32
+    }
+
+    const fn log(self) -> u64 {
+        self.0 >> 48
+    }
+
+    const fn is_ready(self) -> bool {
+        self.given_back().count_ones() >= self.ready_at()
+    }
 }
 
 impl TableRecord {
-    /// Finds the units that are spent by now, and makes them available in the next generation.
-    ///
-    /// A unit does not become available before the unit that it is joined to (S3): all pages of a mapping except the
-    /// first look spent while the device may still have them cached.
-    pub(super) fn look<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables) {
-        plain(self, false);
-        plain(self, true);
-        let entries = tables.linked(number);
-        let mut unknown = self.out;
-        while unknown != 0 {
-            let unit = unknown.trailing_zeros();
-            // Together with the units that are joined to it.
-            let units = 1 + (u64::from(self.joined) >> (unit + 1)).trailing_ones();
-            unknown &= !run(unit, units);
-            let generation = if self.generation & (1 << unit) == 0 { Idle::FIRST } else { Idle::FIRST.next() };
-            let first = unit as usize * UNIT_PAGES as usize;
-            let watched = first + usize::from(self.watch[unit as usize]);
-            if !page_states::is_spent(&entries[watched], generation) {
-                platform.probe(Step::TableScan { entries: 1 });
-                continue;
-            }
-            let end = first + (u64::from(units) * UNIT_PAGES) as usize;
-            let (unspent, looks) = page_states::first_unspent(entries, first, end, generation);
-            platform.probe(Step::TableScan { entries: looks });
-            let spent_pages = unspent.min(end) - first;
-            let spent = run(unit, spent_pages as u32 / UNIT_PAGES as u32);
-            self.out &= !spent;
-            self.generation ^= spent;
-            self.joined &= !(spent | spent << 1);
-            if unspent < end {
-                let (unit, page) = (unspent / UNIT_PAGES as usize, unspent % UNIT_PAGES as usize);
-                self.watch[unit] = page as u8;
-            }
+    /// The record of a table whose page is all zero. No unit of it is out.
+    pub(super) fn new() -> Self {
+        let none = || AtomicU32::new(0);
+        Self {
+            state: AtomicU64::new(State::SPENT.0),
+            generations: none(),
+            before: none(),
+            after: none(),
+            links: core::array::from_fn(|_| none()),
         }
     }
 
-    /// Hands out `units`, all of which are spent, as one chunk.
+    /// Makes it the record of a new table under the same number.
+    pub(super) fn renew(&self) {
+        // Relaxed: the lists that it goes through order this.
+        self.state.store(State::SPENT.0, Ordering::Relaxed);
+        self.generations.store(0, Ordering::Relaxed);
+    }
+
+    /// The link from the chunk that begins at `unit` to the next one of its stream. Only the stream that the chunk is
+    /// out to uses it.
+    pub(super) fn link(&self, unit: u32) -> &AtomicU32 {
+        let (unit, groups) = (unit as usize, self.links.len() / GROUP);
+        // The first units of all groups come first.
+        &self.links[unit % GROUP * groups + unit / GROUP]
+    }
+
+    /// The generation that `unit`, which is out, is in.
+    pub(super) fn generation(&self, unit: u32) -> Idle {
+        // Relaxed: it was written before the unit was handed out.
+        if self.generations.load(Ordering::Relaxed) & 1 << unit == 0 { Idle::FIRST } else { Idle::FIRST.next() }
+    }
+
+    /// Ends the generation that `units` are in. All of them are out to the caller, and spent.
+    pub(super) fn end_generation(&self, units: u32) {
+        // Relaxed: published when they are given back.
+        self.generations.fetch_xor(units, Ordering::Relaxed);
+    }
+
+    /// Gives back `units`, whose pages are fresh. Returns the log whose ready tables the caller must add the table to,
+    /// if this has made it ready.
+    pub(super) fn give_back(&self, units: u32) -> Option<usize> {
+        // Release: the caller that opens the table knows that the invalidations of all these units have completed, and
+        // has all accesses to their entries and links behind it. Acquire: so does the one that adds it to a list.
+        let was = State(self.state.fetch_or(u64::from(units), Ordering::AcqRel));
+        debug_assert_eq!(was.given_back() & units, 0, "given back twice");
+        let is = State(was.0 | u64::from(units));
+        (is.is_ready() && !was.is_ready()).then_some(was.log() as usize)
+    }
+
+    /// Makes the table ready before its turn, if it is not ready and some of it is given back, but
+    /// nothing since it was looked at last: it has stragglers. With `at_once`, does not wait for a second look. Returns
+    /// whether it has done so. Then the caller alone has the table, and adds it to a list.
+    pub(super) fn call_in(&self, at_once: bool) -> bool {
+        let look = |state| {
+            let state = State(state);
+            let units = state.given_back().count_ones();
+            let ready_at = if at_once || state.seen() == units { units } else { state.ready_at() };
+            (!state.is_ready() && units > 0)
+                .then(|| State::new(state.given_back(), ready_at, state.log()).0 | u64::from(units) << 40)
+        };
+        // Acquire: the list that the table was in before it was opened has been left. `open` acquires what was given
+        // back.
+        let was = self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, look);
+        was.is_ok_and(|was| look(was).is_some_and(|is| State(is).is_ready()))
+    }
+
+    /// Whether a chunk of `units` units can be handed out.
+    pub(super) fn fits(&self, units: u32) -> bool {
+        runs(self.given_back(), units) != 0
+    }
+
+    /// Whether no unit is out.
+    pub(super) fn is_spent(&self) -> bool {
+        // Acquire: all who gave back a unit are done with the table. The lock of its list orders only the one that made
+        // it ready.
+        State(self.state.load(Ordering::Acquire)).given_back() == ALL
+    }
+
+    /// The log that it was opened for last.
+    pub(super) fn log(&self) -> usize {
+        // Relaxed, and in `given_back`: a hint. `open` acquires the units that it takes.
+        State(self.state.load(Ordering::Relaxed)).log() as usize
+    }
+
+    pub(super) fn given_back(&self) -> u32 {
+        State(self.state.load(Ordering::Relaxed)).given_back()
+    }
+
+    /// Opens the table, which the caller has just taken out of a list, for chunks of `units` units of `log`. Returns a
+    /// bit for the first unit of each chunk. All of these are out from now on, and their pages are fresh.
     ///
-    /// A mapping may extend over several units, and takes its generation from its first page. All units therefore
-    /// begin in the generation of the first one. They may differ before this, because each unit has been used a
-    /// different number of times.
-    pub(super) fn hand_out<P: Platform>(&mut self, platform: &P, number: u32, tables: &ChunkTables, units: u32) {
-        plain(self, true);
-        self.out |= units;
-        self.joined |= units & (units - 1);
-        let first_generation = if self.generation & units & units.wrapping_neg() == 0 { 0 } else { units };
-        let mut odd = (self.generation ^ first_generation) & units;
-        self.generation ^= odd;
-        while odd != 0 {
-            let entries = unit_entries(tables.linked(number), odd.trailing_zeros());
+    /// The table becomes ready again when three quarters of them have come back. By the time its turn comes, the
+    /// others mostly have, too; those that have not are left out, so a straggler keeps a chunk and not a table.
+    pub(super) fn open<P: Platform>(&self, platform: &P, entries: &Frame, log: usize, units: u32) -> u32 {
+        let open = |state| {
+            let state = State(state);
+            let out = chunks(runs(state.given_back(), units), units);
+            let left = state.given_back() & !out;
+            let ready_at = left.count_ones() + (out.count_ones() * 3 / 4).max(1);
+            State::new(left, ready_at, log as u64).0
+        };
+        // Acquire: see `give_back`. Release: the list that the table was in has been left, see `call_in`.
+        let state = match self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| Some(open(state))) {
+            Ok(state) | Err(state) => State(state),
+        };
+        let firsts = runs(state.given_back(), units);
+        let generations = self.generations.load(Ordering::Relaxed);
+        let odd = (generations ^ chunks(generations & firsts, units)) & chunks(firsts, units);
+        if odd != 0 {
+            self.even_out(platform, entries, odd);
+        }
+        firsts
+    }
+
+    /// Brings units into the generation of the first unit of their chunk: a mapping may extend over several units, and
+    /// takes its generation from its first page. They differ if they were handed out in smaller chunks before.
+    #[cold]
+    #[inline(never)]
+    fn even_out<P: Platform>(&self, platform: &P, table: &Frame, odd: u32) {
+        for unit in (0..TABLE_UNITS).filter(|unit| odd & 1 << unit != 0) {
+            let entries = unit_entries(table, unit);
             platform.probe(Step::ChunkClear { entries: entries.len() });
             page_states::spend_unused(entries);
-            odd &= odd - 1;
         }
+        // Relaxed: published by the word of the open table.
+        self.generations.fetch_xor(odd, Ordering::Relaxed);
     }
-
-    /// Units that can be handed out.
-    pub(super) const fn spent(&self) -> u32 {
-        ALL & !self.out
-    }
-}
-
-/// A mask of `units` units from `first` on.
-pub(super) const fn run(first: u32, units: u32) -> u32 {
-    (((1u64 << units) - 1) << first) as u32
 }
 
 /// The units that begin an aligned run of `length` units, all of which are in `units`.
@@ -104,4 +212,9 @@ pub(super) const fn runs(mut units: u32, length: u32) -> u32 {
     }
     // Keeps every `length`th bit.
     units & (u32::MAX / ((1u64 << length) - 1) as u32)
+}
+
+/// All units of the chunks of `length` units that begin at `firsts`.
+pub(super) const fn chunks(firsts: u32, length: u32) -> u32 {
+    (firsts as u64 * ((1u64 << length) - 1)) as u32
 }

@@ -102,25 +102,33 @@ impl ChunkTables {
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
     }
 
-    /// A table that must be linked: the caller holds the lock of the [`TableLog`](super::table_log::TableLog), or
-    /// something in the table is taken.
+    /// A table that must be linked: some of it is out, or the caller has it from a list of tables.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
         debug_assert!(self.array()[number as usize].load(Ordering::Relaxed) != self.no_table());
-        // SAFETY: a chunk is handed out after its table was linked, and the log of tables gives up only tables in
-        // which nothing is taken. So the table is linked, in an array that is long enough for it. Acquire as in `get`.
+        // SAFETY: a chunk is handed out after its table was linked, and only tables of which nothing is out are
+        // unlinked. So the table is linked, in an array that is long enough for it. Acquire as in `get`.
         unsafe { self.pointer(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
+    /// All tables that are linked. The caller holds the lock of the [`TablePool`](super::table_pool::TablePool).
+    pub(super) fn all(&self) -> impl Iterator<Item = &Frame> {
+        // SAFETY: null if there can be no tables, and otherwise from `take`; arrays stay until `self` is dropped.
+        let array = unsafe { self.array.load(Ordering::Acquire).as_ref() };
+        let frames = array.into_iter().flat_map(|array| &array.tables).map(|table| table.load(Ordering::Acquire));
+        // SAFETY: a linked table stays allocated at least until it is unlinked, which takes the lock.
+        frames.filter(|frame| *frame != self.no_table()).map(|frame| unsafe { &*frame })
+    }
+
     /// Links `frame`, which is all zero, as table `number`; there is [room](Self::len) for it. The caller holds the
-    /// lock of the [`TableLog`](super::table_log::TableLog).
+    /// lock of the [`TablePool`](super::table_pool::TablePool).
     pub(super) fn link(&self, number: u32, frame: &Frame) {
         // Release: publishes the zeroed page with the pointer.
         self.array()[number as usize].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
     }
 
     /// Unlinks table `number`. Walks that had begun before may still find it. The caller holds the lock of the
-    /// [`TableLog`](super::table_log::TableLog).
+    /// [`TablePool`](super::table_pool::TablePool).
     pub(super) fn unlink(&self, number: u32) {
         // Relaxed: the walks are waited for.
         self.array()[number as usize].store(self.no_table(), Ordering::Relaxed);
@@ -151,7 +159,7 @@ impl ChunkTables {
     }
 
     /// Replaces the current array if the new one is longer. The caller holds the lock of the
-    /// [`TableLog`](super::table_log::TableLog).
+    /// [`TablePool`](super::table_pool::TablePool).
     pub(super) fn take(&self, NewArray(mut new): NewArray) {
         let length = new.tables.len();
         if length <= self.len() {

@@ -183,7 +183,8 @@ fn what_a_peak_has_needed_goes_while_mapping_goes_on() {
         }
         tick_after(&host, &domain, TABLE_IDLE_US);
     }
-    assert!(domain.table_pages() <= KEPT + live.len(), "{}", domain.table_pages());
+    // One more is spent, and given back when the stream takes the next chunk.
+    assert!(domain.table_pages() <= KEPT + live.len() + 1, "{}", domain.table_pages());
 }
 
 /// An action in the middle of a submission.

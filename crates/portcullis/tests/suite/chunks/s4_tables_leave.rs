@@ -17,7 +17,7 @@ use portcullis::{
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-/// Rings beside the slow one. There are many, so that the slow one is soon rated as slow.
+/// Rings beside the slow one, which is the first. There are many, so that it is soon rated as slow.
 const RINGS: u32 = 40;
 
 /// S4: a straggler keeps its table, in whichever unit of the table it lies. The table belongs to a slow stream, whose
@@ -46,12 +46,12 @@ fn a_straggler_keeps_its_table_in(unit: u64) {
     let mut is_over = false;
     // Until the stream has left the table.
     while !is_over {
-        for ring in 0..RINGS {
+        let slow = map_for(0, 0x1000);
+        for ring in 1..=RINGS {
             for page in 0..6 {
                 others.push_back(map_for(ring, 0x10_0000 + page));
             }
         }
-        let slow = map_for(RINGS, 0x1000);
         // By then, the stream is rated as slow.
         if straggler.is_none() && turns > 200 && slow.pfn() % 512 == unit * 16 {
             straggler = Some(slow);

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Up to this many lines of cursors, each ring has its own table log.
 const FEW: u32 = 8;
+/// Beyond that, so many share one.
+const SHARERS: u32 = 4;
 /// Chunks of a table.
 const TABLE_CHUNKS: u64 = 512 / CHUNK_PAGES;
 
@@ -47,7 +49,7 @@ fn two_cpus_have_a_table_each() {
     assert!(tables.values().any(|cpu| *cpu == 0) && tables.values().any(|cpu| *cpu == 1));
 }
 
-/// The tables of the few are used up first. Then all streams take their chunks from one table after the other.
+/// With more rings, four of them take their chunks from one table after the other.
 #[test]
 fn many_rings_share_tables() {
     let host = FakeHost::default();
@@ -61,7 +63,7 @@ fn many_rings_share_tables() {
     for ring in &many {
         map_for_ring(&domain, *ring);
     }
-    // Enough chunks for each that the tables of the few are used up.
+    // Enough chunks for each that the first tables are used up.
     for ring in &many {
         for _ in 0..2 * TABLE_CHUNKS * CHUNK_PAGES {
             map_for_ring(&domain, *ring);
@@ -73,7 +75,8 @@ fn many_rings_share_tables() {
         chunks.entry(table(next)).or_default().push(chunk(next));
     }
     assert!(chunks.keys().all(|table| !own.contains(table)), "{own:?}, {chunks:?}");
-    assert!(chunks.len() as u64 <= u64::from(2 * FEW) / TABLE_CHUNKS + 1, "{chunks:?}");
+    // Those that share a log take chunks of one table, and then of the next.
+    assert!(chunks.len() as u32 <= 2 * (2 * FEW / SHARERS), "{chunks:?}");
     let all: BTreeSet<u64> = chunks.into_values().flatten().collect();
     assert_eq!(all.len(), many.len(), "each has its own chunk");
 }
@@ -118,8 +121,8 @@ fn spent_tables_of_one_cpu_serve_another() {
         counts.push(domain.table_pages());
     }
     run_on(0);
-    // Each CPU is also in a table that it has used up.
-    assert!(counts.iter().zip(0..).all(|(count, cpu)| *count <= counts[0] + 3 * cpu), "{counts:?}");
+    // Before each table that is added, a part of what one other CPU has spent is found. So a few are added in between.
+    assert!(counts.iter().zip(0..).all(|(count, cpu)| *count <= counts[0] + 20 * cpu), "{counts:?}");
     // The sweep that finds them spent makes all of them available.
     tick_after(&host, &domain, TABLE_IDLE_US);
     map_tables(&domain, 106);
@@ -163,4 +166,24 @@ fn tables_used_up_exactly_leave() {
     pages.iter().for_each(|page| unmap(&domain, *page, 1));
     (0..4).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
     assert_eq!(domain.table_pages(), 3 + TABLE_RESERVE);
+}
+
+/// Each ring has used one chunk of its table, and nothing of it is left. The chunks that no stream has taken come back
+/// too, when the logs have not been used for two sweeps.
+#[test]
+fn open_tables_of_idle_logs_leave() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
+    let peak = map_tables(&domain, 40);
+    let pages: Vec<Iova> = (0..FEW - 1)
+        .flat_map(|ring| vec![ring; CHUNK_PAGES as usize])
+        .map(|ring| map_for_ring(&domain, ring))
+        .collect();
+    assert_eq!(domain.table_pages(), 3 + 40 + FEW as usize - 1);
+    pages.iter().for_each(|page| unmap(&domain, *page, 1));
+    peak.into_iter().for_each(|iova| unmap(&domain, iova, TABLE));
+    (0..6).for_each(|_| tick_after(&host, &domain, TABLE_IDLE_US));
+    // The last of the peak has one page left, and is the CPU's chunk.
+    assert_eq!(domain.table_pages(), 3 + TABLE_RESERVE + 1);
 }

@@ -1,0 +1,410 @@
+//! Where streams get their chunks, and what becomes of the chunks afterwards.
+//!
+//! A stream takes a chunk of the [open table](OpenTables) of its log, and keeps it among the [chunks that are
+//! out](OutChunks). Whenever it takes one, it looks whether its oldest ones are spent, and gives those back to the
+//! [records](TableRecords) of their tables: one atomic OR. The stream that makes a table ready by that adds it to the
+//! [ready tables](TableLog) of its log. When the open table has nothing left, the first ready one is opened. None of
+//! this takes a lock that more CPUs or rings use than share a log, but for slow streams.
+//!
+//! Only if no table is ready, others are searched: those of the [pool](TablePool), those that another log does not
+//! need, and those of which a straggler keeps a part. If there is none, a table is added.
+//!
+//! No other code looks at entries to find out what is spent, and no two locks are held at the same time.
+
+use super::chunks::TABLE_IDLE_US;
+use super::geometry::TABLE_UNITS;
+use super::open_tables::{Chunk, Need, OpenTables, Wanted};
+use super::out_chunks::{Lookup, OutChunks};
+use super::page_states;
+use super::table_log::{LOOKS, TableLog};
+use super::table_pool::{self, TablePool};
+use super::table_records::TableRecords;
+use super::tables::ChunkTables;
+use crate::error::{NewDomainError, NoMemory};
+use crate::in_place::in_place;
+use crate::platform::memory::{boxed, try_reserve, try_slice};
+use crate::platform::{CPU_WORDS, Context, Deadline, Lock, LockClass, Padded, Platform};
+use crate::sync::plain;
+use crate::table::Frame;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::mem::MaybeUninit;
+
+/// The answer to a stream that needs a chunk.
+pub(super) enum Next {
+    /// The chunk for the stream.
+    Chunk(Chunk),
+    /// It does not need one any more.
+    NotNeeded,
+    /// The largest number of tables has been reached.
+    Full,
+}
+
+/// The answer of a log.
+enum Answer {
+    Next(Next),
+    /// A table is open.
+    Opened,
+    /// No table is ready.
+    NoTable,
+}
+
+/// Values behind locks of their own, which lie on cache lines of their own.
+type Locks<P, T> = Box<[Padded<<P as Platform>::Lock<T>>]>;
+
+/// What the chunks of a domain are taken from.
+pub(super) struct ChunkSource<P: Platform> {
+    pub(super) tables: ChunkTables,
+    records: TableRecords,
+    /// Written at the end of every chunk. They lie on other cache lines than what every map and unmap reads.
+    open_tables: OpenTables,
+    logs: Locks<P, TableLog>,
+    /// For each line of cursors. Only interrupts, callers that were moved to another CPU, and sweeps wait for its lock,
+    /// and the CPUs that serve one ring.
+    out: Locks<P, OutChunks>,
+    pool: Box<Padded<P::Lock<TablePool>>>,
+    /// When the next sweep of the tables is due.
+    pub(super) sweep_due: Deadline,
+}
+
+impl<P: Platform> ChunkSource<P> {
+    /// No tables yet. There may be up to `numbers`, except those in `reserved`. There are `lines` lines of cursors, of
+    /// which those from number `first_of_rings` on are of rings. It is made in `to`, which is uninitialized if that
+    /// fails.
+    ///
+    /// # Errors
+    /// [`NewDomainError::NoMemory`].
+    pub(super) fn new_in<'t>(
+        to: &'t mut MaybeUninit<Self>,
+        platform: &P,
+        numbers: u32,
+        reserved: Vec<(u64, u64)>,
+        lines: usize,
+        first_of_rings: usize,
+    ) -> Result<&'t mut Self, NewDomainError> {
+        Ok(in_place!(to => Self {
+            tables <- |to| Ok(to.write(ChunkTables::new(platform, numbers)?)),
+            records: TableRecords::new(),
+            open_tables <- |to| OpenTables::new_in(to, platform, lines * CPU_WORDS, first_of_rings * CPU_WORDS),
+            logs <- |to| Ok(to.write(Self::locks(platform, open_tables.logs())?)),
+            out <- |to| Ok(to.write(Self::locks(platform, lines)?)),
+            pool <- |to| {
+                let room = try_reserve(platform, Context::MaySleep, 1)?;
+                let pool = platform.lock(LockClass::IovaAllocator, TablePool::new(numbers, reserved));
+                Ok(to.write(boxed(room, Padded(pool))))
+            },
+            sweep_due: Deadline::none(),
+        }))
+    }
+
+    /// As many empty values, each behind a lock of its own.
+    fn locks<T: Default + Send>(platform: &P, count: usize) -> Result<Locks<P, T>, NoMemory> {
+        let lock = || Ok(Padded(platform.lock(LockClass::IovaAllocator, T::default())));
+        try_slice(platform, Context::MaySleep, count, lock)
+    }
+
+    /// The next chunk for the stream of `cursor`. For requests of a few pages it may be a small chunk. `grow` adds the
+    /// leaf table with a number to the domain's table.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn next<'g>(
+        &self,
+        platform: &P,
+        cursor: usize,
+        wanted: Wanted,
+        is_needed: impl Fn() -> bool,
+        grow: impl Fn(u32) -> Result<&'g Frame, NoMemory>,
+    ) -> Result<Next, NoMemory> {
+        let mut need = self.open_tables.need_of(cursor, wanted);
+        // Of whole tables mostly none is ready, so a stream looks first.
+        let mut is_own_looked_at = wanted == Wanted::Table;
+        if is_own_looked_at {
+            self.look(platform, cursor);
+        }
+        let mut is_drained = false;
+        let chunk = loop {
+            if wanted != Wanted::Table
+                && let Some(chunk) = self.open_tables.take(need)
+            {
+                break chunk;
+            }
+            match self.ask_log(platform, wanted, need, &is_needed) {
+                Answer::Next(Next::Chunk(chunk)) => break chunk,
+                Answer::Next(next) => return Ok(next),
+                Answer::Opened => continue,
+                Answer::NoTable => {}
+            }
+            if !is_own_looked_at {
+                is_own_looked_at = true;
+                if self.look(platform, cursor) {
+                    continue;
+                }
+            }
+            if self.find(need) || is_drained && self.call_in(need) {
+                continue;
+            }
+            if !is_drained {
+                // One line each time, so that this takes no longer the more there are.
+                is_drained = true;
+                let turn = self.pool(TablePool::next_turn);
+                self.drain(platform, self.open_tables.one_line(turn), LOOKS);
+                continue;
+            }
+            // Done without a lock, because it asks the host for memory.
+            match self.add_table(platform, &grow) {
+                Ok(true) => {}
+                added if need.is_short => match self.open_tables.take_anywhere(wanted) {
+                    Some(chunk) => break chunk,
+                    None => return added.map(|_| Next::Full),
+                },
+                // If no table can be added, the oldest chunks of all streams and all logs are searched before the map
+                // fails.
+                Ok(false) | Err(NoMemory) => {
+                    need.is_short = true;
+                    self.drain(platform, self.open_tables.lines(), LOOKS);
+                }
+            }
+        };
+        self.remember(platform, cursor, chunk);
+        Ok(Next::Chunk(chunk))
+    }
+
+    /// Opens the next ready table of the log.
+    #[inline(never)]
+    fn ask_log(&self, platform: &P, wanted: Wanted, need: Need, is_needed: &impl Fn() -> bool) -> Answer {
+        let (log, units) = (need.log(), need.units());
+        self.logs[log].0.with(|ready| {
+            plain(ready, true);
+            // Another CPU of the same stream may have got a chunk while this one waited for the lock.
+            if !is_needed() {
+                return Answer::Next(Next::NotNeeded);
+            }
+            if wanted != Wanted::Table && self.open_tables.is_open(log) {
+                return Answer::Opened;
+            }
+            let Some(number) = ready.next(&self.records, units) else { return Answer::NoTable };
+            let firsts = self.records.get(number).open(platform, self.tables.linked(number), log, units);
+            Answer::Next(Next::Chunk(match wanted {
+                Wanted::Table => Chunk { first: number * TABLE_UNITS, units },
+                Wanted::Small | Wanted::Chunk => self.open_tables.open(need, number, firsts),
+            }))
+        })
+    }
+
+    /// Keeps the chunk that the stream of `cursor` has taken, and gives back those of its chunks that are spent.
+    #[inline(never)]
+    fn remember(&self, platform: &P, cursor: usize, chunk: Chunk) {
+        let (line, word) = (cursor / CPU_WORDS, cursor % CPU_WORDS);
+        let spent = self.out[line].0.with(|chunks| chunks.add(self.lookup(platform), word, chunk));
+        spent.into_iter().flatten().for_each(|out| self.give_back(out.chunk().table(), out.chunk().mask()));
+    }
+
+    fn lookup<'s>(&'s self, platform: &'s P) -> Lookup<'s, P> {
+        Lookup { platform, records: &self.records, tables: &self.tables }
+    }
+
+    /// Gives back the oldest chunk of the stream of `cursor` if it is spent. Returns whether it has.
+    #[inline(never)]
+    fn look(&self, platform: &P, cursor: usize) -> bool {
+        let (line, word) = (cursor / CPU_WORDS, cursor % CPU_WORDS);
+        let spent = self.out[line].0.with(|chunks| chunks.look_at_oldest(self.lookup(platform), word));
+        spent.is_some_and(|out| {
+            self.give_back(out.chunk().table(), out.chunk().mask());
+            true
+        })
+    }
+
+    /// Gives back units of a table, whose pages are fresh.
+    fn give_back(&self, number: u32, units: u32) {
+        if let Some(log) = self.records.get(number).give_back(units) {
+            self.logs[log].0.with(|ready| {
+                plain(ready, true);
+                ready.add(&self.records, number);
+            });
+        }
+    }
+
+    /// Gives back what is spent of the chunks that are out to the streams of `lines`. Looks at no more than `at_most`
+    /// of each list. No lock is held for more than a few looks.
+    #[inline(never)]
+    fn drain(&self, platform: &P, lines: impl Iterator<Item = usize>, at_most: u32) {
+        for line in lines {
+            let out = &self.out[line].0;
+            for (list, len) in out.with(|chunks| chunks.lens()).into_iter().enumerate() {
+                let mut left = len.min(at_most);
+                while left > 0 {
+                    let mut looks = left.min(LOOKS);
+                    left -= looks;
+                    let spent = out.with(|chunks| chunks.look(self.lookup(platform), list, &mut looks));
+                    left += looks;
+                    spent.into_iter().for_each(|out| self.give_back(out.chunk().table(), out.chunk().mask()));
+                }
+            }
+        }
+    }
+
+    /// Finds a table for the log, and makes it the next of its ready tables. Idle ones come first, so that those of
+    /// which a part is out are left alone; but those that are not needed stay idle, however much is mapped, and are
+    /// freed. Then some of the other logs are asked, others at each turn, or all if no table can be added.
+    #[inline(never)]
+    fn find(&self, need: Need) -> bool {
+        let (log, units, is_short) = (need.log(), need.units(), need.is_short);
+        let (idle, turn) = self.pool(|pool| (pool.take_idle(&self.records), pool.turn()));
+        let found = idle.or_else(|| {
+            let logs = self.open_tables.logs_used();
+            let asked = if is_short { logs } else { logs.min(LOOKS as usize) };
+            let others = (0..asked).map(|at| (turn * asked + at) % logs).filter(|other| *other != log);
+            let mut spare = others.map(|other| {
+                self.logs[other].0.with(|ready| {
+                    plain(ready, true);
+                    ready.spare(&self.records, units, is_short)
+                })
+            });
+            spare.find_map(|found| found)
+        });
+        self.add_first(log, found)
+    }
+
+    /// Finds a table with stragglers for the log, and makes it the next of its ready tables.
+    #[inline(never)]
+    fn call_in(&self, need: Need) -> bool {
+        let (log, units) = (need.log(), need.units());
+        let looks = if need.is_short { self.pool(|pool| pool.numbered()).div_ceil(table_pool::LOOKS) } else { 1 };
+        let call_in = || self.pool(|pool| pool.call_in(&self.records, log, units, need.is_short));
+        self.add_first(log, (0..looks).find_map(|_| call_in()))
+    }
+
+    fn add_first(&self, log: usize, table: Option<u32>) -> bool {
+        table.is_some_and(|number| {
+            self.logs[log].0.with(|ready| {
+                plain(ready, true);
+                ready.add_first(&self.records, number);
+            });
+            true
+        })
+    }
+
+    fn pool<R>(&self, act: impl FnOnce(&mut TablePool) -> R) -> R {
+        self.pool.0.with(|pool| {
+            plain(pool, true);
+            act(pool)
+        })
+    }
+
+    /// Adds a table to the pool. Returns false if no number is left.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    #[inline(never)]
+    fn add_table<'g>(
+        &self,
+        platform: &P,
+        grow: &impl Fn(u32) -> Result<&'g Frame, NoMemory>,
+    ) -> Result<bool, NoMemory> {
+        let number = loop {
+            match self.pool(|pool| pool.number(&self.records, self.room())) {
+                Ok(Some(number)) => break number,
+                Ok(None) => return Ok(false),
+                Err(NoMemory) => self.make_room(platform, Context::Atomic)?,
+            }
+        };
+        let frame = grow(number).inspect_err(|_| self.give_number_back(number))?;
+        let is_large = self.pool(|pool| {
+            self.tables.link(number, frame);
+            pool.add(&self.records, number);
+            pool.is_large()
+        });
+        if is_large {
+            self.sweep_due.set_if_none(platform, TABLE_IDLE_US);
+        }
+        Ok(true)
+    }
+
+    /// The number of tables that there is room for.
+    fn room(&self) -> usize {
+        self.records.room().min(self.tables.len())
+    }
+
+    /// Makes room for more tables. Must not be called with a lock held.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&self, platform: &P, context: Context) -> Result<(), NoMemory> {
+        let room = self.records.room();
+        let block = TableRecords::make(platform, context, room)?;
+        let wanted = room + block.len();
+        let array = match wanted > self.tables.len() {
+            true => Some(self.tables.make(platform, context, wanted)?),
+            false => None,
+        };
+        // A block that is not needed is freed without the lock.
+        let _unneeded = self.pool(|_| {
+            array.into_iter().for_each(|array| self.tables.take(array));
+            self.records.add(room, block)
+        });
+        Ok(())
+    }
+
+    /// Makes room for `tables` more tables.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn reserve(&self, platform: &P, tables: usize) -> Result<(), NoMemory> {
+        let wanted = self.pool(|pool| pool.numbered_after(tables));
+        while self.room() < wanted {
+            self.make_room(platform, Context::MaySleep)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back a number that was not used, or whose table was freed.
+    pub(super) fn give_number_back(&self, number: u32) {
+        self.pool(|pool| pool.give_number_back(&self.records, number));
+    }
+
+    /// Unlinks a table that was not needed since the last sweep. From now on only walks that had begun before may find
+    /// it.
+    pub(super) fn unlink(&self) -> Option<u32> {
+        self.pool(|pool| pool.take_superfluous(&self.records).inspect(|number| self.tables.unlink(*number)))
+    }
+
+    /// Gives back all that is spent, and moves the tables of which nothing is out to the pool. No lock is held for more
+    /// than a few tables.
+    pub(super) fn sweep(&self, platform: &P) {
+        self.drain(platform, self.open_tables.lines(), u32::MAX);
+        for (number, log) in self.logs.iter().enumerate() {
+            // What an idle log has left of its open table is no chunk of any stream.
+            let open = log.0.with(|ready| if ready.is_idle() { self.open_tables.close(number) } else { None });
+            if let Some((number, units)) = open {
+                self.give_back(number, units);
+            }
+            for _ in 0..log.0.with(|ready| ready.len()) {
+                let spent = log.0.with(|ready| ready.turn(&self.records));
+                spent.into_iter().for_each(|number| self.pool(|pool| pool.add_idle(&self.records, number)));
+            }
+            log.0.with(TableLog::end_sweep);
+        }
+        self.pool(TablePool::end_sweep);
+    }
+
+    /// Whether there are more tables than the reserve.
+    pub(super) fn is_large(&self) -> bool {
+        self.pool(|pool| pool.is_large())
+    }
+
+    /// Whether the next sweep will find a table to free, unless the table is needed before that.
+    pub(super) fn has_superfluous(&self) -> bool {
+        self.pool(|pool| pool.has_superfluous())
+    }
+
+    /// The number of mappings that are not spent. Exact only while no map or unmap is running.
+    pub(super) fn live(&self) -> usize {
+        self.pool(|_| self.tables.all().map(|table| page_states::live(table)).sum())
+    }
+
+    /// The memory of the records, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let lists = size_of_val(&*self.logs) + size_of_val(&*self.out);
+        self.tables.bytes() + self.records.bytes() + self.open_tables.bytes() + lists
+    }
+}
