@@ -14,7 +14,7 @@
 use super::chunks::TABLE_IDLE_US;
 use super::geometry::TABLE_UNITS;
 use super::open_tables::{Chunk, Need, OpenTables, Wanted};
-use super::out_chunks::{Lookup, OutChunks};
+use super::out_chunks::{Lookup, Out, OutChunks, young_list};
 use super::page_states;
 use super::table_log::{LOOKS, TableLog};
 use super::table_pool::{self, TablePool};
@@ -42,7 +42,10 @@ pub(super) enum Next {
 
 /// The answer of a log.
 enum Answer {
-    Next(Next),
+    /// A chunk for the stream.
+    Chunk(Chunk),
+    /// The stream does not need one any more.
+    NotNeeded,
     /// A table is open.
     Opened,
     /// No table is ready.
@@ -130,8 +133,8 @@ impl<P: Platform> ChunkSource<P> {
                 break chunk;
             }
             match self.ask_log(platform, wanted, need, &is_needed) {
-                Answer::Next(Next::Chunk(chunk)) => break chunk,
-                Answer::Next(next) => return Ok(next),
+                Answer::Chunk(chunk) => break chunk,
+                Answer::NotNeeded => return Ok(Next::NotNeeded),
                 Answer::Opened => continue,
                 Answer::NoTable => {}
             }
@@ -174,21 +177,20 @@ impl<P: Platform> ChunkSource<P> {
     #[inline(never)]
     fn ask_log(&self, platform: &P, wanted: Wanted, need: Need, is_needed: &impl Fn() -> bool) -> Answer {
         let (log, units) = (need.log(), need.units());
-        self.logs[log].0.with(|ready| {
-            plain(ready, true);
+        self.log(log, |ready| {
             // Another CPU of the same stream may have got a chunk while this one waited for the lock.
             if !is_needed() {
-                return Answer::Next(Next::NotNeeded);
+                return Answer::NotNeeded;
             }
             if wanted != Wanted::Table && self.open_tables.is_open(log) {
                 return Answer::Opened;
             }
             let Some(number) = ready.next(&self.records, units) else { return Answer::NoTable };
             let firsts = self.records.get(number).open(platform, self.tables.linked(number), log, units);
-            Answer::Next(Next::Chunk(match wanted {
+            Answer::Chunk(match wanted {
                 Wanted::Table => Chunk { first: number * TABLE_UNITS, units },
                 Wanted::Small | Wanted::Chunk => self.open_tables.open(need, number, firsts),
-            }))
+            })
         })
     }
 
@@ -197,7 +199,7 @@ impl<P: Platform> ChunkSource<P> {
     fn remember(&self, platform: &P, cursor: usize, chunk: Chunk) {
         let (line, word) = (cursor / CPU_WORDS, cursor % CPU_WORDS);
         let spent = self.out[line].0.with(|chunks| chunks.add(self.lookup(platform), word, chunk));
-        spent.into_iter().flatten().for_each(|out| self.give_back(out.chunk().table(), out.chunk().mask()));
+        spent.into_iter().flatten().for_each(|out| self.give_back_chunk(out));
     }
 
     fn lookup<'s>(&'s self, platform: &'s P) -> Lookup<'s, P> {
@@ -208,20 +210,18 @@ impl<P: Platform> ChunkSource<P> {
     #[inline(never)]
     fn look(&self, platform: &P, cursor: usize) -> bool {
         let (line, word) = (cursor / CPU_WORDS, cursor % CPU_WORDS);
-        let spent = self.out[line].0.with(|chunks| chunks.look_at_oldest(self.lookup(platform), word));
-        spent.is_some_and(|out| {
-            self.give_back(out.chunk().table(), out.chunk().mask());
-            true
-        })
+        let spent = self.out[line].0.with(|chunks| chunks.look(self.lookup(platform), young_list(word), &mut 1));
+        spent.inspect(|out| self.give_back_chunk(*out)).is_some()
+    }
+
+    fn give_back_chunk(&self, out: Out) {
+        self.give_back(out.chunk().table(), out.chunk().mask());
     }
 
     /// Gives back units of a table, whose pages are fresh.
     fn give_back(&self, number: u32, units: u32) {
         if let Some(log) = self.records.get(number).give_back(units) {
-            self.logs[log].0.with(|ready| {
-                plain(ready, true);
-                ready.add(&self.records, number);
-            });
+            self.log(log, |ready| ready.add(&self.records, number));
         }
     }
 
@@ -238,7 +238,7 @@ impl<P: Platform> ChunkSource<P> {
                     left -= looks;
                     let spent = out.with(|chunks| chunks.look(self.lookup(platform), list, &mut looks));
                     left += looks;
-                    spent.into_iter().for_each(|out| self.give_back(out.chunk().table(), out.chunk().mask()));
+                    spent.into_iter().for_each(|out| self.give_back_chunk(out));
                 }
             }
         }
@@ -254,14 +254,9 @@ impl<P: Platform> ChunkSource<P> {
         let found = idle.or_else(|| {
             let logs = self.open_tables.logs_used();
             let asked = if is_short { logs } else { logs.min(LOOKS as usize) };
-            let others = (0..asked).map(|at| (turn * asked + at) % logs).filter(|other| *other != log);
-            let mut spare = others.map(|other| {
-                self.logs[other].0.with(|ready| {
-                    plain(ready, true);
-                    ready.spare(&self.records, units, is_short)
-                })
-            });
-            spare.find_map(|found| found)
+            let mut others = (0..asked).map(|at| (turn * asked + at) % logs).filter(|other| *other != log);
+            let spare = |other| self.log(other, |ready| ready.spare(&self.records, units, is_short));
+            others.find_map(spare)
         });
         self.add_first(log, found)
     }
@@ -276,12 +271,13 @@ impl<P: Platform> ChunkSource<P> {
     }
 
     fn add_first(&self, log: usize, table: Option<u32>) -> bool {
-        table.is_some_and(|number| {
-            self.logs[log].0.with(|ready| {
-                plain(ready, true);
-                ready.add_first(&self.records, number);
-            });
-            true
+        table.inspect(|number| self.log(log, |ready| ready.add_first(&self.records, *number))).is_some()
+    }
+
+    fn log<R>(&self, log: usize, act: impl FnOnce(&mut TableLog) -> R) -> R {
+        self.logs[log].0.with(|ready| {
+            plain(ready, true);
+            act(ready)
         })
     }
 
@@ -372,17 +368,17 @@ impl<P: Platform> ChunkSource<P> {
     /// than a few tables.
     pub(super) fn sweep(&self, platform: &P) {
         self.drain(platform, self.open_tables.lines(), u32::MAX);
-        for (number, log) in self.logs.iter().enumerate() {
+        for log in 0..self.logs.len() {
             // What an idle log has left of its open table is no chunk of any stream.
-            let open = log.0.with(|ready| if ready.is_idle() { self.open_tables.close(number) } else { None });
+            let open = self.log(log, |ready| if ready.is_idle() { self.open_tables.close(log) } else { None });
             if let Some((number, units)) = open {
                 self.give_back(number, units);
             }
-            for _ in 0..log.0.with(|ready| ready.len()) {
-                let spent = log.0.with(|ready| ready.turn(&self.records));
+            for _ in 0..self.log(log, |ready| ready.len()) {
+                let spent = self.log(log, |ready| ready.turn(&self.records));
                 spent.into_iter().for_each(|number| self.pool(|pool| pool.add_idle(&self.records, number)));
             }
-            log.0.with(TableLog::end_sweep);
+            self.log(log, TableLog::end_sweep);
         }
         self.pool(TablePool::end_sweep);
     }

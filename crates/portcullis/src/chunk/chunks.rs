@@ -418,8 +418,8 @@ mod tests {
         let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
         let take = || chunks.take(&host, &request, grow).expect("memory").expect("room");
         let lines = host.cpus() as usize + RINGS;
-        // The cursors and their chunks, the rate of each stream, and the number of each line.
-        let of_lines = lines * (2 * size_of::<Padded<[u64; CPU_WORDS]>>() + (CPU_WORDS + 1) * size_of::<u64>());
+        // The cursors, their chunks, the rates of the streams, and the number of each line.
+        let of_lines = lines * (3 * size_of::<Padded<[u64; CPU_WORDS]>>() + size_of::<u64>());
         // The open table, the ready ones and the rates of each log.
         let of_logs = (1 + lines.div_ceil(4)) * (2 * size_of::<Padded<u64>>() + 64);
         let fixed = of_lines + of_logs + chunks.source.tables.bytes();

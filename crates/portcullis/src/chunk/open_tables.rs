@@ -182,21 +182,14 @@ impl OpenTables {
     /// chunk.
     pub(super) fn need_of(&self, cursor: usize, wanted: Wanted) -> Need {
         let (log, preferred) = self.log_of(cursor);
+        let units = if wanted == Wanted::Table { TABLE_UNITS } else { CHUNK_UNITS };
         // While a line has its own log, rates do not matter.
-        let Some(preferred) = preferred else {
-            return Need::new(log, if wanted == Wanted::Table { TABLE_UNITS } else { CHUNK_UNITS });
-        };
+        let Some(preferred) = preferred else { return Need::new(log, units) };
+        let slow_units = if wanted == Wanted::Small { SLOW_UNITS } else { units };
+        let is_slow = self.rates.note(cursor, log, units, slow_units);
         match wanted {
-            Wanted::Table => {
-                self.rates.note(cursor, log, TABLE_UNITS, TABLE_UNITS);
-                Need::new(log, TABLE_UNITS)
-            }
-            Wanted::Small if self.rates.note(cursor, log, CHUNK_UNITS, SLOW_UNITS) => Need::new(SLOW, SLOW_UNITS),
-            Wanted::Small => Need { preferred, ..Need::new(log, CHUNK_UNITS) },
-            Wanted::Chunk => {
-                self.rates.note(cursor, log, CHUNK_UNITS, CHUNK_UNITS);
-                Need { preferred, ..Need::new(log, CHUNK_UNITS) }
-            }
+            Wanted::Small if is_slow => Need::new(SLOW, SLOW_UNITS),
+            _ => Need { preferred, ..Need::new(log, units) },
         }
     }
 
@@ -213,16 +206,16 @@ impl OpenTables {
 
     /// Takes a chunk if the open table of its log has one left: the preferred one, or else the first.
     pub(super) fn take(&self, need: Need) -> Option<Chunk> {
-        let open = &self.open[need.log()].0;
-        let chunk = |word: u64, unit: u32| {
-            let number = (word >> TABLE_SHIFT) as u32;
-            Chunk { first: number * TABLE_UNITS + unit, units: need.units() }
-        };
         // Acquire: with the chunk, its entries are visible as the CPU that opened the table has found or left them. The
         // exchanges of other CPUs since then continue the release sequence of `open`.
         let take = |word| Self::has_left(word).then(|| word & !u64::from(need.pick(word as u32)));
-        let word = open.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok()?;
-        Some(chunk(word, need.pick(word as u32).trailing_zeros()))
+        let word = self.open[need.log()].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok()?;
+        Some(Self::chunk((word >> TABLE_SHIFT) as u32, need, word as u32))
+    }
+
+    /// The chunk of table `number` that `need` picks of those that begin at `firsts`.
+    const fn chunk(number: u32, need: Need, firsts: u32) -> Chunk {
+        Chunk { first: number * TABLE_UNITS + need.pick(firsts).trailing_zeros(), units: need.units() }
     }
 
     /// Takes a suitable chunk from any open table, when no other table can be found or added.
@@ -245,12 +238,11 @@ impl OpenTables {
     /// Opens table `number` for the log, whose last table has nothing left, and takes a chunk. Its chunks begin at the
     /// units `firsts`, and all of them are spent. The caller holds the lock of the log.
     pub(super) fn open(&self, need: Need, number: u32, firsts: u32) -> Chunk {
-        let first = need.pick(firsts);
         // Release: pairs with the Acquire in `take`. A plain store, because nothing is left that another CPU could
         // take meanwhile.
-        let word = u64::from(number) << TABLE_SHIFT | u64::from(firsts & !first);
+        let word = u64::from(number) << TABLE_SHIFT | u64::from(firsts & !need.pick(firsts));
         self.open[need.log()].0.store(word, Ordering::Release);
-        Chunk { first: number * TABLE_UNITS + first.trailing_zeros(), units: need.units() }
+        Self::chunk(number, need, firsts)
     }
 
     /// Takes all chunks that the open table of `log` has left. Returns its number and their units. The caller holds the

@@ -212,6 +212,16 @@ impl Stream {
     }
 }
 
+/// The number of the stream of cursor `word` of a line.
+fn stream_of(word: usize) -> usize {
+    word.min(STREAMS - 1)
+}
+
+/// The number of the list of that stream's chunks that are not late.
+pub(super) fn young_list(word: usize) -> usize {
+    2 * stream_of(word)
+}
+
 /// The chunks that are out to the streams of a line.
 #[derive(Default)]
 pub(super) struct OutChunks([Stream; STREAMS]);
@@ -226,7 +236,7 @@ impl OutChunks {
         chunk: Chunk,
     ) -> [Option<Out>; GIVEN_BACK_MAX] {
         plain(self, true);
-        let own = word.min(STREAMS - 1);
+        let own = stream_of(word);
         self.push(lookup, own, chunk);
         let stream = &mut self.0[own];
         // A stream of whole tables looks before it takes one.
@@ -234,12 +244,6 @@ impl OutChunks {
         let is_more = first.is_some() && chunk.first.is_multiple_of(TABLE_UNITS / 2);
         let second = if is_more { stream.oldest(lookup) } else { None };
         [first, second, stream.late.turn(lookup)]
-    }
-
-    /// Takes a spent chunk of the stream of cursor `word`, mostly the oldest one.
-    pub(super) fn look_at_oldest<P: Platform>(&mut self, lookup: Lookup<'_, P>, word: usize) -> Option<Out> {
-        plain(self, true);
-        self.0[word.min(STREAMS - 1)].oldest(lookup)
     }
 
     fn push<P: Platform>(&mut self, Lookup { records, .. }: Lookup<'_, P>, stream: usize, chunk: Chunk) {

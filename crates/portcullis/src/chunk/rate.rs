@@ -4,7 +4,7 @@ use super::geometry::{CHUNK_UNITS, TABLE_UNITS, UNIT_PAGES};
 use crate::error::NewDomainError;
 use crate::in_place::in_place;
 use crate::platform::memory::try_slice;
-use crate::platform::{CPU_WORDS, Context, Platform};
+use crate::platform::{CPU_WORDS, Context, CpuWords, Platform, WordLines};
 use crate::sync::{AtomicU64, Ordering};
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
@@ -46,13 +46,8 @@ pub(super) struct StreamRates {
     /// 0 before.
     numbers: Box<[AtomicU64]>,
     /// The value of `handed` when each stream last got a chunk; the low bits hold the number of units in that chunk.
-    last: Box<[LineOfWords]>,
+    last: WordLines,
 }
-
-/// A cache line of its own for the streams of a line of cursors.
-#[derive(Default)]
-#[repr(align(64))]
-struct LineOfWords([AtomicU64; CPU_WORDS]);
 
 impl StreamRates {
     /// The rates of `streams` streams in `logs` logs, none of which has appeared yet. They are made in `to`, which is
@@ -76,9 +71,7 @@ impl StreamRates {
             numbers <- |to| {
                 Ok(to.write(try_slice(platform, Context::MaySleep, count, || Ok(AtomicU64::new(0)))?))
             },
-            last <- |to| {
-                Ok(to.write(try_slice(platform, Context::MaySleep, count, || Ok(LineOfWords::default()))?))
-            },
+            last <- |to| Ok(to.write(WordLines::with_lines(platform, count, 0)?)),
         }))
     }
 
@@ -112,7 +105,7 @@ impl StreamRates {
         let pages = |units: u32| u64::from(units) * UNIT_PAGES;
         // Written first: that brings the cache line here, once.
         let handed = rate.handed.fetch_add(pages(units), Ordering::Relaxed);
-        let last_chunk = &self.last[cursor / CPU_WORDS].0[cursor % CPU_WORDS];
+        let last_chunk = self.last.word(cursor / CPU_WORDS, cursor % CPU_WORDS);
         let came = last_chunk.load(Ordering::Relaxed);
         let (then, last) = (came >> UNIT_BITS, (came & ((1 << UNIT_BITS) - 1)) as u32);
         // What all streams were handed meanwhile, scaled to a chunk of 64 pages. The number of units is a power of two,
@@ -142,6 +135,6 @@ impl StreamRates {
 
     /// The memory of the records, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.logs) + size_of_val(&*self.last) + size_of_val(&*self.numbers)
+        size_of_val(&*self.logs) + size_of_val(self.last.as_slice()) + size_of_val(&*self.numbers)
     }
 }

@@ -13,7 +13,7 @@
 //! [`open`](TableRecord::open) and [`call_in`](TableRecord::call_in) changes `ready at`, each in one step with the
 //! units that it compares with.
 
-use super::geometry::{TABLE_UNITS, unit_entries};
+use super::geometry::{CHUNK_UNITS, TABLE_UNITS, unit_entries};
 use super::page_states::{self, Idle};
 use crate::platform::{Platform, Step};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use crate::table::Frame;
 
 /// All units of a table.
 const ALL: u32 = u32::MAX >> (u32::BITS - TABLE_UNITS);
-/// The number of units in the smallest common group of places, see [`TableRecord::link`].
-const GROUP: usize = 4;
+/// The number of units in a chunk of most streams, see [`TableRecord::link`].
+const GROUP: usize = CHUNK_UNITS as usize;
 
 /// What is known of a table, apart from its page. The links of most chunks share the first cache line with the state.
 #[repr(C, align(64))]
@@ -96,7 +96,7 @@ impl TableRecord {
     /// out to uses it.
     pub(super) fn link(&self, unit: u32) -> &AtomicU32 {
         let (unit, groups) = (unit as usize, self.links.len() / GROUP);
-        // The first units of all groups come first.
+        // Those of the first units of chunks come first.
         &self.links[unit % GROUP * groups + unit / GROUP]
     }
 
@@ -123,9 +123,9 @@ impl TableRecord {
         (is.is_ready() && !was.is_ready()).then_some(was.log() as usize)
     }
 
-    /// Makes the table ready before its turn, if it is not ready and some of it is given back, but
-    /// nothing since it was looked at last: it has stragglers. With `at_once`, does not wait for a second look. Returns
-    /// whether it has done so. Then the caller alone has the table, and adds it to a list.
+    /// Makes the table ready before its turn, if it is not ready and some of it is given back, but nothing since it was
+    /// looked at last: it has stragglers. With `at_once`, does not wait for a second look. Returns whether it has done
+    /// so. Then the caller alone has the table, and adds it to a list.
     pub(super) fn call_in(&self, at_once: bool) -> bool {
         let look = |state| {
             let state = State(state);
@@ -217,4 +217,66 @@ pub(super) const fn runs(mut units: u32, length: u32) -> u32 {
 /// All units of the chunks of `length` units that begin at `firsts`.
 pub(super) const fn chunks(firsts: u32, length: u32) -> u32 {
     (firsts as u64 * ((1u64 << length) - 1)) as u32
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::geometry::SLOW_UNITS;
+    use super::*;
+    use crate::entry::Entry;
+    use crate::platform::fake::FakeHost;
+
+    /// A table that is open for chunks of so many units, and all of them.
+    fn opened(units: u32) -> (TableRecord, std::vec::Vec<u32>) {
+        let (host, record) = (FakeHost::default(), TableRecord::new());
+        let entries: &Frame = &core::array::from_fn(|_| Entry::new(0));
+        let firsts = record.open(&host, entries, 1, units);
+        let all = (0..TABLE_UNITS / units).map(|at| chunks(1 << (at * units), units));
+        assert_eq!(firsts, runs(ALL, units));
+        (record, all.collect())
+    }
+
+    /// It becomes ready once, with three quarters of it given back.
+    #[test]
+    fn a_table_is_ready_at_three_quarters() {
+        for units in [SLOW_UNITS, CHUNK_UNITS, TABLE_UNITS] {
+            let (record, all) = opened(units);
+            let made_ready: std::vec::Vec<_> = all.iter().map(|chunk| record.give_back(*chunk)).collect();
+            let at = (all.len() * 3).div_ceil(4) - 1;
+            let expected = (0..all.len()).map(|chunk| (chunk == at).then_some(1));
+            assert!(made_ready.iter().copied().eq(expected), "{units}: {made_ready:?}");
+        }
+    }
+
+    /// Only a table in which nothing moves between two looks has stragglers, and it is called in once.
+    #[test]
+    fn a_table_is_called_in_when_nothing_moves() {
+        let (record, all) = opened(CHUNK_UNITS);
+        assert!(!record.call_in(false) && !record.call_in(true), "nothing is given back");
+        assert_eq!(record.give_back(all[0]), None);
+        assert!(!record.call_in(false), "the first look");
+        assert_eq!(record.give_back(all[1]), None);
+        assert!(!record.call_in(false), "a chunk has come back since");
+        assert!(record.call_in(false));
+        assert!(!record.call_in(false) && !record.call_in(true), "it is in a list");
+        // What comes back meanwhile makes it ready no second time, and is handed out with the rest.
+        assert!(all[2..7].iter().all(|chunk| record.give_back(*chunk).is_none()));
+        let (host, entries) = (FakeHost::default(), core::array::from_fn(|_| Entry::new(0)));
+        assert_eq!(record.open(&host, &entries, 2, CHUNK_UNITS).count_ones(), 7);
+        assert!(record.give_back(all[7]).is_none() && record.call_in(true), "at once");
+    }
+
+    /// Units that fit no chunk stay given back. They count neither for the next turn nor against it.
+    #[test]
+    fn units_beside_a_chunk_wait() {
+        let (record, all) = opened(SLOW_UNITS);
+        // A chunk, and one unit of each other.
+        let back = all.iter().enumerate().filter(|(at, _)| *at < 4 || at % 4 == 0);
+        assert!(back.filter_map(|(_, unit)| record.give_back(*unit)).next().is_none());
+        assert!(record.fits(CHUNK_UNITS) && record.call_in(true));
+        let (host, entries) = (FakeHost::default(), core::array::from_fn(|_| Entry::new(0)));
+        assert_eq!(record.open(&host, &entries, 2, CHUNK_UNITS), 1);
+        assert_eq!(record.given_back().count_ones(), TABLE_UNITS / CHUNK_UNITS - 1);
+        assert_eq!(record.give_back(0b111), Some(2), "three units of four");
+    }
 }

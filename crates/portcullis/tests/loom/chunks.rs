@@ -283,7 +283,7 @@ fn a_map_beside_a_tick_that_takes_a_table_out() {
 fn two_cpus_that_need_a_table() {
     static ONE: AtomicUsize = AtomicUsize::new(0);
     static TWO: AtomicUsize = AtomicUsize::new(0);
-    check_with(Some(1), || {
+    check_with(Some(2), || {
         let bench = bench(Protection::Strict);
         let (other, first) = (bench.clone(), Cell::new(None));
         let second = beside(move || other.map(20, 1), || first.set(Some(bench.map(30, 1))));
@@ -311,7 +311,7 @@ fn two_cpus_that_need_a_table() {
 #[test]
 fn two_cpus_that_need_a_table_and_memory_for_one() {
     static REFUSED: AtomicUsize = AtomicUsize::new(0);
-    check_with(Some(1), || {
+    check_with(Some(2), || {
         let bench = bench(Protection::Strict);
         // This maps in the lower half, below the directory that both share.
         let below = bench.map(10, TABLE + 1);
