@@ -42,6 +42,9 @@ pub(crate) struct Row {
     /// Who answers invalidations: see the program.
     pub(crate) hardware: String,
     pub(crate) cpus: u32,
+    /// The fewest commands of a submission that one may replace, if any are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) merge: Option<u8>,
     /// Lines that come from the caches of other CPUs.
     pub(crate) transfers: f64,
     /// Locked instructions and full fences.
@@ -52,6 +55,16 @@ pub(crate) struct Row {
     pub(crate) cycles_two_sockets: f64,
     transfers_max: f64,
     locked_max: f64,
+}
+
+impl Row {
+    /// The hardware, and how it is used.
+    pub(crate) fn who(&self) -> String {
+        match self.merge {
+            Some(merge) => format!("{}, merge={merge}", self.hardware),
+            None => self.hardware.clone(),
+        }
+    }
 }
 
 /// What the program prints.
@@ -85,7 +98,7 @@ pub(crate) fn scale(workspace: &Workspace, options: &Options) -> Result<(), Fail
             let two = |number: f64| format!("{number:.2}");
             let counts = [two(near.transfers), two(row.transfers_max), two(near.locked), two(row.locked_max)];
             let cycles = [near, far].map(|counted| format!("{:.0}", counted.cycles));
-            let names = [row.hardware.clone(), row.cpus.to_string()];
+            let names = [row.who(), row.cpus.to_string()];
             lines.push(names.into_iter().chain(counts).chain(cycles).chain([remark.to_owned()]).collect());
             wrong.extend(found);
         }
@@ -130,19 +143,20 @@ fn count(program: &Path, rows: &[Row]) -> Result<Vec<[Counted; 2]>, Failure> {
 fn run(program: &Path, row: &Row, more: &[&str]) -> Result<Counted, Failure> {
     let mut command = Command::new(program);
     command.args(["--hardware", &row.hardware, "--cpus", &row.cpus.to_string()]).args(more);
+    if let Some(merge) = row.merge {
+        command.args(["--merge", &merge.to_string()]);
+    }
     serde_json::from_str(&output(&mut command)?).map_err(Failure::contents(program))
 }
 
 /// Names the counts that exceed their limits.
 fn faults(row: &Row, counted: Counted) -> Vec<String> {
-    let Row { hardware, cpus, transfers_max, locked_max, .. } = row;
+    let (who, Row { cpus, transfers_max, locked_max, .. }) = (row.who(), row);
     let checks =
         [("transfers", counted.transfers, *transfers_max), ("locked instructions", counted.locked, *locked_max)];
     let above = checks.into_iter().filter(|(_, count, most)| count > most);
     let intended = "if that is intended, run `cargo xtask scale --check --update`";
-    above
-        .map(|(what, count, most)| format!("{hardware} {cpus}: {count:.2} {what}, {most} allowed; {intended}"))
-        .collect()
+    above.map(|(what, count, most)| format!("{who} {cpus}: {count:.2} {what}, {most} allowed; {intended}")).collect()
 }
 
 /// The row with new counts.
@@ -156,6 +170,7 @@ fn renewed(row: &Row, near: Counted, far: Counted) -> Row {
     Row {
         hardware: row.hardware.clone(),
         cpus: row.cpus,
+        merge: row.merge,
         transfers: places(near.transfers, 1e3),
         locked: places(near.locked, 1e3),
         cycles: places(near.cycles, 10.0),

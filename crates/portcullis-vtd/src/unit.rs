@@ -31,6 +31,10 @@ pub struct UnitConfig {
     /// hint, each of them also drops the cached table pointers, as Linux did before October 2025. That is as safe,
     /// but slower.
     pub leaf_only_hint: bool,
+    /// From so many page-selective invalidations on that CPUs share a submission for, one that covers all their pages
+    /// replaces them, if they are of one domain. Under many CPUs the hardware then takes as long as for one. It also
+    /// drops the cached leaves of other pages in between, which devices must look up again. `None`: never.
+    pub merge_min: Option<u8>,
     /// The PCI segment of the devices behind the unit: [`Drhd::segment`](crate::dmar::Drhd::segment). The unit itself
     /// sees requester ids only. `attach` refuses a device of another segment
     /// ([`OtherSegment`](portcullis::iommu::AttachError::OtherSegment)).
@@ -38,9 +42,9 @@ pub struct UnitConfig {
 }
 
 impl Default for UnitConfig {
-    /// Physical addresses of 52 bits (the widest that a table entry holds), 100 ms, the hint, and segment 0.
+    /// Physical addresses of 52 bits (the widest that a table entry holds), 100 ms, the hint, no merging, segment 0.
     fn default() -> Self {
-        Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true, segment: 0 }
+        Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true, merge_min: None, segment: 0 }
     }
 }
 
@@ -247,7 +251,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         let platform = &hardware.platform;
         let one_page =
             capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd()));
-        let mut queue = Queue::new(platform, one_page)?;
+        let mut queue = Queue::new(platform, one_page, config.merge_min, capability.mamv())?;
         let [root, descriptors, statuses, mut nothing] =
             Page::allocate_all(Walker::new(platform, extended.coherent()))?;
         queue.set_pages(descriptors, statuses);

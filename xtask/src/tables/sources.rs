@@ -79,13 +79,13 @@ pub(super) fn scale(files: &[File]) -> Result<String, String> {
     let head: String = cpus.iter().map(|cpus| format!(" {cpus} |")).collect();
     let mut lines =
         vec![format!("| hardware, and what is counted |{head}"), format!("|---|{}", "---:|".repeat(cpus.len()))];
-    for of in rows.chunk_by(|one, next| one.hardware == next.hardware) {
+    for of in rows.chunk_by(|one, next| one.who() == next.who()) {
         let mut line = |what: &str, cell: &dyn Fn(&scale::Row) -> String| {
             let found = |cpus| of.iter().find(|row| row.cpus == cpus).map_or_else(String::new, cell);
             let cells: String = cpus.iter().map(|cpus| format!(" {} |", found(*cpus))).collect();
             lines.push(format!("| {what} |{cells}"));
         };
-        line(&format!("`{}`: transfers", of[0].hardware), &|row| format!("{:.2}", row.transfers));
+        line(&format!("`{}`: transfers", of[0].who()), &|row| format!("{:.2}", row.transfers));
         line("locked instructions", &|row| format!("{:.2}", row.locked));
         line("cycles", &|row| format!("{:.0}", row.cycles));
         line("cycles on two sockets", &|row| format!("{:.0}", row.cycles_two_sockets));
@@ -117,11 +117,14 @@ mod tests {
                 r#"{{"hardware": "{hardware}", "cpus": {cpus}, "transfers": {transfers}, "transfers_max": 0, {counts}}}"#
             )
         };
-        let text = format!("[{}, {}, {}]", row("a", 1, 0.0), row("a", 16, 1.5), row("b", 16, 3.0));
+        let merging = row("b", 16, 2.0).replace("}", r#", "merge": 4}"#);
+        let rows = [row("a", 1, 0.0), row("a", 16, 1.5), row("b", 16, 3.0), merging];
+        let text = format!("[{}]", rows.join(", "));
         let found = scale(&[file(crate::scale::LIMITS, &text)]).expect("a table");
         let lines: Vec<&str> = found.lines().collect();
         assert_eq!(lines[0], "| hardware, and what is counted | 1 | 16 |");
         assert_eq!((lines[2], lines[6]), ("| `a`: transfers | 0.00 | 1.50 |", "| `b`: transfers |  | 3.00 |"));
+        assert_eq!(lines[10], "| `b, merge=4`: transfers |  | 2.00 |");
         assert_eq!((lines[5], lines[8]), ("| cycles on two sockets | 257 | 257 |", "| cycles |  | 130 |"));
         assert!(scale(&[file(crate::scale::LIMITS, "[")]).is_err());
     }

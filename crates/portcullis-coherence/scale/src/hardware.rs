@@ -15,6 +15,8 @@ const QUEUE_BYTES: u64 = 4096;
 /// The types of a wait and of an IOTLB invalidation (Intel VT-d specification, §6.5.2).
 const WAIT: u64 = 5;
 const IOTLB: u64 = 2;
+/// The bits of an IOTLB invalidation that tell how many pages it covers: two to their power.
+const ADDRESS_MASK: u64 = 0x3f;
 /// What the registers in memory take for a descriptor, in cycles.
 const AT_ONCE_CYCLES: u64 = 3;
 /// What a read of a register takes, in cycles: it crosses the bus twice.
@@ -40,8 +42,8 @@ pub(crate) struct Registers {
     tail: AtomicU64,
     /// When the hardware has done all that it knows of.
     busy_until: atomic::AtomicU64,
-    /// IOTLB invalidations executed.
-    commands: atomic::AtomicU64,
+    /// Pages that IOTLB invalidations have covered.
+    covered: atomic::AtomicU64,
 }
 
 impl Registers {
@@ -57,12 +59,12 @@ impl Registers {
             queue: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             busy_until: atomic::AtomicU64::new(0),
-            commands: atomic::AtomicU64::new(0),
+            covered: atomic::AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn commands(&self) -> u64 {
-        self.commands.load(Ordering::Relaxed)
+    pub(crate) fn covered(&self) -> u64 {
+        self.covered.load(Ordering::Relaxed)
     }
 
     /// Executes the descriptors up to `tail`.
@@ -138,7 +140,7 @@ impl Registers {
             // The upper half of the low word is the data of the status; its address is the high word.
             let wait = (low & 0xf == WAIT).then(|| (word(offset + 8) as usize, (low >> 32) as u32));
             if low & 0xf == IOTLB {
-                self.commands.fetch_add(1, Ordering::Relaxed);
+                self.covered.fetch_add(1 << (word(offset + 8) & ADDRESS_MASK), Ordering::Relaxed);
             }
             each(wait);
             offset = (offset + DESCRIPTOR_BYTES) % QUEUE_BYTES;

@@ -41,6 +41,9 @@ struct Arguments {
     hardware: Hardware,
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=CPUS_MAX as i64))]
     cpus: u16,
+    /// The fewest commands of a submission that one may replace.
+    #[arg(long)]
+    merge: Option<u8>,
     /// Half of the CPUs are on another socket.
     #[arg(long)]
     two_sockets: bool,
@@ -70,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !cfg!(coherence) {
         return Err("the library must be built with --cfg coherence, as `cargo xtask scale` does".into());
     }
-    let Arguments { hardware, cpus, two_sockets } = Arguments::parse();
+    let Arguments { hardware, cpus, merge, two_sockets } = Arguments::parse();
     let cpus = usize::from(cpus);
     let socket_cpus = if two_sockets { cpus.div_ceil(2) } else { CPUS_MAX };
     let (costs, host) = (Costs { socket_cpus, ..Costs::XEON }, Host::leaked(cpus));
@@ -81,8 +84,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Hardware that is slow makes CPUs wait, and their waits take most of the time here.
         let extent = Extent { live: 128, warm_up: 2, pairs: 200 };
         let registers: &Registers = Box::leak(Box::new(Registers::new(hardware)));
-        let unit = Box::leak(Box::new(Unit::bring_up(registers, host, UnitConfig::default())?));
-        measure(costs, cpus, extent, host, &*unit, || registers.commands())
+        let config = UnitConfig { merge_min: merge, ..UnitConfig::default() };
+        let unit = Box::leak(Box::new(Unit::bring_up(registers, host, config)?));
+        measure(costs, cpus, extent, host, &*unit, || registers.covered())
     }?;
     println!("{}", serde_json::to_string(&row)?);
     Ok(())

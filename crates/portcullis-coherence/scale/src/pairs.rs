@@ -66,19 +66,19 @@ impl<I: Iommu> Fifo<I> {
     }
 }
 
-/// Counts the pairs of `cpus` CPUs. `commands` returns how many commands the hardware has executed.
+/// Counts the pairs of `cpus` CPUs. `covered` returns how many pages the hardware has invalidated.
 pub(crate) fn measure<I: Iommu + 'static>(
     costs: Costs,
     cpus: usize,
     extent: Extent,
     host: &'static Host,
     iommu: &'static I,
-    commands: impl Fn() -> u64,
+    covered: impl Fn() -> u64,
 ) -> Result<Row, Box<dyn Error>> {
     let domain: Pages<I> = Box::leak(Box::new(Portcullis::open(iommu, host, Protection::Strict)?));
     let counted = Rc::new(Counted::default());
     let inner = counted.clone();
-    let before = commands();
+    let before = covered();
     run(costs, cpus, move |cpu| {
         let counted = &inner;
         let first_buffer = (1 << 32) + ((cpu as u64) << 30);
@@ -101,10 +101,10 @@ pub(crate) fn measure<I: Iommu + 'static>(
             counted.row.set(Some(Row::new(count() - begun, counted.pairs.get(), counted.cycles.get())));
         }
     });
-    let executed = commands() - before;
+    let invalidated = covered() - before;
     let unmaps = cpus as u64 * (extent.warm_up * extent.live + extent.pairs);
-    if executed < unmaps {
-        return Err(format!("{executed} commands for {unmaps} unmaps").into());
+    if invalidated < unmaps {
+        return Err(format!("{invalidated} pages invalidated for {unmaps} unmaps").into());
     }
     let live = cpus as u64 * extent.live;
     if domain.usage().live_ranges as u64 != live {

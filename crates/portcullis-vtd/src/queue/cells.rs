@@ -47,6 +47,12 @@ const IS_POST: u64 = 1;
 const DOMAIN: u64 = 0xffff << 16;
 const SELECTION: u64 = 0x7f;
 const PAGE: u64 = ((1 << 48) - 1) & !0xfff;
+/// What lies where in a post.
+const MASK_AT: u32 = 1;
+const MASK: u64 = 0x3f;
+const LEAF_ONLY: u64 = 1 << 7;
+const DOMAIN_HERE: u64 = 0xffff << 8;
+const PAGE_AT: u32 = 24;
 
 impl Post {
     /// The post of a descriptor, if it is page-selective. `form` is the low quadword of such descriptors, without a
@@ -64,6 +70,29 @@ impl Post {
     #[inline]
     pub(super) const fn descriptor(self, form: u64) -> Words {
         [form | self.0 << 8 & DOMAIN, self.0 >> 12 & PAGE | self.0 >> 1 & SELECTION]
+    }
+
+    /// Whether it says that only leaves have changed.
+    pub(super) const fn is_leaf_only(self) -> bool {
+        self.0 & LEAF_ONLY != 0
+    }
+
+    /// The command that covers the pages of both, if they are of one domain and it needs a mask of `mask_max` at most.
+    pub(super) const fn covering(self, other: Self, mask_max: u8) -> Option<Self> {
+        let both = [self.0, other.0];
+        let open = [self.open(), other.open()];
+        let differing = (both[0] ^ both[1]) >> PAGE_AT | open[0] | open[1];
+        let mask = u64::BITS - differing.leading_zeros();
+        if (both[0] ^ both[1]) & DOMAIN_HERE != 0 || mask > mask_max as u32 {
+            return None;
+        }
+        let above = u64::MAX << PAGE_AT << mask;
+        Some(Self(both[0] & (above | DOMAIN_HERE | LEAF_ONLY) | (mask as u64) << MASK_AT | IS_POST))
+    }
+
+    /// The bits of the number of its page that its mask leaves open.
+    const fn open(self) -> u64 {
+        (1 << (self.0 >> MASK_AT & MASK)) - 1
     }
 }
 

@@ -296,6 +296,9 @@ impl<P: Platform> Queue<P> {
             // The first post counts as the submission, unless that is a commit.
             ring.joined -= u64::from(!is_commit);
             let is_full = ring.tail == end;
+            if let Some(merging) = self.merging {
+                merging.merge(ring, page, first, self.form);
+            }
             let submission = ring.end(platform, pages, first, ring.tail, |submission| self.wait(submission));
             ring_doorbell(ring, hardware);
             // No failure can be noted, because the lock is held.

@@ -25,10 +25,12 @@
 
 mod cells;
 mod combining;
+mod merging;
 mod recovery;
 mod ring;
 
 use cells::{Cells, Place};
+use merging::Merging;
 use ring::{Ring, has_landed, look, probe_write, status_index, write};
 
 use crate::hardware::{Hardware, Patience};
@@ -171,18 +173,26 @@ pub(crate) struct Queue<P: Platform> {
     statuses_at: PhysAddr,
     /// The low quadword of page-selective descriptors, without a domain.
     form: u64,
+    merging: Option<Merging>,
     cells: Cells,
     hot: OnLines<Hot<P::Lock<Ring>>>,
 }
 
 impl<P: Platform> Queue<P> {
-    /// A queue without pages. Commands that have the form of `one_page` can be posted.
-    pub(crate) fn new(platform: &P, one_page: Option<OnePage>) -> Result<Self, NoMemory> {
+    /// A queue without pages. Commands that have the form of `one_page` can be posted. From `merge_min` of them on, one
+    /// whose mask is `mask_max` at most may replace all.
+    pub(crate) fn new(
+        platform: &P,
+        one_page: Option<OnePage>,
+        merge_min: Option<u8>,
+        mask_max: u8,
+    ) -> Result<Self, NoMemory> {
         let ring = || Unbroken::closed(platform.lock(LockClass::InvalidationQueue, Ring::default()));
         let hot = try_on_lines(platform, || Hot { behind: AtomicU64::new(0), ring: ring() })?;
         let (none, form) = (Page::none, one_page.map_or(0, OnePage::form));
         let (cells, statuses_at) = (Cells::new(platform)?, PhysAddr::new(0));
-        Ok(Self { descriptors: none(), statuses: none(), statuses_at, form, cells, hot })
+        let merging = merge_min.map(|commands_min| Merging { commands_min, mask_max });
+        Ok(Self { descriptors: none(), statuses: none(), statuses_at, form, merging, cells, hot })
     }
 
     /// Gives the queue its pages, before it is started.

@@ -195,6 +195,13 @@ pub(super) fn write(page: &Frame, slot: u8, [low, high]: Words) {
     page[slot * 2].store_bits(low);
 }
 
+/// A descriptor that was written.
+#[inline(always)]
+pub(super) fn read(page: &Frame, slot: u8) -> Words {
+    let slot = usize::from(slot);
+    [page[slot * 2].load_bits(), page[slot * 2 + 1].load_bits()]
+}
+
 /// Makes `count` descriptors from slot `first` on visible to the hardware. It snoops the queue even if its walker
 /// does not snoop (§10.4.3).
 #[inline(always)]

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 
 /// Pages of a unit without devices: two root tables, of which one stays empty, and two of the queue.
 const PAGES: usize = 4;
-const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, segment: 0 };
+const CONFIG: UnitConfig =
+    UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, merge_min: None, segment: 0 };
 
 /// Takes over a unit that must be refused, checks that no page is left allocated, and returns the error.
 fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DEVICE: SourceId = SourceId::new(1, 3, 0);
 const OTHER: SourceId = SourceId::new(2, 0, 0);
-const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, segment: 0 };
+const CONFIG: UnitConfig =
+    UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, merge_min: None, segment: 0 };
 
 /// A leaked unit, so that interrupt handlers can refer to it.
 fn leaked(capability: Capability) -> (&'static Host, &'static FakeUnit<'static>, &'static super::Driver<'static>) {

@@ -11,7 +11,8 @@ use crate::{BringUpError, InheritanceError, TakeOver, Unit, UnitConfig};
 use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use portcullis::{NoMemory, PhysAddr};
 
-const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, segment: 0 };
+const CONFIG: UnitConfig =
+    UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, merge_min: None, segment: 0 };
 /// The tables of the previous owner.
 const ROOT: u64 = 0x12_3000;
 const CONTEXTS: u64 = 0x45_6000;

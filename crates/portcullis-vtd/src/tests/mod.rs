@@ -12,6 +12,7 @@ mod host;
 mod inherits;
 mod long_submissions;
 mod memory;
+mod merging;
 mod panics;
 mod queue;
 mod recovery;

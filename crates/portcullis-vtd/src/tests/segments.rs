@@ -10,7 +10,8 @@ use crate::{TakeOver, Unit, UnitConfig};
 use portcullis::Iova;
 use portcullis::iommu::{AttachError, Iommu, SourceId};
 
-const CONFIG: UnitConfig = UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, segment: 2 };
+const CONFIG: UnitConfig =
+    UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, merge_min: None, segment: 2 };
 const OTHER: SourceId = SourceId::new(0, 3, 0);
 const DEVICE: SourceId = OTHER.in_segment(2);
 
