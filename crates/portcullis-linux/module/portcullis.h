@@ -57,7 +57,8 @@ int pcr_table(const void *table, size_t len, u64 direct_map, u8 flush_instructio
 int pcr_place(u32 index, struct pcr_place *out);
 int pcr_unit_of(u16 segment, u16 source);
 int pcr_master(u32 unit, u32 index);
-int pcr_bring_up(void __iomem *registers, u8 physical_bits, const u16 *sources, size_t count, struct pcr_unit **out);
+int pcr_bring_up(void __iomem *registers, u8 physical_bits, u8 merge, const u16 *sources, size_t count,
+		 struct pcr_unit **out);
 int pcr_take_down(struct pcr_unit *unit);
 int pcr_halt(struct pcr_unit *unit);
 int pcr_open_gate(struct pcr_unit *unit);

@@ -21,6 +21,10 @@
 struct pc_unit pc_units[PC_UNITS_MAX];
 int pc_unit_count;
 
+static u8 merge;
+module_param(merge, byte, 0444);
+MODULE_PARM_DESC(merge, "let one invalidation replace those of so many CPUs or more that submit together; 0: never (the default)");
+
 static struct acpi_table_header *dmar;
 
 u32 pcs_buses(u16 segment, u16 bridge)
@@ -125,7 +129,7 @@ static int bring_up(struct pc_unit *unit)
 	}
 	if (!error) {
 		count = list_of(ids, sources);
-		error = pcr_bring_up(unit->registers, unit->place.physical_bits, sources, count, &unit->rust);
+		error = pcr_bring_up(unit->registers, unit->place.physical_bits, merge, sources, count, &unit->rust);
 	}
 	bitmap_free(ids);
 	kvfree(sources);

@@ -154,7 +154,8 @@ pub extern "C" fn pcr_master(unit: u32, index: u32) -> i32 {
     }
 }
 
-/// Brings a unit up with all of `sources` passed through, none of which is shut out at any moment.
+/// Brings a unit up with all of `sources` passed through, none of which is shut out at any moment. From `merge`
+/// commands of a submission on, one may replace all; zero: never.
 ///
 /// # Safety
 /// `registers` must be the mapped register block of a unit without another driver. `sources` must have `count` ids.
@@ -162,6 +163,7 @@ pub extern "C" fn pcr_master(unit: u32, index: u32) -> i32 {
 pub unsafe extern "C" fn pcr_bring_up(
     registers: *mut u8,
     physical_bits: u8,
+    merge: u8,
     sources: *const u16,
     count: usize,
     out: &mut *mut Unit,
@@ -174,7 +176,8 @@ pub unsafe extern "C" fn pcr_bring_up(
         Ok(room) => room,
         Err(_) => return ENOMEM,
     };
-    let config = UnitConfig { physical_bits, ..UnitConfig::default() };
+    let merge_min = (merge > 0).then_some(merge);
+    let config = UnitConfig { physical_bits, merge_min, ..UnitConfig::default() };
     let mut pass_through = DomainId(0);
     let admit = |unit: &VtdUnit| -> Result<(), AttachError> {
         // SAFETY: until now the kernel has let these devices reach all memory.
