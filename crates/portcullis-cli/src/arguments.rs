@@ -244,6 +244,10 @@ pub(crate) struct PlanArguments {
     /// Sends invalidations without the hint that only leaves have changed, as Linux did before October 2025
     #[arg(long)]
     pub(crate) no_hint: bool,
+    /// Lets one invalidation replace those of N or more CPUs that submit together. It also drops the IOTLB entries of
+    /// mapped pages in between
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) merge: Option<u8>,
     /// How to treat pages that a buffer covers only in part: expose them, as most systems do; refuse them; or bounce,
     /// which copies that part to and from a separate page of the domain
     #[arg(long, default_value = "expose", value_parser = sub_page)]

@@ -57,6 +57,8 @@ pub(crate) struct Head<'p> {
     sweep: &'p [String],
     clock: ClockMode,
     no_hint: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merge: Option<u8>,
     sub_page: SubPage,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
@@ -80,6 +82,7 @@ impl<'a> Planned<'a> {
             clock: arguments.clock,
             seed: arguments.seed,
             leaf_only_hint: !arguments.no_hint,
+            merge_min: arguments.merge,
             hints: arguments.prefetch.map_or(Hints::NONE, |prefetching| prefetching.hints),
             sub_page: arguments.sub_page,
             payload: arguments.payload.unwrap_or_default(),
@@ -113,6 +116,7 @@ impl<'a> Planned<'a> {
             sweep: &self.arguments.sweeps,
             clock: self.plan.clock,
             no_hint: self.arguments.no_hint,
+            merge: self.arguments.merge,
             sub_page: self.arguments.sub_page,
             seed,
         }
@@ -148,6 +152,7 @@ impl<'a> Planned<'a> {
         if !plan.leaf_only_hint {
             facts.push("no invalidation hint".to_owned());
         }
+        facts.extend(plan.merge_min.map(|commands| format!("{commands} invalidations or more merged")));
         match plan.sub_page {
             SubPage::Expose => {}
             SubPage::Refuse => facts.push("parts of pages refused".to_owned()),

@@ -89,6 +89,7 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
                 pace,
                 seed: SEED,
                 leaf_only_hint: true,
+                merge_min: None,
                 hints: Hints::NONE,
                 payload: PayloadRule::Shown,
             };

@@ -155,6 +155,8 @@ pub struct ComparePlan {
     pub seed: u64,
     /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
     pub leaf_only_hint: bool,
+    /// From so many commands of a shared submission on, one may replace all; `None`: never.
+    pub merge_min: Option<u8>,
     /// What the driver tells the prefetcher.
     pub hints: Hints,
     /// How domains treat pages that a buffer covers only in part.
@@ -330,6 +332,7 @@ impl ComparePlan {
             pace,
             seed: self.seed,
             leaf_only_hint: self.leaf_only_hint,
+            merge_min: self.merge_min,
             hints: self.hints,
             payload: self.payload,
         }

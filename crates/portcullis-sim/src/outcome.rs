@@ -32,6 +32,8 @@ pub struct RunOutcome {
     pub commits_per_wait: Option<f64>,
     /// Pages that page-selective invalidations covered beyond the unmapped ones.
     pub over_invalidated_pages: u64,
+    /// IOTLB entries of mapped pages that commands for more than one page have dropped, and devices must look up again.
+    pub iotlb_dropped_live_per_page: f64,
     /// Lookups that started a walk.
     pub iotlb_misses_per_page: f64,
     /// Walks that missed the cache nearest the root.
@@ -251,6 +253,7 @@ impl RunOutcome {
             invalidations_per_page: per_page(invalidations),
             commits_per_wait: mean(measured.queue.commits as f64, measured.queue.waits),
             over_invalidated_pages: measured.over_invalidated_pages,
+            iotlb_dropped_live_per_page: per_page(counters.iotlb_dropped_live),
             iotlb_misses_per_page: per_page(counters.iotlb_misses),
             ptcache_l1_misses_per_page: per_page(counters.ptcache_l1_misses),
             ptcache_l2_misses_per_page: per_page(counters.ptcache_l2_misses),

@@ -34,6 +34,7 @@ pub fn page_1(machine: &Machine, design: DesignId) -> Result<f64, RunError> {
         pace: Pace::Gaps(1.0),
         seed: 1,
         leaf_only_hint: true,
+        merge_min: None,
         hints: Hints::NONE,
         payload: PayloadRule::default(),
     })?;

@@ -226,6 +226,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
             pace,
             seed: 1,
             leaf_only_hint: true,
+            merge_min: None,
             hints: Hints::NONE,
             payload: PayloadRule::Shown,
         };

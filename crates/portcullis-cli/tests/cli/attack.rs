@@ -115,6 +115,7 @@ fn the_options_of_compare() {
     assert_eq!(rows(&with(&["--protection", "strict"])).len(), 1);
     assert!(rows(&with(&["--batch", "16"])).iter().all(|row| row["batch"] == 16));
     assert_eq!(with(&["--no-hint"])["no_hint"], true);
+    assert_eq!(with(&["--merge", "4"])["merge"], 4);
     assert_eq!(with(&["--clock", "scale=2"])["clock"], "scale=2");
     assert_eq!(with(&["--machine", "r210-cx3"])["machine"], "r210-cx3");
     assert_eq!(with(&["--set", "iotlb_entries=64"])["set"], Value::from(vec!["iotlb_entries=64"]));
@@ -123,6 +124,17 @@ fn the_options_of_compare() {
     let log = bundled("q-nvme-randread4k.strict.2cpu.qemu.xz");
     let logged = attacked(&[&bundled(DISK), "--accesses", &log, "--designs", "stock", "--protection", "strict"]);
     rows(&logged).iter().for_each(check_entry);
+}
+
+/// The pages that one command takes out of reach for many CPUs are out of reach when these go on.
+#[test]
+fn nothing_gets_through_merged_commands() {
+    let crowd = ["--workload", "rings:count=16,operations=4000", "--batch", "1", "--protection", "strict"];
+    let designs = ["--designs", "portcullis,magazine", "--merge", "4"];
+    let document = attacked(&[&crowd[..], &designs].concat());
+    for row in rows(&document) {
+        assert!(row["rule"].is_null() && row["stale_accesses"] == 0 && row["probes"].as_u64() > Some(10_000), "{row}");
+    }
 }
 
 #[test]

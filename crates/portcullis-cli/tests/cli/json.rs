@@ -20,11 +20,12 @@ const COUNTS: [&str; 10] = [
     "unexplained_accesses",
 ];
 /// Numbers, always present.
-const NUMBERS: [&str; 15] = [
+const NUMBERS: [&str; 16] = [
     "span_us",
     "cycles_per_page",
     "wait_cycles_per_page",
     "invalidations_per_page",
+    "iotlb_dropped_live_per_page",
     "iotlb_misses_per_page",
     "ptcache_l1_misses_per_page",
     "ptcache_l2_misses_per_page",
@@ -373,6 +374,20 @@ fn the_hint_can_be_dropped() {
     assert_eq!((&hint["no_hint"], &none["no_hint"]), (&false.into(), &true.into()));
     let misses = |document: &Value| float(row(document, "stock", "strict"), "ptcache_l3_misses_per_page");
     assert!(misses(&none) > 0.5 && misses(&hint) < 0.01, "{} and {}", misses(&none), misses(&hint));
+}
+
+#[test]
+fn commands_of_many_cpus_can_be_merged() {
+    let with = |arguments: &[&str]| {
+        let work = ["--workload", "rings:count=16,operations=2000", "--batch", "1", "--designs", "portcullis"];
+        compared(&[&work[..], arguments].concat())
+    };
+    let (single, merged) = (with(&[]), with(&["--merge", "4"]));
+    assert_eq!((single.get("merge"), &merged["merge"]), (None, &4.into()));
+    let of = |document: &Value, key: &str| float(row(document, "portcullis", "strict"), key);
+    assert!(of(&merged, "invalidations_per_page") < of(&single, "invalidations_per_page"));
+    let dropped = [&single, &merged].map(|document| of(document, "iotlb_dropped_live_per_page"));
+    assert!(dropped[0] == 0.0 && dropped[1] > 0.0, "{dropped:?}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ impl State {
     fn execute(&mut self, descriptor: InvalidationDescriptor, now_ps: u64) {
         match descriptor {
             InvalidationDescriptor::Iotlb { scope, drain_writes, .. } => {
-                self.translation.invalidate(&mut self.counters, scope);
+                self.translation.invalidate(&self.ram, &mut self.counters, scope);
                 let scope = match scope {
                     IotlbScope::Global => {
                         self.counters.invalidations_global += 1;

@@ -351,11 +351,25 @@ impl Translation {
         if context.translation_type == TranslationType::PassThrough {
             return Some(PhysAddr::new(iova.as_u64()));
         }
+        self.leaf_in_tables(ram, &context, iova).map(|leaf| leaf.phys(iova))
+    }
+
+    fn leaf_in_tables(&self, ram: &Ram, context: &ContextEntry, iova: Iova) -> Option<Leaf> {
         let found = |rights| {
             let top = EntryValue::table(context.table);
             walk::walk(ram, &self.format, top, context.levels, iova, rights).result.ok()
         };
-        found(Rights::READ).or_else(|| found(Rights::WRITE)).map(|leaf| leaf.phys(iova))
+        found(Rights::READ).or_else(|| found(Rights::WRITE))
+    }
+
+    /// The number of cached leaves of covered pages that are still mapped.
+    fn live_leaves(&self, ram: &Ram, covered: Covered) -> u64 {
+        let is_mapped = |page: &Page| {
+            // All devices of a domain have the same table.
+            let context = self.contexts.values().find(|context| context.domain.0 == page.domain);
+            context.is_some_and(|context| self.leaf_in_tables(ram, context, Iova::from_pfn(page.pfn)).is_some())
+        };
+        self.caches.iotlb.pages_in(covered).filter(is_mapped).count() as u64
     }
 
     /// When the next walk or fetch completes; `u64::MAX` if none is under way.
@@ -392,7 +406,7 @@ impl Translation {
     }
 
     /// Executes an IOTLB invalidation.
-    pub(super) fn invalidate(&mut self, counters: &mut Counters, scope: IotlbScope) {
+    pub(super) fn invalidate(&mut self, ram: &Ram, counters: &mut Counters, scope: IotlbScope) {
         let (domain, pages, leaf_only) = match scope {
             IotlbScope::Global => (None, None, false),
             IotlbScope::Domain(domain) => (Some(domain.0), None, false),
@@ -407,6 +421,9 @@ impl Translation {
             PsiDrops::All if pages.is_some() && !leaf_only => Covered { domain, pages: None },
             _ => covered,
         };
+        if pages.is_none_or(|(first, last)| first != last) {
+            counters.iotlb_dropped_live += self.live_leaves(ram, covered);
+        }
         if let Some(log) = &mut self.log {
             log.invalidated(leaves);
         }

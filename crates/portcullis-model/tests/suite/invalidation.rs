@@ -97,6 +97,25 @@ fn the_hint_spares_pointers_and_its_absence_drops_those_of_every_level() {
     assert_eq!(reads_after(pages(2, 0x1000, 0, false), 0x2000), 1);
 }
 
+/// What devices must look up again though it is still mapped.
+#[test]
+fn live_entries_that_a_wide_command_drops_are_counted() {
+    let dropped = |command: InvalidationDescriptor| {
+        let (mut machine, top) = Machine::with_pages(Parameters::cascadelake(), 0x8000, 4);
+        (0..4).for_each(|page| _ = machine.touch(0x8000 + page * PAGE_SIZE));
+        machine.poke(machine.entry(top, 4, 0x9000, 1), 0);
+        machine.run(command);
+        machine.counters().iotlb_dropped_live
+    };
+    assert_eq!(dropped(pages(1, 0x9000, 0, true)), 0, "the page that was unmapped");
+    assert_eq!(dropped(pages(1, 0x8000, 0, true)), 0, "one page, whatever it is, is what was asked for");
+    assert_eq!(dropped(pages(1, 0x8000, 1, true)), 1);
+    assert_eq!(dropped(pages(1, 0x8000, 2, true)), 3);
+    assert_eq!(dropped(domain(1)), 3);
+    assert_eq!(dropped(global_flush()), 3);
+    assert_eq!(dropped(domain(2)), 0);
+}
+
 #[test]
 fn pointers_are_dropped_by_what_they_serve() {
     // Far from zero, where the keys of the levels differ.

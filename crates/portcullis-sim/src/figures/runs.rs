@@ -124,6 +124,7 @@ impl Run<'_> {
             pace: self.pace,
             seed: SEED,
             leaf_only_hint: true,
+            merge_min: None,
             hints,
             payload: PayloadRule::Shown,
         };

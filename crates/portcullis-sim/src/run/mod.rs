@@ -181,6 +181,8 @@ pub struct Job<'m> {
     pub seed: u64,
     /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
     pub leaf_only_hint: bool,
+    /// From so many commands of a shared submission on, one may replace all; `None`: never.
+    pub merge_min: Option<u8>,
     /// What the driver announces to the hardware.
     pub hints: Hints,
     /// How full buffers are taken to be.
@@ -202,6 +204,7 @@ impl<'m> Job<'m> {
             pace: Pace::Gaps(1.0),
             seed: 1,
             leaf_only_hint: true,
+            merge_min: None,
             hints: Hints::NONE,
             payload: PayloadRule::default(),
         }
@@ -375,6 +378,7 @@ fn measured_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64
             pace: Pace::Gaps(factor),
             seed,
             leaf_only_hint: true,
+            merge_min: None,
             hints: Hints::NONE,
             payload,
         })
@@ -570,6 +574,7 @@ fn since(now: &Counters, then: &Counters) -> Counters {
         invalidations_page: now.invalidations_page - then.invalidations_page,
         invalidations_domain: now.invalidations_domain - then.invalidations_domain,
         invalidations_global: now.invalidations_global - then.invalidations_global,
+        iotlb_dropped_live: now.iotlb_dropped_live - then.iotlb_dropped_live,
         invalidations_context: now.invalidations_context - then.invalidations_context,
         waits: now.waits - then.waits,
         descriptors: now.descriptors - then.descriptors,

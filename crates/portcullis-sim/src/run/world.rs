@@ -183,6 +183,7 @@ impl World {
         let config = portcullis_vtd::UnitConfig {
             physical_bits: iommu.physical_bits,
             leaf_only_hint: job.leaf_only_hint,
+            merge_min: job.merge_min,
             ..Default::default()
         };
         let mmio = ModelMmio::new(vtd.clone(), platform.clone());

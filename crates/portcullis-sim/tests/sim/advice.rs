@@ -18,6 +18,7 @@ fn plan(name: &str, machine: Machine, designs: &[DesignId]) -> ComparePlan {
         clock: ClockMode::Model,
         seed: 1,
         leaf_only_hint: true,
+        merge_min: None,
         hints: Hints::NONE,
         sub_page: SubPage::Expose,
         payload: PayloadRule::Shown,

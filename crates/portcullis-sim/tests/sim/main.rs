@@ -16,6 +16,7 @@ mod interference;
 mod iperf;
 mod linux;
 mod measures;
+mod merging;
 mod oracle;
 mod pages;
 mod placement;
@@ -57,6 +58,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
         pace,
         seed: 1,
         leaf_only_hint: true,
+        merge_min: None,
         hints: Hints::NONE,
         payload: PayloadRule::Shown,
     }
