@@ -73,6 +73,8 @@ struct Counted {
     transfers: f64,
     locked: f64,
     cycles: f64,
+    /// Commands for each unmap.
+    commands: f64,
 }
 
 pub(crate) fn scale(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
@@ -146,7 +148,17 @@ fn run(program: &Path, row: &Row, more: &[&str]) -> Result<Counted, Failure> {
     if let Some(merge) = row.merge {
         command.args(["--merge", &merge.to_string()]);
     }
-    serde_json::from_str(&output(&mut command)?).map_err(Failure::contents(program))
+    let counted: Counted = serde_json::from_str(&output(&mut command)?).map_err(Failure::contents(program))?;
+    // Before a domain is there, a few commands empty the caches.
+    if (counted.commands < 1.0) != row.merge.is_some() {
+        return Err(Failure::Other(format!(
+            "{} {}: {} commands for each unmap",
+            row.who(),
+            row.cpus,
+            counted.commands
+        )));
+    }
+    Ok(counted)
 }
 
 /// Names the counts that exceed their limits.
@@ -193,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_count_above_its_limit_is_named() {
-        let counted = |transfers, locked| Counted { transfers, locked, cycles: 1.0 };
+        let counted = |transfers, locked| Counted { transfers, locked, cycles: 1.0, commands: 1.0 };
         let row = renewed(&row(), counted(10.0, 0.1), counted(11.0, 0.1));
         assert_eq!((row.transfers_max, row.locked_max, row.transfers), (10.3, 0.11, 10.0));
         assert!(faults(&row, counted(10.3, 0.11)).is_empty());

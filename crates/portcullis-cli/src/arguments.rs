@@ -185,6 +185,10 @@ pub(crate) struct SimulateArguments {
     /// Sends no invalidation hint, as Linux did before October 2025
     #[arg(long)]
     pub(crate) no_hint: bool,
+    /// Lets one invalidation replace those of N or more CPUs that submit together, as only `portcullis` does. It also
+    /// drops the IOTLB entries of mapped pages in between
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64), conflicts_with = "no_hint")]
+    pub(crate) merge: Option<u8>,
     /// Sets a value of the machine, such as iotlb_entries=64, but none of its card; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
@@ -244,9 +248,9 @@ pub(crate) struct PlanArguments {
     /// Sends invalidations without the hint that only leaves have changed, as Linux did before October 2025
     #[arg(long)]
     pub(crate) no_hint: bool,
-    /// Lets one invalidation replace those of N or more CPUs that submit together. It also drops the IOTLB entries of
-    /// mapped pages in between
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
+    /// Lets one invalidation replace those of N or more CPUs that submit together, as only `portcullis` does. It also
+    /// drops the IOTLB entries of mapped pages in between
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64), conflicts_with = "no_hint")]
     pub(crate) merge: Option<u8>,
     /// How to treat pages that a buffer covers only in part: expose them, as most systems do; refuse them; or bounce,
     /// which copies that part to and from a separate page of the domain

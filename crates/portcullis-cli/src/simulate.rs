@@ -30,6 +30,8 @@ struct Document<'d> {
     ring: [u32; 2],
     costs: Costs,
     no_hint: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merge: Option<u8>,
     seed: u64,
     results: [Row<'d>; 1],
 }
@@ -54,6 +56,7 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
     run.batch = arguments.batch.map(usize::from);
     run.seed = arguments.seed;
     run.leaf_only_hint = !arguments.no_hint;
+    run.merge_min = arguments.merge;
     let bar = progress_bar();
     bar.set_length(2);
     let simulation = run.run(|design| {
@@ -75,6 +78,7 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
         ring: [work.transmit_entries, work.receive_entries],
         costs: arguments.costs,
         no_hint: arguments.no_hint,
+        merge: arguments.merge,
         seed: arguments.seed,
         results: [Row {
             design: info.id,

@@ -23,7 +23,7 @@ int pc_unit_count;
 
 static u8 merge;
 module_param(merge, byte, 0444);
-MODULE_PARM_DESC(merge, "let one invalidation replace those of so many CPUs or more that submit together; 0: never (the default)");
+MODULE_PARM_DESC(merge, "let one invalidation replace those of so many CPUs or more that submit together, 2 to 64; 0: never (the default)");
 
 static struct acpi_table_header *dmar;
 

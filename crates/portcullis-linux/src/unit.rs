@@ -154,8 +154,8 @@ pub extern "C" fn pcr_master(unit: u32, index: u32) -> i32 {
     }
 }
 
-/// Brings a unit up with all of `sources` passed through, none of which is shut out at any moment. From `merge`
-/// commands of a submission on, one may replace all; zero: never.
+/// Brings a unit up with all of `sources` passed through, none of which is shut out at any moment. If
+/// `merge` commits or more share a submission, one command may replace theirs; zero: never.
 ///
 /// # Safety
 /// `registers` must be the mapped register block of a unit without another driver. `sources` must have `count` ids.

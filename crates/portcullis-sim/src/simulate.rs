@@ -62,6 +62,8 @@ pub struct Simulate<'m> {
     pub seed: u64,
     /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
     pub leaf_only_hint: bool,
+    /// If so many commits share a submission, one command may replace theirs; `None`: never.
+    pub merge_min: Option<u8>,
 }
 
 /// The results of a run. The field names are JSON keys. The keys of a row of `compare` follow them.
@@ -148,7 +150,7 @@ impl<'m> Simulate<'m> {
             let offered: Vec<&str> = info.protections.iter().map(|one| one.name()).collect();
             return Err(NotOffered { design: info.id, wanted: protection, offered: offered.join(", ") });
         }
-        Ok(Self { machine, work, choice, protection, batch: None, seed: 1, leaf_only_hint: true })
+        Ok(Self { machine, work, choice, protection, batch: None, seed: 1, leaf_only_hint: true, merge_min: None })
     }
 
     /// The largest batch of the run.
@@ -158,9 +160,9 @@ impl<'m> Simulate<'m> {
 
     fn job(&self, design: DesignId, options: Options, protection: Protection) -> Job<'m> {
         let batch = self.batch();
-        let (seed, leaf_only_hint) = (self.seed, self.leaf_only_hint);
+        let Self { seed, leaf_only_hint, merge_min, .. } = *self;
         let job = Job::new(self.machine, Work::Server(self.work.clone()), design, protection);
-        Job { options, batch, seed, leaf_only_hint, ..job }
+        Job { options, batch, seed, leaf_only_hint, merge_min, ..job }
     }
 
     /// Makes the run without the one with no protection, so `throughput_vs_none` is not a number.

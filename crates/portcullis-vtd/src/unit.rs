@@ -31,9 +31,11 @@ pub struct UnitConfig {
     /// hint, each of them also drops the cached table pointers, as Linux did before October 2025. That is as safe,
     /// but slower.
     pub leaf_only_hint: bool,
-    /// From so many page-selective invalidations on that CPUs share a submission for, one that covers all their pages
-    /// replaces them, if they are of one domain. Under many CPUs the hardware then takes as long as for one. It also
-    /// drops the cached leaves of other pages in between, which devices must look up again. `None`: never.
+    /// If so many commits or more share a submission, one invalidation that covers all their pages replaces theirs, if
+    /// all are page-selective and for leaves only, in one domain, and within one block that the unit can name
+    /// (CAP.MAMV: of 1 GiB mostly). It also drops the cached leaves of other pages in that block. A submission has at
+    /// most 64 commands. `None`: never. A hypervisor that has to look for what has changed (CAP.CM) would look at the
+    /// whole block, so a unit with that flag never does this.
     pub merge_min: Option<u8>,
     /// The PCI segment of the devices behind the unit: [`Drhd::segment`](crate::dmar::Drhd::segment). The unit itself
     /// sees requester ids only. `attach` refuses a device of another segment
@@ -251,7 +253,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         let platform = &hardware.platform;
         let one_page =
             capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd()));
-        let mut queue = Queue::new(platform, one_page, config.merge_min, capability.mamv())?;
+        let mut queue =
+            Queue::new(platform, one_page, config.merge_min.filter(|_| !capability.cm()), capability.mamv())?;
         let [root, descriptors, statuses, mut nothing] =
             Page::allocate_all(Walker::new(platform, extended.coherent()))?;
         queue.set_pages(descriptors, statuses);

@@ -1,17 +1,13 @@
 //! No hardware at all: what is left is the cost of addresses and tables.
 
+use crate::witness::Witness;
 use portcullis::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use portcullis_coherence::work;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts commands, which cost a cycle, and does nothing else with them.
+/// Notes commands, which cost a cycle, and does nothing else with them.
 #[derive(Default)]
-pub(crate) struct Absent(AtomicU64);
-
-impl Absent {
-    pub(crate) fn commands(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
+pub(crate) struct Absent {
+    pub(crate) witness: Witness,
 }
 
 // SAFETY: it has no devices, so no device reaches any memory.
@@ -40,7 +36,11 @@ unsafe impl Iommu for Absent {
 
     fn submit(&self, commands: &[Invalidation]) -> Result<(), QueueError> {
         work(commands.len() as u64);
-        self.0.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        for command in commands {
+            if let Invalidation::Pages { first, mask, .. } = *command {
+                self.witness.invalidated(first, mask);
+            }
+        }
         Ok(())
     }
 

@@ -1,6 +1,8 @@
 //! Hardware below the driver: the registers of a VT-d unit, with stated times.
 
 use crate::Hardware;
+use crate::witness::Witness;
+use portcullis::Iova;
 use portcullis_coherence::atomic::{AtomicU32, AtomicU64, Ordering};
 use portcullis_coherence::{at, device_write, work, write_to_device};
 use portcullis_vtd::Mmio;
@@ -42,8 +44,7 @@ pub(crate) struct Registers {
     tail: AtomicU64,
     /// When the hardware has done all that it knows of.
     busy_until: atomic::AtomicU64,
-    /// Pages that IOTLB invalidations have covered.
-    covered: atomic::AtomicU64,
+    pub(crate) witness: Witness,
 }
 
 impl Registers {
@@ -59,12 +60,8 @@ impl Registers {
             queue: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             busy_until: atomic::AtomicU64::new(0),
-            covered: atomic::AtomicU64::new(0),
+            witness: Witness::default(),
         }
-    }
-
-    pub(crate) fn covered(&self) -> u64 {
-        self.covered.load(Ordering::Relaxed)
     }
 
     /// Executes the descriptors up to `tail`.
@@ -140,7 +137,8 @@ impl Registers {
             // The upper half of the low word is the data of the status; its address is the high word.
             let wait = (low & 0xf == WAIT).then(|| (word(offset + 8) as usize, (low >> 32) as u32));
             if low & 0xf == IOTLB {
-                self.covered.fetch_add(1 << (word(offset + 8) & ADDRESS_MASK), Ordering::Relaxed);
+                let high = word(offset + 8);
+                self.witness.invalidated(Iova::new(high), (high & ADDRESS_MASK) as u8);
             }
             each(wait);
             offset = (offset + DESCRIPTOR_BYTES) % QUEUE_BYTES;

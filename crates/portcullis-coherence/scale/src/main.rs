@@ -10,6 +10,7 @@ mod hardware;
 mod host;
 #[allow(unsafe_code, reason = "raw maps, which no device sees")]
 mod pairs;
+mod witness;
 
 use absent::Absent;
 use clap::{Parser, ValueEnum};
@@ -58,14 +59,17 @@ struct Row {
     from_memory: f64,
     locked: f64,
     cycles: f64,
+    /// Commands that the hardware has executed for each unmap of the whole run.
+    commands: f64,
 }
 
 impl Row {
+    /// `commands` is zero.
     fn new(count: Count, pairs: u64, cycles: u64) -> Self {
         let per_pair = |number: u64| number as f64 / pairs as f64;
         let Count { transfers, from_memory, locked, .. } = count;
         let [transfers, from_memory, locked, cycles] = [transfers, from_memory, locked, cycles].map(per_pair);
-        Self { transfers, from_memory, locked, cycles }
+        Self { transfers, from_memory, locked, cycles, commands: 0.0 }
     }
 }
 
@@ -79,14 +83,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (costs, host) = (Costs { socket_cpus, ..Costs::XEON }, Host::leaked(cpus));
     let row = if hardware == Hardware::None {
         let iommu = Box::leak(Box::new(Absent::default()));
-        measure(costs, cpus, Extent { live: 1024, warm_up: 6, pairs: 4096 }, host, &*iommu, || iommu.commands())
+        measure(costs, cpus, Extent { live: 1024, warm_up: 6, pairs: 4096 }, host, &*iommu, &iommu.witness)
     } else {
         // Hardware that is slow makes CPUs wait, and their waits take most of the time here.
         let extent = Extent { live: 128, warm_up: 2, pairs: 200 };
         let registers: &Registers = Box::leak(Box::new(Registers::new(hardware)));
         let config = UnitConfig { merge_min: merge, ..UnitConfig::default() };
         let unit = Box::leak(Box::new(Unit::bring_up(registers, host, config)?));
-        measure(costs, cpus, extent, host, &*unit, || registers.covered())
+        measure(costs, cpus, extent, host, &*unit, &registers.witness)
     }?;
     println!("{}", serde_json::to_string(&row)?);
     Ok(())

@@ -62,7 +62,7 @@ pub struct Counters {
     pub invalidations_domain: u64,
     /// Global invalidations executed.
     pub invalidations_global: u64,
-    /// IOTLB entries of pages that were still mapped, which commands for more than one page have dropped. Only entries
+    /// IOTLB entries of pages that were still mapped, among the pages of commands for more than one page. Only entries
     /// of 4 KiB are counted.
     pub iotlb_dropped_live: u64,
     /// Context-cache invalidations executed.

@@ -362,11 +362,15 @@ impl Translation {
         found(Rights::READ).or_else(|| found(Rights::WRITE))
     }
 
-    /// The number of cached leaves of covered pages that are still mapped.
+    /// The number of cached leaves of covered pages that are still mapped, as far as a context is cached.
     fn live_leaves(&self, ram: &Ram, covered: Covered) -> u64 {
         let is_mapped = |page: &Page| {
             // All devices of a domain have the same table.
-            let context = self.contexts.values().find(|context| context.domain.0 == page.domain);
+            let is_its = |context: &&ContextEntry| {
+                let through_tables = [TranslationType::Untranslated, TranslationType::WithDeviceTlb];
+                context.domain.0 == page.domain && through_tables.contains(&context.translation_type)
+            };
+            let context = self.contexts.values().find(is_its);
             context.is_some_and(|context| self.leaf_in_tables(ram, context, Iova::from_pfn(page.pfn)).is_some())
         };
         self.caches.iotlb.pages_in(covered).filter(is_mapped).count() as u64

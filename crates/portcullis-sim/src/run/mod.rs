@@ -181,7 +181,7 @@ pub struct Job<'m> {
     pub seed: u64,
     /// Whether page-selective invalidations carry the hint that only leaves have changed, if that is true.
     pub leaf_only_hint: bool,
-    /// From so many commands of a shared submission on, one may replace all; `None`: never.
+    /// If so many commits share a submission, one command may replace theirs; `None`: never.
     pub merge_min: Option<u8>,
     /// What the driver announces to the hardware.
     pub hints: Hints,

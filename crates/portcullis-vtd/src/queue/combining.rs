@@ -21,7 +21,7 @@
 //! * every poster that has waited for longer than a holder needs.
 //!
 //! So a caller that stops polling, is interrupted or never polls delays no other caller for long. Only the holder of
-//! the ring does, as the holder of any lock. Interrupts are masked there, for the time of a few hundred stores at most.
+//! the ring does, as the holder of any lock. Interrupts are masked there, for some hundred accesses at most.
 //!
 //! An interrupt within a commit finds the cell of its CPU in use, and so does a caller that shares the cell. Such a
 //! commit takes the ring, even if it must wait for its holder. So do commits of several commands. Both take posts
@@ -286,7 +286,7 @@ impl<P: Platform> Queue<P> {
                 self.make_room(ring, platform);
                 first = ring.tail;
             }
-            let end = end_of_room(ring, first);
+            let (end, joined) = (end_of_room(ring, first), ring.joined);
             let mut taken = NO_POSTS;
             self.take_posts(ring, platform, page, end, &mut taken);
             let has_taken = taken != NO_POSTS;
@@ -297,7 +297,7 @@ impl<P: Platform> Queue<P> {
             ring.joined -= u64::from(!is_commit);
             let is_full = ring.tail == end;
             if let Some(merging) = self.merging {
-                merging.merge(ring, page, first, self.form);
+                merging.merge(ring, page, first, 1 + ring.joined - joined, self.form);
             }
             let submission = ring.end(platform, pages, first, ring.tail, |submission| self.wait(submission));
             ring_doorbell(ring, hardware);

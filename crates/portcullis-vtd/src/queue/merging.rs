@@ -1,9 +1,9 @@
-//! One command for a crowd: if many CPUs have posted, one command that covers all their pages may replace theirs.
+//! One command for a crowd: if many CPUs share a submission, one that covers all their pages may replace theirs.
 //!
-//! It takes the hardware as long as a single one, so a submission no longer takes longer the more CPUs share it. Its
-//! price is the IOTLB entries of other live pages in between, which devices must look up again. It drops no table
-//! pointers, because only commands that say that nothing but leaves has changed are merged. VT-d has no such command
-//! for a whole domain.
+//! If it takes the hardware as long as one for a page does, a submission no longer takes longer the more CPUs share it.
+//! Its price is the IOTLB entries of other live pages in between, which devices must look up again. It drops no table
+//! pointers, because only commands that say that nothing but leaves has changed are merged. A command for a whole
+//! domain cannot say that (§6.5.2.4).
 
 use super::Words;
 use super::cells::Post;
@@ -13,21 +13,21 @@ use portcullis::table::Frame;
 /// Which submissions are merged.
 #[derive(Clone, Copy)]
 pub(super) struct Merging {
-    /// The fewest commands.
-    pub(super) commands_min: u8,
+    /// The fewest commits in them.
+    pub(super) commits_min: u8,
     /// The most bits that one command can leave open: the number of pages it covers is two to this power.
     pub(super) mask_max: u8,
 }
 
 impl Merging {
-    /// Replaces the commands from slot `first` to the tail by one, if there are enough of them and one can cover all.
-    /// The hardware does not know of them yet, nor is the wait behind them written.
+    /// Replaces the commands from slot `first` to the tail by one, if they are of enough `commits` and one can cover
+    /// all. The hardware does not know of them yet, nor is the wait behind them written.
     #[inline(never)]
-    pub(super) fn merge(self, ring: &mut Ring, page: &Frame, first: u8, form: u64) {
-        let count = distance(first, ring.tail);
-        if count < usize::from(self.commands_min) {
+    pub(super) fn merge(self, ring: &mut Ring, page: &Frame, first: u8, commits: u64, form: u64) {
+        if commits < u64::from(self.commits_min) {
             return;
         }
+        let count = distance(first, ring.tail);
         let commands = (0..count).map(|at| read(page, first.wrapping_add(at as u8)));
         if let Some(covering) = covering(commands, form, self.mask_max) {
             write(page, first, covering);

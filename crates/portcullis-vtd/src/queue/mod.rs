@@ -179,8 +179,8 @@ pub(crate) struct Queue<P: Platform> {
 }
 
 impl<P: Platform> Queue<P> {
-    /// A queue without pages. Commands that have the form of `one_page` can be posted. From `merge_min` of them on, one
-    /// whose mask is `mask_max` at most may replace all.
+    /// A queue without pages. Commands that have the form of `one_page` can be posted. If so many
+    /// commits as `merge_min` share a submission, one whose mask is `mask_max` at most may replace all.
     pub(crate) fn new(
         platform: &P,
         one_page: Option<OnePage>,
@@ -191,7 +191,7 @@ impl<P: Platform> Queue<P> {
         let hot = try_on_lines(platform, || Hot { behind: AtomicU64::new(0), ring: ring() })?;
         let (none, form) = (Page::none, one_page.map_or(0, OnePage::form));
         let (cells, statuses_at) = (Cells::new(platform)?, PhysAddr::new(0));
-        let merging = merge_min.map(|commands_min| Merging { commands_min, mask_max });
+        let merging = merge_min.map(|commits_min| Merging { commits_min, mask_max });
         Ok(Self { descriptors: none(), statuses: none(), statuses_at, form, merging, cells, hot })
     }
 

@@ -21,7 +21,7 @@ fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host, merge_min: Option<u8>) -
 
 /// Commands that CPUs post, and then a commit that takes them along.
 fn submit_together(unit: &Driver<'_>, posted: &[Invalidation], own: Invalidation) -> Vec<Ticket> {
-    let ride = unit.queue.ring().with(|_| {
+    let waiting = unit.queue.ring().with(|_| {
         std::thread::scope(|scope| {
             let post = |(cpu, command): (u32, &Invalidation)| {
                 let command = *command;
@@ -39,7 +39,7 @@ fn submit_together(unit: &Driver<'_>, posted: &[Invalidation], own: Invalidation
     });
     run_on(0);
     let own = unit.submit_shared(&[own]).expect("room");
-    ride.expect("no panic").into_iter().chain([own]).collect()
+    waiting.expect("no panic").into_iter().chain([own]).collect()
 }
 
 fn covering(domain: u16, first: u64, mask: u8) -> InvalidationDescriptor {
@@ -82,6 +82,27 @@ fn commands_that_one_cannot_replace_are_left() {
     }
 }
 
+/// A CPU that has the hardware to itself gets what it has asked for.
+#[test]
+fn the_commands_of_one_commit_are_not_merged() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host, Some(2));
+    let alone = unit.submit_shared(&[0x81, 0x83, 0x85, 0x87].map(|pfn| page(7, pfn))).expect("room");
+    assert_eq!(unit.is_done(alone), Ok(true));
+    assert_eq!(without_waits(fake.take_executed()).len(), 4);
+}
+
+#[test]
+fn a_unit_below_a_hypervisor_that_looks_for_changes_does_not_merge() {
+    let host = Host::new(true);
+    let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_cm(true), EXTENDED.with_coherent(true));
+    let unit = bring_up(&fake, &host, Some(2));
+    let tickets = submit_together(&unit, &[page(7, 0x81)], page(7, 0x83));
+    assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
+    assert_eq!(without_waits(fake.take_executed()).len(), 2);
+}
+
 /// Where the ring ends, commands go on at its start.
 #[test]
 fn merged_commands_go_round_the_ring() {
@@ -91,7 +112,7 @@ fn merged_commands_go_round_the_ring() {
     for round in 0..2 * SLOTS as u64 {
         let base = 0x1000 * round;
         let posted = [base + 1, base + 2, base + 4].map(|pfn| page(7, pfn));
-        // Three slots more, so that rides begin in odd slots too.
+        // Three slots more, so that submissions begin in odd slots too.
         if round % 7 == 0 {
             let single = unit.submit(&[page(9, 1), page(9, 2)]).expect("room");
             assert_eq!(finish(&unit, &host, single), Ok(()));
@@ -115,5 +136,8 @@ fn s11_a_merged_command_that_is_refused_fails_all() {
     for (cpu, ticket) in [1, 2, 3, 0].into_iter().zip(tickets) {
         run_on(cpu);
         assert_eq!(finish(&unit, &host, ticket), Err(QueueError::Descriptor), "CPU {cpu}");
+        // What they do then: each alone.
+        let alone = unit.submit(&[page(7, 0x80 + u64::from(cpu))]).expect("room");
+        assert_eq!(finish(&unit, &host, alone), Ok(()), "CPU {cpu}");
     }
 }
