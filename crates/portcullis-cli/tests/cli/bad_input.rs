@@ -173,7 +173,7 @@ fn accesses_that_do_not_belong() {
 #[test]
 fn usage() {
     let disk = bundled(DISK);
-    let table: [(&[&str], &[&str]); 31] = [
+    let table: [(&[&str], &[&str]); 33] = [
         (&["compare", &disk, "--designs", "magic"], &["no design `magic`", "stock"]),
         (&["compare", &disk, "--designs", "stock,"], &["no design ``"]),
         (&["compare", &disk, "--machine", "abacus"], &["no machine `abacus`", "cascadelake-cx5"]),
@@ -187,6 +187,8 @@ fn usage() {
         (&["compare", "--workload", "rings:tx=nan"], &["`tx=nan`", "expected"]),
         (&["compare", "--workload", "rings:ring=99999999999"], &["ring=99999999999", "expected"]),
         (&["compare", &disk, "--workload", "rings"], &["cannot be used with"]),
+        (&["compare", "--merge", "4", "--no-hint"], &["cannot be used with"]),
+        (&["simulate", "--merge", "1"], &["--merge"]),
         (&["compare", &disk, "--protection", "hope"], &["hope", "expected strict or deferred"]),
         (&["compare", &disk, "--clock", "sundial"], &["sundial", "expected model, trace or scale=K"]),
         (&["compare", &disk, "--clock", "scale=-1"], &["scale=-1", "expected"]),
