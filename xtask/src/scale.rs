@@ -42,7 +42,7 @@ pub(crate) struct Row {
     /// Who answers invalidations: see the program.
     pub(crate) hardware: String,
     pub(crate) cpus: u32,
-    /// The fewest commands of a submission that one may replace, if any are.
+    /// The fewest commits that share a submission and whose commands one may replace, if any are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) merge: Option<u8>,
     /// Lines that come from the caches of other CPUs.
@@ -149,7 +149,7 @@ fn run(program: &Path, row: &Row, more: &[&str]) -> Result<Counted, Failure> {
         command.args(["--merge", &merge.to_string()]);
     }
     let counted: Counted = serde_json::from_str(&output(&mut command)?).map_err(Failure::contents(program))?;
-    // Before a domain is there, a few commands empty the caches.
+    // One command for each unmap at least, unless some are merged, and then some must be.
     if (counted.commands < 1.0) != row.merge.is_some() {
         return Err(Failure::Other(format!(
             "{} {}: {} commands for each unmap",

@@ -152,7 +152,7 @@ impl<'a> Planned<'a> {
         if !plan.leaf_only_hint {
             facts.push("no invalidation hint".to_owned());
         }
-        facts.extend(plan.merge_min.map(|commands| format!("merged from {commands} CPUs on")));
+        facts.extend(plan.merge_min.map(|cpus| format!("merged from {cpus} CPUs on")));
         match plan.sub_page {
             SubPage::Expose => {}
             SubPage::Refuse => facts.push("parts of pages refused".to_owned()),

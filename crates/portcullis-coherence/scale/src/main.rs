@@ -42,7 +42,7 @@ struct Arguments {
     hardware: Hardware,
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=CPUS_MAX as i64))]
     cpus: u16,
-    /// The fewest commands of a submission that one may replace.
+    /// The fewest commits that share a submission and whose commands one may replace.
     #[arg(long)]
     merge: Option<u8>,
     /// Half of the CPUs are on another socket.

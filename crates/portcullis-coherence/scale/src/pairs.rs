@@ -83,6 +83,7 @@ pub(crate) fn measure<I: Iommu + 'static>(
     let domain: Pages<I> = Box::leak(Box::new(Portcullis::open(iommu, host, Protection::Strict)?));
     let counted = Rc::new(Counted::default());
     let inner = counted.clone();
+    let before = witness.commands();
     run(costs, cpus, move |cpu| {
         let counted = &inner;
         let first_buffer = (1 << 32) + ((cpu as u64) << 30);
@@ -111,6 +112,6 @@ pub(crate) fn measure<I: Iommu + 'static>(
         return Err(format!("{} live ranges in place of {live}", domain.usage().live_ranges).into());
     }
     let unmaps = cpus as u64 * (extent.warm_up * extent.live + extent.pairs);
-    let row = counted.row.get().expect("the first CPU that ended has left it");
-    Ok(Row { commands: witness.commands() as f64 / unmaps as f64, ..row })
+    let commands = (witness.commands() - before) as f64 / unmaps as f64;
+    Ok(Row { commands, ..counted.row.get().expect("the first CPU that ended has left it") })
 }

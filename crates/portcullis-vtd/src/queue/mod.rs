@@ -179,8 +179,8 @@ pub(crate) struct Queue<P: Platform> {
 }
 
 impl<P: Platform> Queue<P> {
-    /// A queue without pages. Commands that have the form of `one_page` can be posted. If so many
-    /// commits as `merge_min` share a submission, one whose mask is `mask_max` at most may replace all.
+    /// A queue without pages. Commands that have the form of `one_page` can be posted. If `merge_min` commits or more
+    /// share a submission, one command whose mask is `mask_max` at most may replace theirs.
     pub(crate) fn new(
         platform: &P,
         one_page: Option<OnePage>,

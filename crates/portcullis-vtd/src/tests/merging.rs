@@ -2,22 +2,14 @@
 
 use super::fake_unit::*;
 use super::host::Host;
-use super::{Driver, finish, page, page_descriptor, without_waits};
+use super::{Driver, bring_up_merging, finish, page, page_descriptor, pages_descriptor, without_waits};
+use crate::Ticket;
 use crate::queue::SLOTS;
-use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
-use crate::{Ticket, Unit, UnitConfig};
-use portcullis::Iova;
-use portcullis::iommu::{DomainId, Invalidation, Iommu, QueueError};
+use crate::spec::descriptors::InvalidationDescriptor;
+use portcullis::iommu::{Invalidation, Iommu, QueueError};
 use portcullis::platform::fake::run_on;
 
 const FEWEST: u8 = 4;
-
-fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host, merge_min: Option<u8>) -> Driver<'a> {
-    let config = UnitConfig { wait_us_max: 1000, merge_min, ..UnitConfig::default() };
-    let unit = Unit::bring_up(fake, host, config).expect("a sound unit");
-    fake.take_executed();
-    unit
-}
 
 /// Commands that CPUs post, and then a commit that takes them along.
 fn submit_together(unit: &Driver<'_>, posted: &[Invalidation], own: Invalidation) -> Vec<Ticket> {
@@ -42,16 +34,11 @@ fn submit_together(unit: &Driver<'_>, posted: &[Invalidation], own: Invalidation
     waiting.expect("no panic").into_iter().chain([own]).collect()
 }
 
-fn covering(domain: u16, first: u64, mask: u8) -> InvalidationDescriptor {
-    let scope = IotlbScope::Pages { domain: DomainId(domain), first: Iova::from_pfn(first), mask, leaf_only: true };
-    InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
-}
-
 /// What hardware executes for pages `posted`, and then `own`.
 fn executed(merge_min: Option<u8>, posted: &[Invalidation], own: Invalidation) -> Vec<InvalidationDescriptor> {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let unit = bring_up(&fake, &host, merge_min);
+    let unit = bring_up_merging(&fake, &host, merge_min);
     let before = unit.queue_use();
     let tickets = submit_together(&unit, posted, own);
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
@@ -63,7 +50,7 @@ fn executed(merge_min: Option<u8>, posted: &[Invalidation], own: Invalidation) -
 #[test]
 fn one_command_serves_enough_of_them() {
     let posted = [page(7, 0x81), page(7, 0x82), page(7, 0x8f)];
-    assert_eq!(executed(Some(FEWEST), &posted, page(7, 0x90)), [covering(7, 0x80, 5)]);
+    assert_eq!(executed(Some(FEWEST), &posted, page(7, 0x90)), [pages_descriptor(7, 0x80, 5)]);
     assert_eq!(executed(Some(FEWEST), &posted[..2], page(7, 0x90)).len(), 3, "too few");
     let expected = [0x90, 0x81, 0x82, 0x8f].map(|pfn| page_descriptor(7, pfn));
     assert_eq!(executed(None, &posted, page(7, 0x90)), expected, "only if it was asked for");
@@ -87,7 +74,7 @@ fn commands_that_one_cannot_replace_are_left() {
 fn the_commands_of_one_commit_are_not_merged() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let unit = bring_up(&fake, &host, Some(2));
+    let unit = bring_up_merging(&fake, &host, Some(2));
     let alone = unit.submit_shared(&[0x81, 0x83, 0x85, 0x87].map(|pfn| page(7, pfn))).expect("room");
     assert_eq!(unit.is_done(alone), Ok(true));
     assert_eq!(without_waits(fake.take_executed()).len(), 4);
@@ -97,7 +84,7 @@ fn the_commands_of_one_commit_are_not_merged() {
 fn a_unit_below_a_hypervisor_that_looks_for_changes_does_not_merge() {
     let host = Host::new(true);
     let fake = FakeUnit::with_capabilities(&host, CAPABILITY.with_cm(true), EXTENDED.with_coherent(true));
-    let unit = bring_up(&fake, &host, Some(2));
+    let unit = bring_up_merging(&fake, &host, Some(2));
     let tickets = submit_together(&unit, &[page(7, 0x81)], page(7, 0x83));
     assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
     assert_eq!(without_waits(fake.take_executed()).len(), 2);
@@ -108,7 +95,7 @@ fn a_unit_below_a_hypervisor_that_looks_for_changes_does_not_merge() {
 fn merged_commands_go_round_the_ring() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let unit = bring_up(&fake, &host, Some(FEWEST));
+    let unit = bring_up_merging(&fake, &host, Some(FEWEST));
     for round in 0..2 * SLOTS as u64 {
         let base = 0x1000 * round;
         let posted = [base + 1, base + 2, base + 4].map(|pfn| page(7, pfn));
@@ -120,7 +107,7 @@ fn merged_commands_go_round_the_ring() {
         }
         let tickets = submit_together(&unit, &posted, page(7, base));
         assert!(tickets.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
-        assert_eq!(without_waits(fake.take_executed()), [covering(7, base, 3)]);
+        assert_eq!(without_waits(fake.take_executed()), [pages_descriptor(7, base, 3)]);
     }
 }
 
@@ -129,8 +116,8 @@ fn merged_commands_go_round_the_ring() {
 fn s11_a_merged_command_that_is_refused_fails_all() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
-    let unit = bring_up(&fake, &host, Some(FEWEST));
-    fake.with(|state| state.refuse = Some(covering(7, 0x80, 2).encode()));
+    let unit = bring_up_merging(&fake, &host, Some(FEWEST));
+    fake.with(|state| state.refuse = Some(pages_descriptor(7, 0x80, 2).encode()));
     let posted = [page(7, 0x81), page(7, 0x82), page(7, 0x83)];
     let tickets = submit_together(&unit, &posted, page(7, 0x80));
     for (cpu, ticket) in [1, 2, 3, 0].into_iter().zip(tickets) {

@@ -33,8 +33,12 @@ use portcullis::{Iova, Platform};
 type Driver<'a> = Unit<&'a FakeUnit<'a>, &'a Host>;
 
 fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> Driver<'a> {
-    let unit =
-        Unit::bring_up(fake, host, UnitConfig { wait_us_max: 1000, ..UnitConfig::default() }).expect("a sound unit");
+    bring_up_merging(fake, host, None)
+}
+
+fn bring_up_merging<'a>(fake: &'a FakeUnit<'a>, host: &'a Host, merge_min: Option<u8>) -> Driver<'a> {
+    let config = UnitConfig { wait_us_max: 1000, merge_min, ..UnitConfig::default() };
+    let unit = Unit::bring_up(fake, host, config).expect("a sound unit");
     fake.take_executed();
     host.take_steps();
     unit
@@ -59,7 +63,12 @@ fn page(domain: u16, pfn: u64) -> Invalidation {
 
 /// The descriptor that the driver must make of [`page`].
 fn page_descriptor(domain: u16, pfn: u64) -> InvalidationDescriptor {
-    let scope = IotlbScope::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask: 0, leaf_only: true };
+    pages_descriptor(domain, pfn, 0)
+}
+
+/// The same for 2^`mask` pages.
+fn pages_descriptor(domain: u16, pfn: u64, mask: u8) -> InvalidationDescriptor {
+    let scope = IotlbScope::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask, leaf_only: true };
     InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
 }
 
