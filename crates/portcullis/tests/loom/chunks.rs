@@ -8,9 +8,8 @@ use portcullis::chunk::TABLE_IDLE_US;
 use portcullis::designs::Portcullis;
 use portcullis::forward_platform;
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::platform::WordLines;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::platform::{Context, CpuHint, LockClass, Wait, WordLines};
-use portcullis::table::{Entry, Frame};
 use portcullis::{
     Access, DomainConfig, DomainOf, Iova, MapError, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection, Request,
     Segment, Stream,
@@ -278,43 +277,72 @@ fn a_map_beside_a_tick_that_takes_a_table_out() {
 }
 
 /// Two CPUs need a table at the same moment, and each adds one. Both chunks come from one of them, and the other goes
-/// back.
+/// back. What each CPU has from its first map is there already.
 #[test]
 fn two_cpus_that_need_a_table() {
-    static ONE: AtomicUsize = AtomicUsize::new(0);
-    static TWO: AtomicUsize = AtomicUsize::new(0);
-    check_with(Some(2), || {
+    both_add_a_table(2, 2);
+}
+
+/// Does the same with the first maps of both.
+#[test]
+fn two_cpus_that_need_their_first_table() {
+    both_add_a_table(1, 0);
+}
+
+/// Two CPUs need a table beside `full` tables that are in use.
+fn both_add_a_table(preemption_bound: usize, full: u32) {
+    let counts: &[AtomicUsize; 2] = Box::leak(Box::default());
+    check_with(Some(preemption_bound), move || {
         let bench = bench(Protection::Strict);
+        let before: Vec<Iova> = (0..full).map(|cpu| map_a_table_on(cpu, &bench)).collect();
+        run_on(0);
         let (other, first) = (bench.clone(), Cell::new(None));
         let second = beside(move || other.map(20, 1), || first.set(Some(bench.map(30, 1))));
         let first = first.get().expect("it has ended");
         assert_eq!([first, second].map(|iova| bench.reach(iova)), [Some(30), Some(20)], "S3");
-        match bench.domain.usage().table_pages {
-            // The root, a directory, and the tables that were added.
-            3 => &ONE,
-            4 => &TWO,
-            pages => panic!("{pages} table pages"),
-        }
-        .fetch_add(1, Ordering::Relaxed);
+        // The root, a directory, a table for both, and perhaps another.
+        let pages = before.len() + 3;
+        counts[bench.domain.usage().table_pages - pages].fetch_add(1, Ordering::Relaxed);
         (0..3).for_each(|_| tick_after_a_period(&bench));
-        assert_eq!((bench.domain.usage().table_pages, bench.host.frames_lent()), (3, 3));
+        assert_eq!((bench.domain.usage().table_pages, bench.host.frames_lent()), (pages, pages));
         unmap_pages(&bench, &[first, second]);
+        before.iter().for_each(|table| bench.unmap(*table, TABLE).expect("mapped"));
         assert_eq!(bench.domain.usage().live_ranges, 0);
         bench.close();
     });
-    assert!(ONE.load(Ordering::Relaxed) > 0, "in some interleavings the second comes after the first");
-    assert!(TWO.load(Ordering::Relaxed) > 0, "in some both add one");
+    let [one, both] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+    assert!(one > 0, "in some interleavings the second comes after the first");
+    assert!(both > 0, "in some both add one");
 }
 
-/// Does the same with memory for only one table. A refused CPU has lost nothing, and there is room for as many tables
-/// as before.
+/// Maps all pages of a table, which then has no room.
+fn map_a_table_on(cpu: u32, bench: &Chunked) -> Iova {
+    run_on(cpu);
+    bench.map(100 + TABLE * u64::from(cpu), TABLE)
+}
+
+/// Two CPUs need a table, and there is memory for only one. A refused CPU has lost nothing, and there is room for as
+/// many tables as before.
 #[test]
 fn two_cpus_that_need_a_table_and_memory_for_one() {
-    static REFUSED: AtomicUsize = AtomicUsize::new(0);
-    check_with(Some(2), || {
+    one_cpu_adds_a_table(2, 2);
+}
+
+/// Does the same with the first maps of both.
+#[test]
+fn two_cpus_that_need_their_first_table_and_memory_for_one() {
+    one_cpu_adds_a_table(1, 0);
+}
+
+/// There is memory for one table beside `full` tables that are in use.
+fn one_cpu_adds_a_table(preemption_bound: usize, full: u32) {
+    let refused: &AtomicUsize = Box::leak(Box::default());
+    check_with(Some(preemption_bound), move || {
         let bench = bench(Protection::Strict);
         // This maps in the lower half, below the directory that both share.
         let below = bench.map(10, TABLE + 1);
+        let before = (0..full).map(|cpu| map_a_table_on(cpu, &bench)).count();
+        run_on(0);
         bench.host.limit_frames(1);
         let map = |bench: &Chunked, pfn| bench.domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, Access::DeviceWrites);
         let (other, first) = (bench.clone(), Cell::new(None));
@@ -325,16 +353,16 @@ fn two_cpus_that_need_a_table_and_memory_for_one() {
         for (mapped, pfn) in both {
             let iova = mapped.unwrap_or_else(|error| {
                 assert_eq!(error, MapError::NoMemory(NoMemory));
-                REFUSED.fetch_add(1, Ordering::Relaxed);
+                refused.fetch_add(1, Ordering::Relaxed);
                 bench.map(pfn, 1)
             });
             assert_eq!(bench.reach(iova), Some(pfn));
         }
-        let others = [40, 50, 60].map(|pfn| bench.map(pfn, TABLE));
-        assert!(others.iter().all(|iova| *iova > below), "three more tables: {others:?}");
+        let rest: Vec<Iova> = (before..3).map(|table| bench.map(60 + TABLE * table as u64, TABLE)).collect();
+        assert!(rest.iter().all(|iova| *iova > below), "all four tables: {rest:?}");
         bench.close();
     });
-    assert!(REFUSED.load(Ordering::Relaxed) > 0, "both need it at the same moment in some interleavings");
+    assert!(refused.load(Ordering::Relaxed) > 0, "both need it at the same moment in some interleavings");
 }
 
 /// A host that keeps the table pages it gets back, and writes into them a mapping of one page that was never made. A
