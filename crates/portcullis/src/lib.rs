@@ -143,6 +143,7 @@ mod unwind;
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
 pub use domain::{Domain, DomainConfig, DomainOf, DynDomain, Open};
 pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
+pub use invalidation::{Departure, IN_FLIGHT_MAX, InFlight, WhenFull};
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 pub use placement::{MapOptions, Placement};
 pub use platform::{INVALIDATION_TIMEOUT_US, Platform};

@@ -15,6 +15,7 @@ use crate::unwind::on_unwind;
 use alloc::boxed::Box;
 
 mod bounced;
+mod depart;
 mod each;
 mod face;
 mod reserve;
@@ -446,7 +447,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// submission of their own.
     #[cold]
     #[inline(never)]
-    fn await_shared(&self, ticket: Result<I::Ticket, QueueError>) -> Option<Result<Proof, QueueError>> {
+    pub(crate) fn await_shared(&self, ticket: Result<I::Ticket, QueueError>) -> Option<Result<Proof, QueueError>> {
         let spin = |submission: Submission<_>| submission.spin(&self.platform, &self.iommu, &self.patience);
         let shared = self.submission(ticket).and_then(spin);
         match shared {

@@ -107,7 +107,7 @@ impl<T: Copy + Send> Submission<T> {
 }
 
 /// The time limit of a wait.
-fn limit_us(platform: &impl Platform) -> u64 {
+pub(crate) fn limit_us(platform: &impl Platform) -> u64 {
     platform.wait_us_max().max(WAIT_US_LEAST)
 }
 

@@ -9,7 +9,7 @@ use super::page_states;
 use crate::address::IovaRange;
 use crate::design::{AssembledMapper, Mapper};
 use crate::error::{CommitError, RawUnmapError, UnmapError};
-use crate::invalidation::{One, Revocation, Room};
+use crate::invalidation::{Departure, InFlight, One, Revocation, Room, Runs, WhenFull};
 use crate::iommu::Iommu;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Committed;
@@ -74,6 +74,36 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         // before the commit.
         self.schedule_sweep_if_none();
         Ok(committed)
+    }
+
+    /// Submits a batch. Its pages stay cleared and unspent until it is taken back.
+    #[inline(never)]
+    pub(super) fn submit_general(&self, revocation: &mut Runs, when_full: WhenFull) -> Result<Departure, CommitError> {
+        self.make_visible(revocation);
+        let departure = self.base.submit(revocation, when_full)?;
+        if matches!(departure, Departure::Over(_)) {
+            self.schedule_sweep_if_none();
+        }
+        Ok(departure)
+    }
+
+    /// Takes a batch back, or waits for it.
+    ///
+    /// # Safety
+    /// That of [`Mapper::take_back`].
+    #[inline(never)]
+    pub(super) unsafe fn take_back_general(
+        &self,
+        revocation: &mut Runs,
+        in_flight: &InFlight,
+        waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        // SAFETY: the caller's promise, passed on.
+        let taken = unsafe { self.base.take_back(revocation, in_flight, waits) }?;
+        if taken.is_some() {
+            self.schedule_sweep_if_none();
+        }
+        Ok(taken)
     }
 
     /// Unmaps and commits `range` in all cases that one command does not handle: under deferred protection, in the

@@ -14,7 +14,10 @@ use crate::address::{IovaRange, Segment};
 use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::in_place;
-use crate::invalidation::{CPU_QUEUE_CAPACITY, Commands, Deferral, Flushes, One, Runs, Submissions};
+use crate::invalidation::{
+    CPU_QUEUE_CAPACITY, Commands, Deferral, Departure, Flushes, InFlight, One, Runs, Submissions, Unfinished, WhenFull,
+    look,
+};
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaRequest;
 use crate::placement::Placement;
@@ -322,6 +325,50 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         Ok(Committed::Proven(proof))
     }
 
+    /// Submits a run of unmaps by one command. `None` if it takes more, or if there is a reason not to submit it.
+    #[inline(always)]
+    fn submit_run(&self, revocation: &Runs, when_full: WhenFull) -> Option<InFlight> {
+        let (run, command) = self.only_command(revocation)?;
+        let AssembledMapper { allocator, policy, space, .. } = &self.base;
+        let place = policy.flights()?.begin(space.platform())?;
+        allocator.chunks.make_visible(space.walker(), run);
+        space.platform().probe(Step::Enter(Phase::Invalidate));
+        match space.depart(command, true, when_full == WhenFull::Wait) {
+            Ok(Some(ticket)) => Some(place.submitted(space.tag(), ticket)),
+            _ => {
+                place.end();
+                None
+            }
+        }
+    }
+
+    /// Spends such a run, if the hardware is done with it.
+    ///
+    /// # Errors
+    /// What is left for the general path.
+    ///
+    /// # Safety
+    /// That of [`Mapper::take_back`].
+    #[inline(always)]
+    unsafe fn take_run_back(&self, revocation: &mut Runs, in_flight: &InFlight) -> Result<Proof, Left> {
+        let AssembledMapper { allocator, policy, space, .. } = &self.base;
+        // Only pages of chunks join, and a run was submitted by one command if it is of these.
+        let run = revocation.only_joined_run().filter(|_| revocation.is_of(space.batch_tag())).ok_or(Left::All)?;
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Invalidate));
+        let place = policy.flights().ok_or(Left::All)?.place(in_flight, space.tag());
+        // SAFETY: the caller's promise: the batch is in flight.
+        let proof = unsafe { look(space, &place, in_flight) }.map_err(|unfinished| match unfinished {
+            Unfinished::InTime(_) => Left::Time,
+            Unfinished::Late(_) => Left::All,
+        })?;
+        platform.probe(Step::Enter(Phase::IovaFree));
+        allocator.chunks.spend(platform, run, &proof);
+        revocation.clear_runs();
+        place.end();
+        Ok(proof)
+    }
+
     /// Whether each unmap takes one command.
     #[inline(always)]
     pub(super) fn is_one_command(&self) -> bool {
@@ -358,6 +405,14 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     pub(super) fn leave_sweep_to_unmaps(&self) {
         self.unmap_way.store(UnmapWay::GeneralAndSweep as u8, Ordering::Relaxed);
     }
+}
+
+/// What a look at a batch in flight leaves.
+enum Left {
+    /// It is not done, and has time.
+    Time,
+    /// It has to be waited for, or is not a run.
+    All,
 }
 
 // SAFETY: a page of a chunk is handed out again only when its mapping has been spent, which takes the proof of its
@@ -459,6 +514,31 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         match self.only_command(revocation) {
             Some((run, command)) => self.commit_run(revocation, run, command),
             None => self.commit_general(revocation),
+        }
+    }
+
+    #[inline(always)]
+    fn submit(&self, revocation: &mut Runs, when_full: WhenFull) -> Result<Departure, CommitError> {
+        match self.submit_run(revocation, when_full) {
+            Some(in_flight) => Ok(Departure::InFlight(in_flight)),
+            None => self.submit_general(revocation, when_full),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn take_back(
+        &self,
+        revocation: &mut Runs,
+        in_flight: &InFlight,
+        waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { self.take_run_back(revocation, in_flight) } {
+            Ok(proof) => Ok(Some(Committed::Proven(proof))),
+            // A second look would cost as much as the first.
+            Err(Left::Time) if !waits => Ok(None),
+            // SAFETY: as above.
+            Err(_) => unsafe { self.take_back_general(revocation, in_flight, waits) },
         }
     }
 

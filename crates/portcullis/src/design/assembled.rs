@@ -7,7 +7,7 @@
 use crate::address::IovaRange;
 use crate::design::{LockFree, Locking, Mapper, Usage};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
-use crate::invalidation::{Due, One, Policy, Revocation, Revoked, Room, Runs};
+use crate::invalidation::{Departure, Due, Flights, InFlight, One, Policy, Revocation, Revoked, Room, Runs, WhenFull};
 use crate::iommu::{Iommu, QueueError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
 use crate::placement::Placement;
@@ -354,6 +354,32 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         self.commit_any(revocation)
     }
 
+    fn submit(&self, revocation: &mut Runs, when_full: WhenFull) -> Result<Departure, CommitError> {
+        let Self { allocator, policy, space, .. } = self;
+        // Placed mappings, and those that others share, are committed in a way of their own. What is not strict does
+        // not wait.
+        let is_whole = revocation.is_empty() || revocation.is_mixed() || policy.flights().is_none();
+        if is_whole || space.has_panicked() {
+            return self.commit_any(revocation).map(Departure::Over);
+        }
+        assert!(revocation.is_of(space.tag()), "a revocation must be submitted by the mapper of its unmaps");
+        space.poison_on_panic(|| policy.submit(space, allocator, revocation, when_full))
+    }
+
+    unsafe fn take_back(
+        &self,
+        revocation: &mut Runs,
+        in_flight: &InFlight,
+        waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        let Self { allocator, policy, space, .. } = self;
+        if space.has_panicked() {
+            return Err(self.keep_for_good(revocation, QueueError::Panicked));
+        }
+        // SAFETY: the caller's promise, passed on.
+        space.poison_on_panic(|| unsafe { policy.take_back(space, allocator, revocation, in_flight, waits) })
+    }
+
     fn tick(&self) -> Result<(), CommitError> {
         let Self { allocator, policy, space, .. } = self;
         let ticked = space.unless_panicked(|| {
@@ -376,7 +402,7 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
         let usage = space.unless_panicked(|| {
             let (queued_unmaps, queued_unmaps_max) = policy.queued();
             let kept = allocator.kept();
-            let bounce = space.bounce_pages();
+            let (bounce, in_flight) = (space.bounce_pages(), policy.flights().map_or((0, 0), Flights::usage));
             Usage {
                 live_ranges: allocator.live() + self.placed.len(),
                 kept_ranges: kept.ranges,
@@ -385,6 +411,8 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
                 table_pages: space.table_pages(),
                 queued_unmaps,
                 queued_unmaps_max,
+                batches_in_flight: in_flight.0,
+                batches_in_flight_max: in_flight.1,
                 bounce_pages: bounce.map_or(0, |bounce| bounce.0.in_use()),
                 bounce_pages_max: bounce.map_or(0, |_| BOUNCE_PAGES_MAX),
                 window_us_max: policy.window_us_max(),

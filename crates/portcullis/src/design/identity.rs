@@ -29,7 +29,7 @@ use super::{AssembledMapper, DomainSetup, Mapper, Usage};
 use crate::address::{IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, UnmapError};
 use crate::in_place::in_place;
-use crate::invalidation::{Deferral, Due, One, Revoked, Runs};
+use crate::invalidation::{Deferral, Departure, Due, InFlight, One, Revoked, Runs, WhenFull};
 use crate::iommu::Iommu;
 use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest, MagazineAllocator, never_handed_out};
 use crate::placement::Placement;
@@ -208,6 +208,20 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
 
     fn commit_one(&self, one: &mut One) -> Result<Committed, CommitError> {
         self.base.commit_one(one)
+    }
+
+    fn submit(&self, revocation: &mut Runs, when_full: WhenFull) -> Result<Departure, CommitError> {
+        self.base.submit(revocation, when_full)
+    }
+
+    unsafe fn take_back(
+        &self,
+        revocation: &mut Runs,
+        in_flight: &InFlight,
+        waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.base.take_back(revocation, in_flight, waits) }
     }
 
     fn tick(&self) -> Result<(), CommitError> {

@@ -24,8 +24,8 @@ pub(crate) use pool::PART_PAGES_MAX as POOL_PART_PAGES_MAX;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::built;
-use crate::invalidation::{One, Revocation, Runs};
-use crate::iommu::Iommu;
+use crate::invalidation::{Departure, InFlight, One, Revocation, Runs, WhenFull};
+use crate::iommu::{Iommu, QueueError};
 use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Committed;
@@ -323,6 +323,50 @@ pub unsafe trait Mapper: Send + Sync {
     /// If the unmaps of `revocation` were made by another mapper.
     fn commit(&self, revocation: &mut Runs) -> Result<Committed, CommitError>;
 
+    /// Submits a batch of unmaps without waiting for the hardware: the first half of a [`commit`](Mapper::commit). If
+    /// the batch is [in flight](Departure::InFlight) then, no buffer of it belongs to the driver yet, and `revocation`
+    /// holds what it will give back. Otherwise `revocation` is empty as after a commit, or is
+    /// [as it was](Departure::Full).
+    ///
+    /// The default commits the batch, and waits. So do mappers whose commits do not wait or do more than wait, whatever
+    /// `when_full` is. [`Departure::Full`] is only for [`WhenFull::Refuse`].
+    ///
+    /// # Errors
+    /// Those of [`commit`](Mapper::commit).
+    ///
+    /// # Panics
+    /// As [`commit`](Mapper::commit).
+    fn submit(&self, revocation: &mut Runs, _when_full: WhenFull) -> Result<Departure, CommitError> {
+        self.commit(revocation).map(Departure::Over)
+    }
+
+    /// Looks whether a batch in flight is done, or waits until it is: the second half of a [`commit`](Mapper::commit).
+    /// `None` if it is not done; `in_flight` and `revocation` have to be kept then. Otherwise the batch is over, as
+    /// after a commit.
+    ///
+    /// A look waits as well if the batch has not been done for longer than [`Platform::wait_us_max`]: the caller
+    /// learns in the end that the hardware does not answer.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Mapper::commit).
+    ///
+    /// # Panics
+    /// If the batch is one of another mapper.
+    ///
+    /// # Safety
+    /// `revocation` is as [`submit`](Mapper::submit) has left it when it returned `in_flight`, and the batch is not
+    /// over.
+    unsafe fn take_back(
+        &self,
+        revocation: &mut Runs,
+        _in_flight: &InFlight,
+        _waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        // A mapper that commits at once has nothing in flight.
+        revocation.forget();
+        Err(CommitError(QueueError::Unproven))
+    }
+
     /// Does what [`commit`](Mapper::commit) does, for a single unmap. A mapper may override it with the same code for a
     /// batch without room for more, which takes less stack.
     ///
@@ -394,6 +438,10 @@ pub struct Usage {
     pub queued_unmaps: usize,
     /// The most unmaps that can wait.
     pub queued_unmaps_max: usize,
+    /// Batches that were submitted and not taken back yet, or never will be.
+    pub batches_in_flight: usize,
+    /// The most batches that can be in flight.
+    pub batches_in_flight_max: usize,
     /// Bounce pages that stand for parts of pages, including those that are lost.
     pub bounce_pages: usize,
     /// The upper bound of `bounce_pages`.
@@ -414,6 +462,8 @@ impl Default for Usage {
             table_pages: 0,
             queued_unmaps: 0,
             queued_unmaps_max: 0,
+            batches_in_flight: 0,
+            batches_in_flight_max: 0,
             bounce_pages: 0,
             bounce_pages_max: 0,
             window_us_max: None,

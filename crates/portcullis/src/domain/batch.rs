@@ -1,5 +1,8 @@
 //! Unmaps that are committed together. No buffer goes back before the commit.
 //!
+//! A commit may also be made in two halves ([`Submitted`](super::Submitted)), so that the wait for the hardware is
+//! spent on other work.
+//!
 //! A batch borrows its domain, or owns a share of it if it is made from an `Arc`. Such a batch can be stored in a
 //! `static`, or behind a pointer held by C code.
 
@@ -18,8 +21,8 @@ use arrayvec::{ArrayVec, Drain};
 /// and the unmaps are counted in [`lost_buffers`](super::lost_buffers).
 #[must_use = "check its commit for an error"]
 pub struct RawBatch<H: DomainRef> {
-    domain: H,
-    revocation: Revocation,
+    pub(super) domain: H,
+    pub(super) revocation: Revocation,
 }
 
 impl<H: DomainRef> RawBatch<H> {
@@ -114,9 +117,9 @@ impl<H: DomainRef> Drop for RawBatch<H> {
 /// ```
 #[must_use = "its buffers come back when it commits"]
 pub struct Batch<H: DomainRef, B: DmaBuffer> {
-    domain: H,
-    revocation: Revocation,
-    buffers: ArrayVec<Lent<B>, BATCH_MAX>,
+    pub(super) domain: H,
+    pub(super) revocation: Revocation,
+    pub(super) buffers: ArrayVec<Lent<B>, BATCH_MAX>,
 }
 
 impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
@@ -153,7 +156,8 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
         self.keep(lent, range, access, unmapped)
     }
 
-    /// Keeps the buffer of an unmapped mapping. The revocation had room for its unmap, so `buffers` has room for it.
+    /// Keeps the buffer of an unmapped mapping. The revocation had room for its unmap, so `buffers` has room for it,
+    /// unless it holds what was [submitted](Batch::submit_so_far) and forgotten.
     #[inline(always)]
     fn keep(
         &mut self,
@@ -164,11 +168,21 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
     ) -> Result<(), Refused<Mapping<B>, UnmapError>> {
         match unmapped {
             Ok(()) => {
-                self.buffers.push(lent);
+                if let Err(full) = self.buffers.try_push(lent) {
+                    self.keep_alone(full.element());
+                }
                 Ok(())
             }
             Err(error) => Err(Refused { value: Mapping::new(lent, range, access, self.domain.tag), error }),
         }
+    }
+
+    /// Keeps a buffer where others were submitted and forgotten, which are lost.
+    #[cold]
+    #[inline(never)]
+    fn keep_alone(&mut self, lent: Lent<B>) {
+        self.buffers.clear();
+        self.buffers.push(lent);
     }
 
     /// Commits the batch and gives the buffers back, in the order of their unmaps.
@@ -210,8 +224,8 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
 
 /// The buffers of a committed batch, in the order of their unmaps.
 pub struct GivenBack<'b, B: DmaBuffer> {
-    buffers: Drain<'b, Lent<B>, BATCH_MAX>,
-    proof: Proof,
+    pub(super) buffers: Drain<'b, Lent<B>, BATCH_MAX>,
+    pub(super) proof: Proof,
 }
 
 impl<B: DmaBuffer> Iterator for GivenBack<'_, B> {

@@ -18,6 +18,7 @@ mod mapping;
 mod open;
 mod reference;
 mod ring;
+mod submitted;
 mod unexposed;
 
 pub use batch::{Batch, GivenBack, RawBatch};
@@ -30,6 +31,7 @@ pub use ring::{
     DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, DescriptorMapFailure, Ring, RingConfig,
     RingError,
 };
+pub use submitted::{SubmitFailure, Submitted, SubmittedDescriptor, Unmaps};
 
 use mapping::{Lent, Tag};
 use unexposed::ShortWay;

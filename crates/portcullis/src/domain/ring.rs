@@ -250,6 +250,14 @@ impl<H: DomainRef> Ring<H> {
         &self,
         descriptor: Descriptor<B>,
     ) -> Result<ArrayVec<B, BATCH_MAX>, DescriptorFailure<B>> {
+        self.batch_of(descriptor)?.commit().map_err(DescriptorFailure::Commit)
+    }
+
+    /// The unmaps of a descriptor, as a batch. If some are refused, the others are committed.
+    pub(super) fn batch_of<B: DmaBuffer>(
+        &self,
+        descriptor: Descriptor<B>,
+    ) -> Result<Batch<&Domain<H::Mapper>, B>, DescriptorFailure<B>> {
         let mut batch = Batch::new(&*self.domain);
         let (mut refused, mut why) = (ArrayVec::new(), None);
         for mapping in descriptor.mappings {
@@ -258,12 +266,8 @@ impl<H: DomainRef> Ring<H> {
                 why.get_or_insert(error);
             }
         }
+        let Some(error) = why else { return Ok(batch) };
         let buffers = batch.commit().map_err(DescriptorFailure::Commit)?;
-        match why {
-            None => Ok(buffers),
-            Some(error) => {
-                Err(DescriptorFailure::Refused { descriptor: Descriptor { mappings: refused }, error, buffers })
-            }
-        }
+        Err(DescriptorFailure::Refused { descriptor: Descriptor { mappings: refused }, error, buffers })
     }
 }

@@ -5,7 +5,7 @@ use super::{DmaBuffer, Domain, Mapping, Refused, UnmapFailure};
 use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use crate::design::{Addressing, Mapper};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
-use crate::invalidation::{One, Revocation, Runs};
+use crate::invalidation::{Departure, One, Revocation, Runs, WhenFull};
 use crate::placement::Placement;
 use crate::proof::Committed;
 use crate::request::Request;
@@ -157,6 +157,40 @@ impl<M: Mapper + ?Sized> Domain<M> {
     #[inline(never)]
     pub(super) fn commit_bounced(&self, revocation: &mut Runs) -> Result<Committed, CommitError> {
         let committed = self.mapper.commit(revocation);
+        self.settle_after(revocation, committed)
+    }
+
+    /// Submits a batch. Its bounce pages are copied when it is taken back.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn submit_bounced(&self, revocation: &mut Runs, when_full: WhenFull) -> Result<Departure, CommitError> {
+        match self.mapper.submit(revocation, when_full) {
+            Ok(Departure::Over(committed)) => self.settle_after(revocation, Ok(committed)).map(Departure::Over),
+            Err(error) => self.settle_after(revocation, Err(error)).map(Departure::Over),
+            Ok(departure) => Ok(departure),
+        }
+    }
+
+    /// What is left of a batch that was looked at or waited for.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle_if_over(
+        &self,
+        revocation: &mut Runs,
+        taken: Result<Option<Committed>, CommitError>,
+    ) -> Result<Option<Committed>, CommitError> {
+        match taken.transpose() {
+            Some(committed) => self.settle_after(revocation, committed).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Copies what devices have written to the buffers of a batch, if that is committed.
+    fn settle_after(
+        &self,
+        revocation: &mut Runs,
+        committed: Result<Committed, CommitError>,
+    ) -> Result<Committed, CommitError> {
         let pages = mem::take(&mut revocation.bounced);
         // After an error the bounce pages are lost, because the device may still reach them (S11).
         let committed = committed?;

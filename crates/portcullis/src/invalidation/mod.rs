@@ -4,16 +4,22 @@
 //! Everything that is given back afterwards needs a [`Proof`](crate::proof::Proof).
 
 mod asynchronous;
+#[allow(unsafe_code, reason = "a ticket lies in a place that its batch has taken")]
+mod flights;
 mod global_queue;
 mod open_run;
 #[allow(unsafe_code, reason = "the room for further runs of a batch is not initialized")]
 mod packed;
 mod per_cpu_queues;
+#[allow(unsafe_code, reason = "a batch in flight is taken back once")]
 mod policy;
 mod revocation;
+#[allow(unsafe_code, reason = "a batch in flight is taken back once")]
 mod strict;
 
 pub use asynchronous::{ASYNCHRONOUS_CAPACITY, AsynchronousQueue};
+pub use flights::{Departure, IN_FLIGHT_MAX, InFlight, WhenFull};
+pub(crate) use flights::{Flights, Place, Unfinished, look};
 pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub(crate) use packed::Room;
 pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, PerCpuQueues};

@@ -2,8 +2,8 @@
 //! waiting; later, through one queue or one per CPU; or only when an address is used again.
 
 use super::{
-    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Due, GlobalQueue, One, PerCpuQueues, QUEUE_CAPACITY,
-    QUEUE_TIMEOUT_US, Revocation, Revoked, Room, strict,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Departure, Due, Flights, GlobalQueue, InFlight, One,
+    PerCpuQueues, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, Revoked, Room, Runs, WhenFull, strict,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, SyncError};
@@ -92,7 +92,7 @@ pub(crate) struct At {
 
 /// The invalidation policy of a domain.
 pub(crate) enum Policy<P: Platform, I: Iommu> {
-    Strict(At),
+    Strict(At, Flights<I::Ticket>),
     Global(GlobalQueue<P>),
     PerCpu(PerCpuQueues<P>),
     AtMap(&'static Breach),
@@ -108,7 +108,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         deferral: Deferral,
     ) -> Result<Self, NewDomainError> {
         Ok(match (protection, deferral) {
-            (Protection::Strict, _) => Self::Strict(At { commands, submissions }),
+            (Protection::Strict, _) => Self::Strict(At { commands, submissions }, Flights::new(platform)?),
             (Protection::Deferred, Deferral::Global) => Self::Global(GlobalQueue::new(platform)?),
             (Protection::Deferred, Deferral::PerCpu { capacity, timeout_us, flushes }) => {
                 Self::PerCpu(PerCpuQueues::new(platform, capacity, timeout_us, flushes)?)
@@ -186,7 +186,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
         revocation: &mut Revocation<R>,
     ) -> Result<Committed, CommitError> {
         match self {
-            Self::Strict(at) => strict::commit(space, allocator, revocation, at),
+            Self::Strict(at, _) => strict::commit(space, allocator, revocation, at),
             // No map will invalidate these later, so it is done now.
             Self::AtMap(_) if space.is_poisoned() => strict::commit(
                 space,
@@ -196,6 +196,61 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             ),
             _ => self.queue(space, allocator, revocation),
         }
+    }
+
+    /// Submits such a batch without waiting for it, under strict protection. What finds no room and may wait is
+    /// committed at once.
+    ///
+    /// # Panics
+    /// Under another policy, which has no [flights](Self::flights).
+    pub(crate) fn submit(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        revocation: &mut Runs,
+        when_full: WhenFull,
+    ) -> Result<Departure, CommitError> {
+        let Self::Strict(at, flights) = self else { unreachable!("only strict commits have two halves") };
+        let Some(place) = flights.begin(space.platform()) else {
+            return match when_full {
+                WhenFull::Wait => strict::commit(space, allocator, revocation, at).map(Departure::Over),
+                WhenFull::Refuse => Ok(Departure::Full),
+            };
+        };
+        let submitted = strict::submit(space, revocation, at, when_full == WhenFull::Wait);
+        if let Ok(Some(ticket)) = submitted {
+            return Ok(Departure::InFlight(place.submitted(space.tag(), ticket)));
+        }
+        place.end();
+        match submitted {
+            // The whole commit submits once more, with what it takes to recover.
+            Err(_) => strict::commit(space, allocator, revocation, at).map(Departure::Over),
+            Ok(_) => Ok(Departure::Full),
+        }
+    }
+
+    /// Takes back what [`submit`](Self::submit) has left in flight, as [`Mapper::take_back`] says.
+    ///
+    /// # Safety
+    /// That of [`Mapper::take_back`].
+    ///
+    /// [`Mapper::take_back`]: crate::design::Mapper::take_back
+    pub(crate) unsafe fn take_back(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        revocation: &mut Runs,
+        in_flight: &InFlight,
+        waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        let Self::Strict(at, flights) = self else { unreachable!("only strict commits are in flight") };
+        let place = flights.place(in_flight, space.tag());
+        // SAFETY: the caller's promise: the batch is in flight.
+        let taken = unsafe { strict::take_back(space, allocator, revocation, (at, &place), in_flight, waits) };
+        if !matches!(taken, Ok(None)) {
+            place.end();
+        }
+        taken
     }
 
     /// The part of [`commit`](Self::commit) that is not strict.
@@ -263,6 +318,15 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
             Self::Global(queue) => queue.due_us(),
             Self::PerCpu(queues) => queues.due_us(),
             Self::Asynchronous(queue) => queue.due_us(),
+        }
+    }
+
+    /// The batches in flight, under strict protection.
+    #[inline(always)]
+    pub(crate) fn flights(&self) -> Option<&Flights<I::Ticket>> {
+        match self {
+            Self::Strict(_, flights) => Some(flights),
+            _ => None,
         }
     }
 

@@ -2,10 +2,10 @@
 
 use super::policy::At;
 use super::revocation::{Counted, is_within};
-use super::{BATCH_MAX, Commands, Revocation, Revoked, Room, Submissions};
+use super::{BATCH_MAX, Commands, InFlight, Place, Revocation, Revoked, Room, Runs, Submissions, Unfinished, look};
 use crate::address::IovaRange;
 use crate::error::CommitError;
-use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError};
+use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError, TrySubmit};
 use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
@@ -26,12 +26,130 @@ pub(super) fn commit<P: Platform, I: Iommu, R: Room + ?Sized>(
         let invalidated = invalidate(space, &[space.covering(range, leaf_only)], submissions);
         return conclude(space, allocator, revocation, invalidated);
     }
-    let invalidated = match (only_command(space, revocation), commands) {
-        (Some(command), _) => invalidate(space, &[command], submissions),
-        (None, Commands::PerUnmap) => invalidate_each(space, revocation, submissions),
-        (None, Commands::PerRun { within_pages }) => invalidate_runs(space, revocation, within_pages, submissions),
-    };
+    let invalidated = tell(space, revocation, commands, Invalidate(submissions));
     conclude(space, allocator, revocation, invalidated)
+}
+
+/// The first half of [`commit`]: submits the commands and does not wait. `None` if there is no room for them.
+#[inline(never)]
+pub(super) fn submit<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    revocation: &mut Runs,
+    &At { commands, submissions }: &At,
+    waits_for_room: bool,
+) -> TrySubmit<I::Ticket> {
+    space.platform().probe(Step::Enter(Phase::Invalidate));
+    tell(space, revocation, commands, Depart { shares: submissions == Submissions::Shared, waits_for_room })
+}
+
+/// The second half: gives addresses and tables back if what was submitted is done, or once it is. `None` if it is not
+/// done and the caller does not wait.
+///
+/// # Safety
+/// That of [`look`].
+#[inline(never)]
+pub(super) unsafe fn take_back<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    allocator: &impl IovaAllocator<P>,
+    revocation: &mut Runs,
+    (at, place): (&At, &Place<'_, I::Ticket>),
+    in_flight: &InFlight,
+    waits: bool,
+) -> Result<Option<Committed>, CommitError> {
+    space.platform().probe(Step::Enter(Phase::Invalidate));
+    // SAFETY: the caller's promise, passed on.
+    let invalidated = match unsafe { look(space, place, in_flight) } {
+        Ok(proof) => Ok(proof),
+        Err(Unfinished::InTime(_)) if !waits => return Ok(None),
+        // The time limit counts from here: a submission of other CPUs may make progress only while it is polled.
+        Err(Unfinished::InTime(ticket) | Unfinished::Late(ticket)) => {
+            await_again(space, revocation, at.commands, ticket)
+        }
+    };
+    conclude(space, allocator, revocation, invalidated).map(Some)
+}
+
+#[cold]
+#[inline(never)]
+fn await_again<P: Platform, I: Iommu>(
+    space: &AddressSpace<P, I>,
+    revocation: &mut Runs,
+    commands: Commands,
+    ticket: I::Ticket,
+) -> Result<Proof, QueueError> {
+    // If it has failed, that may be due to the commands of another commit.
+    space.await_shared(Ok(ticket)).unwrap_or_else(|| tell(space, revocation, commands, Invalidate(Submissions::Alone)))
+}
+
+/// What is done with the commands of a commit.
+trait Telling<P: Platform, I: Iommu>: Copy {
+    type Told;
+
+    fn one(self, space: &AddressSpace<P, I>, command: Invalidation) -> Self::Told;
+
+    fn each<C: ExactSizeIterator<Item = Invalidation>>(
+        self,
+        space: &AddressSpace<P, I>,
+        commands: &impl Fn() -> C,
+    ) -> Self::Told;
+}
+
+/// They are submitted and waited for.
+#[derive(Clone, Copy)]
+struct Invalidate(Submissions);
+
+impl<P: Platform, I: Iommu> Telling<P, I> for Invalidate {
+    type Told = Result<Proof, QueueError>;
+
+    fn one(self, space: &AddressSpace<P, I>, command: Invalidation) -> Self::Told {
+        invalidate(space, &[command], self.0)
+    }
+
+    fn each<C: ExactSizeIterator<Item = Invalidation>>(
+        self,
+        space: &AddressSpace<P, I>,
+        commands: &impl Fn() -> C,
+    ) -> Self::Told {
+        space.invalidate_each(commands, self.0 == Submissions::Shared)
+    }
+}
+
+/// They are submitted.
+#[derive(Clone, Copy)]
+struct Depart {
+    shares: bool,
+    waits_for_room: bool,
+}
+
+impl<P: Platform, I: Iommu> Telling<P, I> for Depart {
+    type Told = TrySubmit<I::Ticket>;
+
+    fn one(self, space: &AddressSpace<P, I>, command: Invalidation) -> Self::Told {
+        space.depart(command, self.shares, self.waits_for_room)
+    }
+
+    fn each<C: ExactSizeIterator<Item = Invalidation>>(
+        self,
+        space: &AddressSpace<P, I>,
+        commands: &impl Fn() -> C,
+    ) -> Self::Told {
+        space.depart_each(commands, self.shares, self.waits_for_room)
+    }
+}
+
+/// Does `act` with the commands for the unmaps.
+#[inline(always)]
+fn tell<P: Platform, I: Iommu, R: Room + ?Sized, T: Telling<P, I>>(
+    space: &AddressSpace<P, I>,
+    revocation: &mut Revocation<R>,
+    commands: Commands,
+    act: T,
+) -> T::Told {
+    match (only_command(space, revocation), commands) {
+        (Some(command), _) => act.one(space, command),
+        (None, Commands::PerUnmap) => tell_each(space, revocation, act),
+        (None, Commands::PerRun { within_pages }) => tell_runs(space, revocation, within_pages, act),
+    }
 }
 
 /// The command for all unmaps, if they form one run that one command covers. This is how drivers mostly unmap, and it
@@ -70,36 +188,34 @@ fn conclude<P: Platform, I: Iommu, R: Room + ?Sized>(
 }
 
 #[inline(never)]
-fn invalidate_each<P: Platform, I: Iommu, R: Room + ?Sized>(
+fn tell_each<P: Platform, I: Iommu, R: Room + ?Sized, T: Telling<P, I>>(
     space: &AddressSpace<P, I>,
     revocation: &Revocation<R>,
-    submissions: Submissions,
-) -> Result<Proof, QueueError> {
-    let commands = || revocation.counted().map(|run| space.covering(run.range, run.leaf_only));
-    space.invalidate_each(&commands, submissions == Submissions::Shared)
+    act: T,
+) -> T::Told {
+    act.each(space, &|| revocation.counted().map(|run| space.covering(run.range, run.leaf_only)))
 }
 
 #[inline(never)]
-fn invalidate_runs<P: Platform, I: Iommu, R: Room + ?Sized>(
+fn tell_runs<P: Platform, I: Iommu, R: Room + ?Sized, T: Telling<P, I>>(
     space: &AddressSpace<P, I>,
     revocation: &mut Revocation<R>,
     within_pages: u64,
-    submissions: Submissions,
-) -> Result<Proof, QueueError> {
+    act: T,
+) -> T::Told {
     let within_pages = within_one_command(within_pages, space.capabilities());
     // Invalidations complete in any order, so the order of the batch no longer matters.
     revocation.sort();
     let count = count_joined(revocation, within_pages);
     if count > BATCH_MAX {
         // Commands of this hardware cover very little, so invalidate the whole domain.
-        return invalidate(space, &[Invalidation::Domain(space.id())], submissions);
+        return act.one(space, Invalidation::Domain(space.id()));
     }
     let revocation = &*revocation;
-    let commands = || {
+    act.each(space, &|| {
         let runs = Counted::new(Joined::new(revocation.closed_runs(), within_pages), count);
         runs.map(|run| space.covering(run.range, run.leaf_only))
-    };
-    space.invalidate_each(&commands, submissions == Submissions::Shared)
+    })
 }
 
 /// The number of commands that the runs take. This is a separate function, so that its iterators are not on the stack

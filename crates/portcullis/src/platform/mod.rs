@@ -13,7 +13,7 @@ pub use cpu_words::{CPU_WORDS, CpuWords, WordLines};
 pub(crate) use deadline::Deadline;
 pub use forward::straight;
 pub use per_cpu::Padded;
-pub(crate) use per_cpu::{PerCpu, PerCpuCount};
+pub(crate) use per_cpu::{PerCpu, PerCpuCount, index_of};
 
 use crate::address::PhysAddr;
 use crate::entry::{Entry, Frame};

@@ -12,7 +12,7 @@ pub struct Padded<T>(pub T);
 
 /// The index, below `len`, for `cpu`. A host may have more CPUs than it reported at first; those share.
 #[inline(always)]
-pub(super) const fn index_of(cpu: CpuHint, len: usize) -> usize {
+pub(crate) const fn index_of(cpu: CpuHint, len: usize) -> usize {
     let cpu = cpu.0 as usize;
     if cpu < len { cpu } else { cpu % len }
 }
