@@ -2,10 +2,11 @@ use super::fake_unit::*;
 use super::host::Host;
 use super::{Driver, bring_up, close, open, page, page_descriptor, without_waits};
 use crate::{UNITS_MAX, UnitCount, Units};
+use portcullis::designs::Magazine;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use portcullis::platform::fake::run_on;
-use portcullis::{Iova, PhysAddr};
+use portcullis::{Access, Iova, Open, PhysAddr, Protection};
 
 const TABLES: Translation = Translation::Tables { root: PhysAddr::new(0x7000), levels: 4 };
 
@@ -110,6 +111,36 @@ fn a_large_submission_reaches_every_unit() {
     }
     fakes[1].behave(Behaviour::Silent);
     assert_eq!(both.submit(&commands).err(), Some(QueueError::Timeout(1000)));
+}
+
+/// A batch in flight is done when it is on every unit.
+#[test]
+fn a_batch_is_in_flight_on_every_unit() {
+    let host = Host::new(true);
+    let fakes = [FakeUnit::new(&host), FakeUnit::new(&host)];
+    let units = [bring_up(&fakes[0], &host), bring_up(&fakes[1], &host)];
+    let both = join(&units, &host);
+    let domain = Magazine::open(&both, &host, Protection::Strict).expect("a domain");
+    // SAFETY: no memory is behind the fakes.
+    let map = |pfn: u64| unsafe { domain.map_raw(PhysAddr::new(pfn << 12), 4096, Access::DeviceWrites) }.expect("room");
+    let pages = [1, 2].map(map);
+    fakes.iter().for_each(|fake| fake.behave(Behaviour::Holding));
+    let [mut first, second] = pages.map(|page| {
+        let mut batch = domain.raw_batch();
+        batch.unmap_raw(page, 4096).expect("mapped");
+        batch.submit().expect("room")
+    });
+    assert_eq!(domain.usage().batches_in_flight, 2);
+    fakes[0].land(0);
+    fakes[0].land(0);
+    assert!(!first.is_done(), "done means done on every unit");
+    fakes[1].land(0);
+    assert!(first.is_done());
+    fakes[1].land(0);
+    first.wait().expect("it is done");
+    second.wait().expect("it is done");
+    assert_eq!((domain.usage().batches_in_flight, domain.usage().live_ranges), (0, 0));
+    fakes.iter().for_each(|fake| fake.behave(Behaviour::Prompt));
 }
 
 #[test]

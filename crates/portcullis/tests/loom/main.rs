@@ -10,6 +10,7 @@ mod chunks;
 mod counted_tables;
 #[path = "../forwarding/mod.rs"]
 mod forwarding;
+mod halves;
 mod identity;
 mod invalidation_at_map;
 mod magazines;

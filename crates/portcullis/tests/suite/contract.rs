@@ -293,6 +293,82 @@ const CASES: &[Case] = &[
         says: "unused `RawBatch` that must be used",
     },
     Case {
+        name: "a batch is submitted and not waited for",
+        program: "#[deny(unused_must_use)]
+            pub fn submit<M: Mapper + ?Sized>(batch: RawBatch<&Domain<M>>) -> Result<(), CommitError> { @ }",
+        wrong: "batch.submit()?; Ok(())",
+        right: "batch.submit()?.wait()",
+        code: "",
+        says: "unused `Submitted` that must be used",
+    },
+    Case {
+        name: "a submitted batch is unmapped into",
+        program: "pub fn submit<M: Mapper + ?Sized>(mut batch: RawBatch<&Domain<M>>, range: IovaRange) -> Result<(), CommitError> {
+                @
+                submitted.wait()
+            }",
+        wrong: "let submitted = batch.submit()?; let _ = batch.unmap(range);",
+        right: "let _ = batch.unmap(range); let submitted = batch.submit()?;",
+        code: "E0382",
+        says: "borrow of moved value: `batch`",
+    },
+    Case {
+        name: "a batch that was submitted in its place is unmapped into before the wait",
+        program: "pub fn submit<M: Mapper + ?Sized>(batch: &mut RawBatch<&Domain<M>>, range: IovaRange) -> Result<(), CommitError> {
+                let submitted = batch.submit_so_far()?;
+                @
+                Ok(())
+            }",
+        wrong: "let _ = batch.unmap(range); submitted.wait()?;",
+        right: "submitted.wait()?; let _ = batch.unmap(range);",
+        code: "E0499",
+        says: "cannot borrow `*batch` as mutable more than once at a time",
+    },
+    Case {
+        name: "buffers are handed on at the submission",
+        program: "pub fn buffers<M: Mapper + ?Sized, B: DmaBuffer>(batch: Batch<&Domain<M>, B>) -> Result<usize, CommitError> {
+                let submitted = batch.submit()?;
+                Ok(@.into_iter().count())
+            }",
+        wrong: "submitted",
+        right: "submitted.wait()?",
+        code: "E0599",
+        says: "`into_iter` exists for struct `Submitted",
+    },
+    Case {
+        name: "a batch is waited for twice",
+        program: "pub fn twice<M: Mapper + ?Sized>(batch: RawBatch<&Domain<M>>) -> Result<(), CommitError> {
+                let submitted = batch.submit()?;
+                @
+            }",
+        wrong: "submitted.wait()?; submitted.wait()",
+        right: "submitted.wait()",
+        code: "E0382",
+        says: "use of moved value: `submitted`",
+    },
+    Case {
+        name: "a batch in flight outlives its domain",
+        program: "pub fn flies<I: Iommu + Copy, P: Platform + Copy>(iommu: I, platform: P) -> Result<(), NewDomainError> {
+                let domain = Stock::open(iommu, platform, Protection::Strict)?;
+                let submitted = domain.raw_batch().submit();
+                @
+                let _ = submitted.map(|submitted| submitted.wait());
+                Ok(())
+            }",
+        wrong: "drop(domain);",
+        right: "",
+        code: "E0505",
+        says: "cannot move out of `domain` because it is borrowed",
+    },
+    Case {
+        name: "a mapper is asked for a batch that it has not submitted",
+        program: "pub fn take<M: Mapper>(mapper: &M, runs: &mut Runs, in_flight: &InFlight) -> Result<Option<Committed>, CommitError> { @ }",
+        wrong: "mapper.take_back(runs, in_flight, true)",
+        right: "unsafe { mapper.take_back(runs, in_flight, true) }",
+        code: "E0133",
+        says: "take_back` is unsafe and requires",
+    },
+    Case {
         name: "a buffer that is not a `SharedBuffer` is used with the device",
         program: "pub fn use_it<B: @>(mapping: &Mapping<B>) -> usize { mapping.shared().segments().len() }",
         wrong: "DmaBuffer",
@@ -344,7 +420,7 @@ const CASES: &[Case] = &[
 const USES: &str = "#![allow(unused_imports)]
     use core::mem::MaybeUninit;
     use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
-    use portcullis::designs::Unprotected;
+    use portcullis::designs::{Stock, Unprotected};
     use portcullis::domain::{Batch, DmaBuffer, DomainOf, DomainRef, DynDomain, Mapping, RawBatch, SharedBuffer};
     use portcullis::invalidation::Runs;
     use portcullis::iommu::AttachError;
@@ -353,8 +429,8 @@ const USES: &str = "#![allow(unused_imports)]
     use portcullis::proof::{Committed, Proof};
     use portcullis::table::{Entry, Frame, FreedTables};
     use portcullis::{
-        Access, AddressSpace, Capabilities, CommitError, Domain, DomainConfig, DomainId, Invalidation, Iommu, Iova, IovaRange,
-        MapError, NewDomainError, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, QueueError, RawMapError, Request, Segment, SourceId,
+        Access, AddressSpace, Capabilities, CommitError, Domain, DomainConfig, DomainId, InFlight, Invalidation, Iommu, Iova,
+        IovaRange, MapError, NewDomainError, NoMemory, Open, PAGE_SIZE, PhysAddr, Platform, Protection, QueueError, RawMapError, Request, Segment, SourceId,
         Space, Translation, UnmapError,
     };
 ";

@@ -17,6 +17,7 @@ mod forwarding;
 mod fuzz;
 #[path = "../fuzzing/mod.rs"]
 mod fuzzing;
+mod halves;
 mod heap;
 mod identity;
 mod interrupted;

@@ -9,7 +9,7 @@ use iommu::HookedIommu;
 use portcullis::design::{Design, Mapper};
 use portcullis::designs::{Choice, DesignId, RIommu, Visitor};
 use portcullis::domain::{
-    DescriptorMapFailure, DmaBuffer, MapFailure, Mapping, RingConfig, SharedBuffer, UnmapFailure,
+    Batch, DescriptorMapFailure, DmaBuffer, MapFailure, Mapping, RingConfig, SharedBuffer, Submitted, UnmapFailure,
 };
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::platform::fake::hooks::{HookedHost, has_panicked, panic_at, with_a_lock};
@@ -210,6 +210,55 @@ impl<M: Mapper> Run<'_, M> {
         }
     }
 
+    /// Unmaps several mappings in a batch, submits it, maps another buffer, and waits, looks or drops.
+    fn halves(&mut self, count: usize, end: fn(Submitted<Batch<&Domain<M>, Buffer>>)) {
+        // The map in between needs all of `self`.
+        let domain: *const Domain<M> = &self.domain;
+        // SAFETY: the domain stays where it is until `end`, which is called after all steps.
+        let mut batch = unsafe { &*domain }.batch();
+        let mut refused = Vec::new();
+        for _ in 0..count.min(self.mapped.len()) {
+            if let Err(failure) = batch.unmap(self.mapped.remove(0)) {
+                refused.push(failure.value);
+            }
+        }
+        self.mapped.extend(refused);
+        let Ok(submitted) = batch.submit() else { return };
+        self.map(1, false);
+        end(submitted);
+    }
+
+    /// Submits a batch in its place, and uses it again, also after a panic in between.
+    fn halves_in_place(&mut self) {
+        let mut batch = self.domain.batch();
+        let mut refused = Vec::new();
+        for _ in 0..2 {
+            let Some(mapping) = self.mapped.pop() else { break };
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let unmapped = batch.unmap(mapping).map_err(|failure| failure.value);
+                if unmapped.is_ok()
+                    && let Ok(submitted) = batch.submit_so_far()
+                {
+                    _ = submitted.wait().map(|buffers| buffers.for_each(drop));
+                }
+                unmapped
+            }));
+            match ended {
+                Ok(Err(mapping)) => refused.push(mapping),
+                Ok(Ok(())) => {}
+                // The device must not get a buffer back that the batch gives up later. `step` looks.
+                Err(panic) => {
+                    self.vet();
+                    drop(batch.commit());
+                    self.mapped.extend(refused);
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+        drop(batch.commit());
+        self.mapped.extend(refused);
+    }
+
     fn ring(&mut self) {
         let mut ring = self.domain.ring(RingConfig::default()).expect("a ring");
         let buffers: ArrayVec<_, 64> = (0..5).map(|_| Buffer::new(&self.owners, 1)).collect();
@@ -241,6 +290,16 @@ impl<M: Mapper> Run<'_, M> {
         self.step(|run| run.map(1, false));
         self.step(Self::ring);
         self.step(|run| run.batch(2, false));
+        for pages in [1, 1, 3] {
+            self.step(|run| run.map(pages, false));
+        }
+        self.step(|run| run.halves(1, |submitted| drop(submitted.wait())));
+        self.step(|run| run.halves(1, |mut submitted| _ = submitted.is_done()));
+        self.step(|run| run.halves(1, |submitted| drop(submitted)));
+        for _ in 0..3 {
+            self.step(|run| run.map(1, false));
+        }
+        self.step(Self::halves_in_place);
         // This includes placed mappings.
         self.step(|run| run.batch(4, true));
         self.step(|run| run.map(1, false));

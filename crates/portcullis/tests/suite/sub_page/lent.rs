@@ -1,9 +1,10 @@
 //! Typed buffers with bounced parts: who may use them, and when they are copied to.
 
-use super::{Bench, Buffer, PAGE, SECRET};
+use super::{Bench, Buffer, Memory, PAGE, SECRET, maps};
 use portcullis::designs::DesignId;
 use portcullis::domain::{Mapping, RingConfig, UnmapFailure};
-use portcullis::{Access, MapOptions, Protection, SubPage, UnmapError};
+use portcullis::iommu::fake::Behaviour;
+use portcullis::{Access, Iova, MapOptions, Protection, SubPage, UnmapError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The device does not see a buffer with bounced parts, and the unmap writes to the buffer. Such a buffer must not be
@@ -75,6 +76,30 @@ fn a_buffer_that_was_unmapped_early_never_comes_back() {
             std::mem::forget(refused.value);
         }
         assert_eq!((domain.usage().live_ranges, domain.usage().bounce_pages), (0, 0));
+        bench.end(domain);
+    }
+}
+
+/// What the device has written to a bounce page is in the buffer after the second half of the commit, and not before.
+#[test]
+fn bounced_parts_are_copied_by_the_second_half() {
+    for design in [DesignId::Portcullis, DesignId::Magazine] {
+        let bench = Bench::new();
+        let domain = bench.domain(design, Protection::Strict, SubPage::Bounce);
+        let memory = Memory::new(1);
+        let iova = maps(&domain, &memory, 100, 8, Access::DeviceWrites).expect("room");
+        assert!(bench.writes(iova, 7));
+        bench.iommu.behave(Behaviour::Slow);
+        let mut batch = domain.raw_batch();
+        batch.unmap_raw(Iova::new(iova), 8).expect("mapped");
+        let mut submitted = batch.submit().expect("room");
+        assert!(!submitted.is_done());
+        assert_eq!((memory.get(100), domain.usage().bounce_pages), (SECRET, 1));
+        assert!(bench.writes(iova + 1, 8), "the device still has the bounce page");
+        submitted.wait().expect("the hardware answers");
+        assert_eq!([99, 100, 101, 102].map(|at| memory.get(at)), [SECRET, 7, 8, SECRET]);
+        assert_eq!(domain.usage().bounce_pages, 0);
+        bench.iommu.behave(Behaviour::Prompt);
         bench.end(domain);
     }
 }
