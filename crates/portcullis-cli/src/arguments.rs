@@ -252,6 +252,10 @@ pub(crate) struct PlanArguments {
     /// drops the IOTLB entries of mapped pages in between
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64), conflicts_with = "no_hint")]
     pub(crate) merge: Option<u8>,
+    /// Commits in two halves: a core submits the unmaps of a burst, maps new buffers, and then waits for the hardware.
+    /// Only with `--workload rings`: a trace shows when its own driver had its buffers back
+    #[arg(long, requires = "workload")]
+    pub(crate) halves: bool,
     /// How to treat pages that a buffer covers only in part: expose them, as most systems do; refuse them; or bounce,
     /// which copies that part to and from a separate page of the domain
     #[arg(long, default_value = "expose", value_parser = sub_page)]

@@ -59,6 +59,8 @@ pub(crate) struct Head<'p> {
     no_hint: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     merge: Option<u8>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    halves: bool,
     sub_page: SubPage,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
@@ -117,6 +119,7 @@ impl<'a> Planned<'a> {
             clock: self.plan.clock,
             no_hint: self.arguments.no_hint,
             merge: self.arguments.merge,
+            halves: self.arguments.halves,
             sub_page: self.arguments.sub_page,
             seed,
         }
@@ -153,6 +156,9 @@ impl<'a> Planned<'a> {
             facts.push("no invalidation hint".to_owned());
         }
         facts.extend(plan.merge_min.map(|cpus| format!("merged from {cpus} CPUs on")));
+        if self.arguments.halves {
+            facts.push("commits in two halves".to_owned());
+        }
         match plan.sub_page {
             SubPage::Expose => {}
             SubPage::Refuse => facts.push("parts of pages refused".to_owned()),
@@ -296,7 +302,15 @@ type Works = Vec<(String, Work)>;
 
 fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Input>), Failure> {
     if let Some(workload) = &arguments.workload {
-        let work = Work::parse(workload).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
+        let mut work =
+            Work::parse(workload).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
+        match &mut work {
+            Work::Rings(rings) => rings.halves = arguments.halves,
+            _ if arguments.halves => {
+                return Err(Failure::Input(format!("--halves: expected --workload rings, but got {workload}")));
+            }
+            _ => {}
+        }
         return Ok((vec![(workload.clone(), work)], Vec::new()));
     }
     let mut traces = Vec::new();

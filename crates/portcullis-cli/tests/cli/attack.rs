@@ -116,6 +116,7 @@ fn the_options_of_compare() {
     assert!(rows(&with(&["--batch", "16"])).iter().all(|row| row["batch"] == 16));
     assert_eq!(with(&["--no-hint"])["no_hint"], true);
     assert_eq!(with(&["--merge", "4"])["merge"], 4);
+    assert_eq!((with(&[]).get("halves"), &with(&["--halves"])["halves"]), (None, &true.into()));
     assert_eq!(with(&["--clock", "scale=2"])["clock"], "scale=2");
     assert_eq!(with(&["--machine", "r210-cx3"])["machine"], "r210-cx3");
     assert_eq!(with(&["--set", "iotlb_entries=64"])["set"], Value::from(vec!["iotlb_entries=64"]));
@@ -135,6 +136,22 @@ fn nothing_gets_through_merged_commands() {
     for row in rows(&document) {
         assert!(row["rule"].is_null() && row["stale_accesses"] == 0 && row["probes"].as_u64() > Some(10_000), "{row}");
     }
+}
+
+/// Between the halves of a commit the device still has the buffers: what it reaches counts as mapped. After the second
+/// half it reaches nothing of them, under any design.
+#[test]
+fn nothing_gets_through_between_the_halves() {
+    let work = ["--workload", "rings:count=4,operations=4000", "--halves", "--protection", "strict"];
+    let document = attacked(&[&work[..], &["--batch", "16"]].concat());
+    assert_eq!(document["halves"], true);
+    assert!(rows(&document).len() > 10);
+    for row in rows(&document) {
+        check_entry(row);
+        assert!(row["rule"].is_null() || row["declared"] == true, "{row}");
+    }
+    let strict = attacked(&[&work[..], &["--batch", "16", "--designs", "portcullis,magazine,stock"]].concat());
+    assert!(rows(&strict).iter().all(|row| row["stale_accesses"] == 0), "{strict}");
 }
 
 #[test]

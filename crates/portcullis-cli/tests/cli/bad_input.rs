@@ -173,7 +173,7 @@ fn accesses_that_do_not_belong() {
 #[test]
 fn usage() {
     let disk = bundled(DISK);
-    let table: [(&[&str], &[&str]); 33] = [
+    let table: [(&[&str], &[&str]); 35] = [
         (&["compare", &disk, "--designs", "magic"], &["no design `magic`", "stock"]),
         (&["compare", &disk, "--designs", "stock,"], &["no design ``"]),
         (&["compare", &disk, "--machine", "abacus"], &["no machine `abacus`", "cascadelake-cx5"]),
@@ -189,6 +189,8 @@ fn usage() {
         (&["compare", &disk, "--workload", "rings"], &["cannot be used with"]),
         (&["compare", "--merge", "4", "--no-hint"], &["cannot be used with"]),
         (&["simulate", "--merge", "1"], &["--merge"]),
+        (&["compare", "--halves"], &["--workload"]),
+        (&["compare", "--halves", "--workload", "churn"], &["--halves", "expected --workload rings", "churn"]),
         (&["compare", &disk, "--protection", "hope"], &["hope", "expected strict or deferred"]),
         (&["compare", &disk, "--clock", "sundial"], &["sundial", "expected model, trace or scale=K"]),
         (&["compare", &disk, "--clock", "scale=-1"], &["scale=-1", "expected"]),

@@ -390,6 +390,25 @@ fn commands_of_many_cpus_can_be_merged() {
     assert!(dropped[0] == 0.0 && dropped[1] > 0.0, "{dropped:?}");
 }
 
+/// A driver that goes on while the hardware works waits a third as long, and does hardly more itself.
+#[test]
+fn a_commit_in_two_halves_hides_the_wait() {
+    let with = |arguments: &[&str]| {
+        let work = ["--workload", "rings:count=16,operations=10000", "--designs", "portcullis"];
+        compared(&[&work[..], arguments].concat())
+    };
+    let [whole, halves] = [with(&[]), with(&["--halves"])].map(|document| {
+        let of = |key: &str| float(row(&document, "portcullis", "strict"), key);
+        let waits = of("wait_cycles_per_page");
+        (waits, of("cycles_per_page") - waits)
+    });
+    assert!(halves.0 < 0.36 * whole.0, "{halves:?} and {whole:?} cycles of waiting and of software");
+    assert!(halves.1 < 1.05 * whole.1, "{halves:?} and {whole:?}");
+    let deferred = |arguments: &[&str]| float(row(&with(arguments), "portcullis", "deferred"), "cycles_per_page");
+    let (whole, halves) = (deferred(&[]), deferred(&["--halves"]));
+    assert!((halves / whole - 1.0).abs() < 0.05, "{halves} and {whole}: a deferred commit is over at once");
+}
+
 #[test]
 fn one_batch_for_all_can_be_chosen() {
     let document = compared(&[&bundled(RECEIVE), "--batch", "64", "--designs", "none,stock,identity,portcullis"]);

@@ -5,13 +5,16 @@ use super::world::LabUnit;
 use crate::platform::LabPlatform;
 use portcullis::design::{Design, Info};
 use portcullis::designs::{DesignId, Visitor};
-use portcullis::domain::RawBatch;
+use portcullis::domain::{RawBatch, Submitted};
 use portcullis::invalidation::Due;
 use portcullis::{DomainConfig, DynDomain, IovaRange, NewDomainError, Open, RawMapError, Request};
 use std::fmt;
 
 /// Unmaps that are committed together.
 pub(super) type AnyBatch<'d> = RawBatch<&'d DynDomain>;
+
+/// Such a batch between the halves of its commit.
+pub(super) type InFlightBatch<'d> = Submitted<AnyBatch<'d>>;
 
 /// Maps memory of the model.
 pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange, RawMapError> {

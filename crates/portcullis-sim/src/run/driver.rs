@@ -2,7 +2,7 @@
 
 use super::RunError;
 use super::backlog::Waiting;
-use super::design::{self, AnyBatch};
+use super::design::{self, AnyBatch, InFlightBatch};
 use super::live::{Buffer, Extent, Leaving, Live, Ranges, Slot, pieces};
 use super::observers::RunEvent;
 use super::world::{Wanted, World};
@@ -13,6 +13,7 @@ use portcullis::{
 };
 use smallvec::smallvec;
 use std::cell::Cell;
+use std::mem;
 use std::rc::Rc;
 
 /// One core of a run.
@@ -28,13 +29,30 @@ pub(super) struct Driver<'w> {
     members: Vec<Leaving>,
     /// When each of them was unmapped.
     since_ps: Vec<u64>,
+    /// Whether it commits in two halves.
+    halves: bool,
+    /// The batches that are submitted and not taken back.
+    in_flight: Vec<Submitted<'w>>,
+}
+
+/// A batch between its halves.
+struct Submitted<'w> {
+    batch: InFlightBatch<'w>,
+    members: Vec<Leaving>,
+    since_ps: Vec<u64>,
 }
 
 impl<'w> Driver<'w> {
     pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
         let batches = world.domains.iter().map(|domain| domain.raw_batch()).collect();
         let (members, since_ps) = (Vec::with_capacity(batch_max), Vec::with_capacity(batch_max));
-        Self { world, core, batch_max, stream: Stream::default(), batches, members, since_ps }
+        let (stream, in_flight) = (Stream::default(), Vec::new());
+        Self { world, core, batch_max, stream, batches, members, since_ps, halves: false, in_flight }
+    }
+
+    /// From now on, batches are submitted, and come back only when they are [taken back](Self::take_back).
+    pub(super) fn commits_in_halves(&mut self, halves: bool) {
+        self.halves = halves;
     }
 
     /// From now on, maps are for queue `ring`.
@@ -59,8 +77,8 @@ impl<'w> Driver<'w> {
         let waiting = Waiting { segments: segments.clone(), access, device, stream, is_read_at_once };
         let mut full = self.map_now(slot, &waiting);
         world.tally.borrow_mut().refused_maps += u64::from(full.is_some() && !world.warm.get());
-        if matches!(full, Some(MapError::RingFull { .. })) && !self.members.is_empty() {
-            self.commit();
+        if matches!(full, Some(MapError::RingFull { .. })) && !(self.members.is_empty() && self.in_flight.is_empty()) {
+            self.commit_now();
             full = self.map_now(slot, &waiting);
         }
         match full {
@@ -116,7 +134,7 @@ impl<'w> Driver<'w> {
     /// made: a device that never got a buffer cannot be done with it.
     fn serve_waiting(&mut self, slot: Slot) {
         if self.world.is_waiting(slot) {
-            self.commit();
+            self.commit_now();
         }
     }
 
@@ -249,7 +267,11 @@ impl<'w> Driver<'w> {
         if world.hints.unmap && !world.info.physical_addresses() {
             world.engine.charged(|| self.say_done_with(&live));
         }
-        if self.batch_max == 1 { self.unmap_at_once(slot, live) } else { self.unmap_in_batch(slot, live) }
+        if self.batch_max == 1 && !self.halves {
+            self.unmap_at_once(slot, live)
+        } else {
+            self.unmap_in_batch(slot, live)
+        }
     }
 
     /// Unmaps like a driver without batches. The buffer is handed back at once.
@@ -310,12 +332,15 @@ impl<'w> Driver<'w> {
         }
     }
 
-    /// Ends the batch: its buffers are handed back to the driver.
+    /// Ends the batch: its buffers are handed back to the driver, or submitted if it commits in two halves.
     pub(super) fn commit(&mut self) {
         let world = self.world;
         let Some(device) = self.members.first().map(|(_, first)| first.device) else { return };
+        if self.halves {
+            return self.submit(device);
+        }
         // The members are taken even if the commit fails: their buffers are then never handed back (S11).
-        let mut members = std::mem::take(&mut self.members);
+        let mut members = mem::take(&mut self.members);
         let batch = &mut self.batches[device];
         if let Err(error) = world.engine.charged(|| batch.commit_so_far()) {
             world.fail(RunError::Commit(error));
@@ -330,6 +355,49 @@ impl<'w> Driver<'w> {
         self.members = members;
         world.worked();
         self.work_off_backlog(device);
+    }
+
+    /// Ends the batch, and takes back everything that is in flight.
+    fn commit_now(&mut self) {
+        self.commit();
+        self.take_back();
+    }
+
+    /// The first half of a commit: the buffers stay with the device.
+    fn submit(&mut self, device: usize) {
+        let world = self.world;
+        let (members, since_ps) = (mem::take(&mut self.members), mem::take(&mut self.since_ps));
+        let batch = mem::replace(&mut self.batches[device], world.domains[device].raw_batch());
+        match world.engine.charged(|| batch.submit()) {
+            Ok(batch) => self.in_flight.push(Submitted { batch, members, since_ps }),
+            Err(error) => return world.fail(RunError::Commit(error)),
+        }
+        world.provoke(&RunEvent::Submitted);
+    }
+
+    /// The second half of the commits in flight, if all are done. If not, the core goes on.
+    pub(super) fn take_back_done(&mut self) {
+        let world = self.world;
+        if self.in_flight.iter_mut().all(|submitted| world.engine.charged(|| submitted.batch.is_done())) {
+            self.take_back();
+        }
+    }
+
+    /// The second half of every commit in flight: waits for the hardware, and hands the buffers back to the driver.
+    pub(super) fn take_back(&mut self) {
+        let world = self.world;
+        for Submitted { batch, members, since_ps } in mem::take(&mut self.in_flight) {
+            let Some(device) = members.first().map(|(_, first)| first.device) else { continue };
+            if let Err(error) = world.engine.charged(|| batch.wait()) {
+                return world.fail(RunError::Commit(error));
+            }
+            world.arm(device);
+            self.since_ps = since_ps;
+            self.note_waits();
+            members.iter().for_each(|(slot, live)| self.hand_back(*slot, live));
+            world.worked();
+            self.work_off_backlog(device);
+        }
     }
 
     /// Counts how long the buffers of the batch have waited until now.
@@ -462,7 +530,7 @@ impl<'w> Driver<'w> {
 
     /// Ends the core's part of the run: commits the last batch, and serves its timer until nothing is due.
     pub(super) fn finish(&mut self) {
-        self.commit();
+        self.commit_now();
         while let Some(at_ps) = self.world.engine.own_timer_ps() {
             self.world.idle_until(at_ps);
             // The last operation may have passed that time, and then there was no sleep in which to take the interrupt.

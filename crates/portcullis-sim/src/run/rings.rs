@@ -50,11 +50,14 @@ pub struct Rings {
     pub idle: u32,
     /// Receive buffers mapped by all rings together after warm-up.
     pub operations: u64,
+    /// Whether a core commits in two halves: it submits the unmaps of a burst, maps the new buffers, and then waits.
+    #[serde(skip)]
+    pub halves: bool,
 }
 
 impl Default for Rings {
     fn default() -> Self {
-        Self { count: 1, ring: 256, burst: 16, tx: 0.0, pages: 1, idle: 0, operations: 40_000 }
+        Self { count: 1, ring: 256, burst: 16, tx: 0.0, pages: 1, idle: 0, operations: 40_000, halves: false }
     }
 }
 
@@ -133,9 +136,15 @@ impl Rings {
         BUFFERS_BASE + u64::from(self.count) * self.pages_per_ring() * PAGE_SIZE
     }
 
-    /// Pages of receive buffers that a core has in memory: those of the ring, and one more buffer.
+    /// Receive buffers that a core has in memory: those of the ring, and one more. Between the halves of a commit, the
+    /// core has none of the buffers of the burst, so there are as many more.
+    fn receive_buffers(&self) -> u64 {
+        u64::from(self.ring) + if self.halves { u64::from(self.burst) } else { 1 }
+    }
+
+    /// Pages of these buffers.
     fn receive_pages(&self) -> u64 {
-        (u64::from(self.ring) + 1) * u64::from(self.pages)
+        self.receive_buffers() * u64::from(self.pages)
     }
 
     /// Pages that a core has in memory. A transmit buffer has a whole page. Receive buffers whose size is a power of
@@ -158,7 +167,11 @@ impl Rings {
 
     /// Buffers that a core has in memory: receive, transmit.
     fn slots_per_ring(&self) -> (u64, u64) {
-        let transmit = (f64::from(self.burst) * (self.tx + 1.0)).ceil() as u64;
+        let mut transmit = (f64::from(self.burst) * (self.tx + 1.0)).ceil() as u64;
+        if self.halves {
+            // Those of the burst before are not back when others are sent.
+            transmit = transmit.max(2 * u64::from(self.burst) * self.tx.ceil() as u64);
+        }
         (u64::from(self.ring), transmit)
     }
 }
@@ -236,6 +249,7 @@ impl<'w> Service<'w> {
             Box::new(move || {
                 let mut ring = ring.borrow_mut();
                 let mut driver = Driver::new(&world, ring.core, batch);
+                driver.commits_in_halves(ring.rings.halves);
                 driver.serve(ring.core as u32);
                 for _ in 0..bursts {
                     // Half to one and a half times the mean, so that rings are not served in lockstep.
@@ -265,6 +279,8 @@ impl<'w> Service<'w> {
 impl Ring {
     /// One burst: unmaps the oldest buffers and maps new ones.
     fn burst(&mut self, driver: &mut Driver<'_>) {
+        // What was not done after the last burst, in which case the core has gone on.
+        driver.take_back();
         while let Some(slot) = self.transmitted.pop_front() {
             driver.unmap(slot);
         }
@@ -274,6 +290,7 @@ impl Ring {
             driver.unmap(self.slot(number % ring));
         }
         driver.commit();
+        // In two halves, this is the time in which the hardware invalidates.
         for number in served {
             let (slot, segments) = self.receive(number + ring);
             driver.map(slot, &segments, Access::DeviceWrites, 0);
@@ -285,6 +302,7 @@ impl Ring {
                 self.transmitted.push_back(slot);
             }
         }
+        driver.take_back_done();
         self.at += burst;
     }
 
@@ -308,7 +326,7 @@ impl Ring {
     /// before, whether or not it was invalidated.
     fn receive(&self, number: u64) -> (Slot, Buffer) {
         let (ring, pages) = (u64::from(self.rings.ring), u64::from(self.rings.pages));
-        self.buffer(number % ring, number % (ring + 1) * pages, pages * PAGE_SIZE)
+        self.buffer(number % ring, number % self.rings.receive_buffers() * pages, pages * PAGE_SIZE)
     }
 
     /// The next transmit buffer. There are as many as can be in use at once.

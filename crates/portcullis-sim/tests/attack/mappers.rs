@@ -3,9 +3,10 @@
 use portcullis::RawUnmapError;
 use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::invalidation::{Revocation, Runs};
-use portcullis::proof::Committed;
+use portcullis::proof::{Committed, Proof};
 use portcullis::{
-    Access, CommitError, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, Space, UnmapError,
+    Access, CommitError, Departure, InFlight, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, Space,
+    UnmapError, WhenFull,
 };
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -23,6 +24,11 @@ pub(crate) const FORGETS_ITS_TIMER: u8 = 3;
 pub(crate) const LETS_READERS_WRITE: u8 = 4;
 /// A single unmap is committed by the next one. Batches are sound.
 pub(crate) const COMMITS_SINGLES_LATE: u8 = 5;
+
+/// A batch counts as committed when it is submitted.
+pub(crate) const HANDS_ON_AT_SUBMIT: u8 = 6;
+/// The wait for a batch in flight looks once, and counts it as committed.
+pub(crate) const LOOKS_IN_PLACE_OF_A_WAIT: u8 = 7;
 
 /// Design `B` with flaw number `FLAW`.
 pub(crate) struct Mapping<B, const FLAW: u8>(PhantomData<B>);
@@ -66,6 +72,34 @@ unsafe impl<M: Mapper, const FLAW: u8> Mapper for FlawedMapper<M, FLAW> {
         match self.0.commit(revocation) {
             Err(_) if FLAW == HIDES_ERRORS => Ok(Committed::Deferred),
             committed => committed,
+        }
+    }
+
+    fn submit(&self, revocation: &mut Runs, when_full: WhenFull) -> Result<Departure, CommitError> {
+        let departure = self.0.submit(revocation, when_full)?;
+        if FLAW == HANDS_ON_AT_SUBMIT {
+            revocation.forget();
+            // SAFETY: none: this is the flaw. The memory is the model's.
+            return Ok(Departure::Over(Committed::Proven(unsafe { Proof::trusted() })));
+        }
+        Ok(departure)
+    }
+
+    unsafe fn take_back(
+        &self,
+        revocation: &mut Runs,
+        in_flight: &InFlight,
+        waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { self.0.take_back(revocation, in_flight, waits && FLAW != LOOKS_IN_PLACE_OF_A_WAIT) } {
+            Err(_) if FLAW == HIDES_ERRORS => Ok(Some(Committed::Deferred)),
+            Ok(None) if FLAW == LOOKS_IN_PLACE_OF_A_WAIT => {
+                revocation.forget();
+                // SAFETY: as above.
+                Ok(Some(Committed::Proven(unsafe { Proof::trusted() })))
+            }
+            taken => taken,
         }
     }
 

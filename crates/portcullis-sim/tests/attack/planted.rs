@@ -14,7 +14,7 @@ use portcullis_model::PrefetchFlaw;
 use portcullis_sim::attack::{
     Attacked, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,
 };
-use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, RunError};
+use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, RunError, Work};
 use portcullis_testkit::attack::passes;
 
 /// The conditions of an attack.
@@ -23,15 +23,26 @@ struct Case {
     rings: &'static str,
     protection: Protection,
     batch: usize,
+    /// Whether the driver commits in two halves.
+    halves: bool,
 }
 
 impl Case {
     fn new(rings: &'static str, protection: Protection) -> Self {
-        Self { machine: machine(), rings, protection, batch: 1 }
+        Self { machine: machine(), rings, protection, batch: 1, halves: false }
+    }
+
+    /// Batches of a burst, in two halves.
+    fn in_halves(rings: &'static str) -> Self {
+        Self { batch: 16, halves: true, ..Self::new(rings, Strict) }
     }
 
     fn job(&self) -> Job<'_> {
-        let job = Job::new(&self.machine, rings(self.rings), DesignId::Stock, self.protection);
+        let mut work = rings(self.rings);
+        if let Work::Rings(rings) = &mut work {
+            rings.halves = self.halves;
+        }
+        let job = Job::new(&self.machine, work, DesignId::Stock, self.protection);
         Job { batch: self.batch, ..job }
     }
 
@@ -141,6 +152,38 @@ fn s2_a_combiner_that_returns_early() {
     );
 }
 
+/// Between the halves the device still has the buffers, and that is no breach: the twins without a flaw pass.
+#[test]
+fn s2_a_buffer_that_is_handed_on_at_the_submission() {
+    let case = Case::in_halves(ONE);
+    case.finds::<Mapping<Stock, { mappers::HANDS_ON_AT_SUBMIT }>, Mapping<Stock, { mappers::NONE }>>(Rule::Strict, &[]);
+    case.finds::<Mapping<Portcullis, { mappers::HANDS_ON_AT_SUBMIT }>, Mapping<Portcullis, { mappers::NONE }>>(
+        Rule::Strict,
+        &[],
+    );
+}
+
+/// The driver waits at its next burst, when healthy hardware is done. Slow hardware is not.
+#[test]
+fn s2_a_second_half_that_does_not_wait() {
+    let mut case = Case::in_halves(EIGHT);
+    (case.machine.iommu.invalidation_ps, case.machine.iommu.wait_ps) = (20_000_000, 200_000_000);
+    case.finds::<Mapping<Stock, { mappers::LOOKS_IN_PLACE_OF_A_WAIT }>, Mapping<Stock, { mappers::NONE }>>(
+        Rule::Strict,
+        &[],
+    );
+}
+
+/// A wait that looks at a submission that completed earlier.
+#[test]
+fn s2_a_second_half_that_looks_at_the_wrong_submission() {
+    let case = Case::in_halves(EIGHT);
+    case.finds::<OnUnit<Portcullis, { hardware::RETURNS_EARLY }>, OnUnit<Portcullis, { hardware::NONE }>>(
+        Rule::Strict,
+        &[Rule::Reuse],
+    );
+}
+
 /// By the end of the batch, the hardware has seen four times as many other pages as it can cache.
 #[test]
 fn s2_a_batch_that_forgets_its_first_unmap() {
@@ -242,6 +285,18 @@ fn s11_a_queue_error_that_returns_the_buffer() {
     assert!(matches!(sound.error, Some(RunError::Commit(_))), "{sound:?}");
     assert!(sound.probes_cached >= Some(PROBES_CACHED_MIN), "{sound:?}");
     assert_eq!(undeclared(&attack(true)), [Rule::Completion]);
+}
+
+/// The same between the halves of commits.
+#[test]
+fn s11_a_queue_error_between_the_halves_that_returns_the_buffers() {
+    let case = Case::in_halves(ONE);
+    let after = 2000;
+    let sound = attack_on_breaking_hardware(&case.job_of::<Mapping<Stock, { mappers::NONE }>>(), after);
+    assert!(sound.found.is_empty(), "{sound:?}");
+    assert!(matches!(sound.error, Some(RunError::Commit(_))), "{sound:?}");
+    let flawed = attack_on_breaking_hardware(&case.job_of::<Mapping<Stock, { mappers::HIDES_ERRORS }>>(), after);
+    assert_eq!(undeclared(&flawed), [Rule::Completion]);
 }
 
 /// Buffers have more pages than the IOTLB has entries. When they are unmapped, some pages are in the buffer of a

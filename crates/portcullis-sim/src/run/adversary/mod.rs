@@ -137,7 +137,7 @@ impl Observer for Adversary {
             RunEvent::UnmapBegins { slot } => drop(world.look(slot, |live| self.leaving(slot, live))),
             RunEvent::Cleared { slot, live, .. } => self.cling(slot, live),
             RunEvent::HandedBack { slot, live } => self.handed_back(slot, live),
-            RunEvent::Idle => self.roam(),
+            RunEvent::Submitted | RunEvent::Idle => self.roam(),
             _ => {}
         }
     }

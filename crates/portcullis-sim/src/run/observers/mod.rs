@@ -49,6 +49,8 @@ pub(in crate::run) enum RunEvent<'e> {
         /// whether other mappings have its pages.
         announced: Option<bool>,
     },
+    /// A batch was submitted. Its buffers are not handed back, and the core goes on.
+    Submitted,
     /// The buffer of a mapping has been handed back to its owner.
     HandedBack {
         /// The number of the mapping.
