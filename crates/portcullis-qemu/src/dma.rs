@@ -2,7 +2,9 @@
 
 use crate::{GuestBuffer, GuestMemory};
 use portcullis::design::Mapper;
-use portcullis::domain::{DescriptorError, DescriptorMapFailure, DomainRef, Mapping, Refused, Ring, RingError};
+use portcullis::domain::{
+    Batch, DescriptorError, DescriptorMapFailure, DomainRef, Mapping, Refused, Ring, RingError, Submitted,
+};
 use portcullis::{Access, Domain, NoMemory, RawMapError, RawUnmapError};
 use std::iter;
 use std::sync::Arc;
@@ -84,21 +86,43 @@ pub(crate) fn lend<H: DomainRef>(ring: &mut Ring<H>, buffer: GuestBuffer) -> Res
     }
 }
 
-/// Unmaps all of `mappings` with one wait for the hardware, and returns their buffers in the same order. There are at
-/// most [`BATCH_MAX`](portcullis::invalidation::BATCH_MAX) of them.
+/// A batch of buffers that a device is done with, and whose unmaps were submitted.
+pub(crate) type Returning<'d, M> = Submitted<Batch<&'d Domain<M>, GuestBuffer>>;
+
+/// Unmaps all of `mappings` and submits that. There are at most [`BATCH_MAX`](portcullis::invalidation::BATCH_MAX) of
+/// them.
 ///
 /// # Errors
 /// [`DriverError::Unmap`]. A mapping that was refused leaks, and so do those after it. The leak is counted and safe.
 /// A domain refuses a mapping that it has made only after a panic, or if other code has unmapped it.
-pub(crate) fn take_back<M: Mapper + ?Sized>(
+pub(crate) fn give_up<M: Mapper + ?Sized>(
     domain: &Domain<M>,
     mappings: impl IntoIterator<Item = Mapping<GuestBuffer>>,
-) -> Result<Vec<GuestBuffer>, DriverError> {
+) -> Result<Returning<'_, M>, DriverError> {
     let mut batch = domain.batch();
     for mapping in mappings {
         batch.unmap(mapping).map_err(|Refused { error, .. }| RawUnmapError::from(error))?;
     }
-    Ok(batch.commit().map_err(RawUnmapError::from)?.into_iter().collect())
+    Ok(batch.submit().map_err(RawUnmapError::from)?)
+}
+
+/// Waits for the hardware, and returns the buffers in the order of their unmaps.
+///
+/// # Errors
+/// [`DriverError::Unmap`]: they are lost.
+pub(crate) fn wait<M: Mapper + ?Sized>(returning: Returning<'_, M>) -> Result<Vec<GuestBuffer>, DriverError> {
+    Ok(returning.wait().map_err(RawUnmapError::from)?.into_iter().collect())
+}
+
+/// Unmaps all of `mappings` and waits for the hardware.
+///
+/// # Errors
+/// Those of both.
+pub(crate) fn take_back<M: Mapper + ?Sized>(
+    domain: &Domain<M>,
+    mappings: impl IntoIterator<Item = Mapping<GuestBuffer>>,
+) -> Result<Vec<GuestBuffer>, DriverError> {
+    wait(give_up(domain, mappings)?)
 }
 
 /// Pages that driver and device share for as long as the driver runs: rings, lists, and the device's description of

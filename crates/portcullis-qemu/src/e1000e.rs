@@ -41,7 +41,7 @@
 //! # }
 //! ```
 
-use crate::dma::{DriverError, NotTaken, Shared, lend, take_back, within};
+use crate::dma::{DriverError, NotTaken, Returning, Shared, give_up, lend, take_back, wait, within};
 use crate::{Bar, Function, GuestBuffer};
 use portcullis::design::Mapper;
 use portcullis::domain::{Mapping, RingConfig};
@@ -198,8 +198,15 @@ impl<'d, M: Mapper + ?Sized> E1000e<'d, M> {
     /// # Errors
     /// [`DriverError::Unmap`]: the buffers are lost.
     pub fn sent(&mut self) -> Result<Vec<GuestBuffer>, DriverError> {
-        let done = self.transmit.take_done(self.domain, &self.shared)?;
-        Ok(done.map(|(frame, _)| frame).collect())
+        self.collect_sent()?.wait()
+    }
+
+    /// The same frames, whose unmaps are only submitted.
+    ///
+    /// # Errors
+    /// Those of [`sent`](Self::sent).
+    pub fn collect_sent(&mut self) -> Result<Collected<'d, M, GuestBuffer>, DriverError> {
+        self.transmit.take_done(self.domain, &self.shared, |frame, _| frame)
     }
 
     /// The frames that were received since the last call. The device can no longer reach their buffers.
@@ -207,14 +214,21 @@ impl<'d, M: Mapper + ?Sized> E1000e<'d, M> {
     /// # Errors
     /// [`DriverError::Unmap`]: the buffers are lost.
     pub fn received(&mut self) -> Result<Vec<Received>, DriverError> {
-        let done = self.receive.take_done(self.domain, &self.shared)?;
-        let received = |(buffer, word): (GuestBuffer, u64)| {
+        self.collect_received()?.wait()
+    }
+
+    /// The same frames. The unmaps of their buffers are only submitted, so that the driver can post others in the
+    /// meantime.
+    ///
+    /// # Errors
+    /// Those of [`received`](Self::received).
+    pub fn collect_received(&mut self) -> Result<Collected<'d, M, Received>, DriverError> {
+        self.receive.take_done(self.domain, &self.shared, |buffer, word| {
             // The device wrote this word, and it may be wrong.
             let len = word & 0xffff;
             let whole = word & (END_OF_FRAME | ERRORS) == END_OF_FRAME && len <= RECEIVE_BYTES;
             Received { buffer, len: len.min(RECEIVE_BYTES), whole }
-        };
-        Ok(done.map(received).collect())
+        })
     }
 
     /// The IOVAs of the newest transmit buffer and the newest receive buffer that the device has, if any.
@@ -276,19 +290,39 @@ impl<'d, M: Mapper + ?Sized> Ring<'d, M> {
         Ok(())
     }
 
-    /// Takes back the buffers that the device is done with, with the second word of each descriptor. They are
-    /// unmapped before this returns.
-    fn take_done(
+    /// Takes the buffers that the device is done with, and submits their unmaps. `make` is given each buffer and the
+    /// second word of its descriptor.
+    fn take_done<'m, T>(
         &mut self,
-        domain: &Domain<M>,
+        domain: &'m Domain<M>,
         shared: &Shared,
-    ) -> Result<impl Iterator<Item = (GuestBuffer, u64)> + use<M>, DriverError> {
+        make: fn(GuestBuffer, u64) -> T,
+    ) -> Result<Collected<'m, M, T>, DriverError> {
         let oldest = (self.tail + ENTRIES - self.lent.len() as u16) % ENTRIES;
         let words = (0..self.lent.len() as u16)
             .map(|index| shared.read(self.descriptors + u64::from((oldest + index) % ENTRIES) * 16 + 8))
             .take_while(|word| word & DONE != 0);
         let words: Vec<u64> = words.collect();
-        let buffers = take_back(domain, self.lent.drain(..words.len()))?;
-        Ok(buffers.into_iter().zip(words))
+        let buffers = give_up(domain, self.lent.drain(..words.len()))?;
+        Ok(Collected { buffers, words, make })
+    }
+}
+
+/// Frames that the device is done with. It may still reach their buffers.
+#[must_use = "the buffers come back from `wait`"]
+pub struct Collected<'d, M: Mapper + ?Sized, T> {
+    buffers: Returning<'d, M>,
+    words: Vec<u64>,
+    make: fn(GuestBuffer, u64) -> T,
+}
+
+impl<M: Mapper + ?Sized, T> Collected<'_, M, T> {
+    /// Waits until the device has lost the buffers, and returns the frames.
+    ///
+    /// # Errors
+    /// [`DriverError::Unmap`]: the buffers are lost.
+    pub fn wait(self) -> Result<Vec<T>, DriverError> {
+        let buffers = wait(self.buffers)?;
+        Ok(buffers.into_iter().zip(self.words).map(|(buffer, word)| (self.make)(buffer, word)).collect())
     }
 }

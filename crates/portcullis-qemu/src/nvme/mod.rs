@@ -46,7 +46,7 @@ mod queue;
 
 pub use queue::{DATA_BYTES_MAX, DEPTH};
 
-use crate::dma::{DriverError, NotTaken, Shared, lend, take_back, within};
+use crate::dma::{DriverError, NotTaken, Returning, Shared, give_up, lend, take_back, wait, within};
 use crate::{Bar, Function, GuestBuffer};
 use portcullis::design::Mapper;
 use portcullis::domain::{Mapping, Ring, RingConfig};
@@ -279,27 +279,30 @@ impl<'d, M: Mapper + ?Sized> Nvme<'d, M> {
     /// # Errors
     /// [`DriverError::Silent`]; [`DriverError::Unmap`]: the buffers are lost.
     pub fn reap(&mut self) -> Result<Vec<Done>, DriverError> {
-        if self.commands.iter().all(Option::is_none) {
-            return Ok(Vec::new());
-        }
-        let mut found = Some(within("complete a command", || self.io.take(&self.shared))?);
+        self.collect()?.wait()
+    }
+
+    /// Takes the commands as [`reap`](Self::reap) does, and only submits the unmaps of their buffers. The caller goes
+    /// on, for example with other commands, and [waits](Collected::wait) afterwards. Those may have the numbers of the
+    /// completed ones.
+    ///
+    /// # Errors
+    /// Those of [`reap`](Self::reap).
+    pub fn collect(&mut self) -> Result<Collected<'d, M>, DriverError> {
         let (mut done, mut mappings) = (Vec::new(), Vec::new());
-        while let Some((id, status)) = found {
-            // The device wrote the number, and it may be wrong. A number that is not in flight is ignored.
-            if let Some(data) = self.commands.get_mut(usize::from(id)).and_then(Option::take) {
-                done.push((CommandId(id), status, data.is_some()));
-                mappings.extend(data);
+        if self.commands.iter().any(Option::is_some) {
+            let mut found = Some(within("complete a command", || self.io.take(&self.shared))?);
+            while let Some((id, status)) = found {
+                // The device wrote the number, and it may be wrong. A number that is not in flight is ignored.
+                if let Some(data) = self.commands.get_mut(usize::from(id)).and_then(Option::take) {
+                    done.push((CommandId(id), status, data.is_some()));
+                    mappings.extend(data);
+                }
+                found = self.io.take(&self.shared);
             }
-            found = self.io.take(&self.shared);
+            self.io.acknowledge(&self.registers);
         }
-        self.io.acknowledge(&self.registers);
-        let mut buffers = take_back(self.domain, mappings)?.into_iter();
-        let done = done.into_iter().map(|(command, status, has_data)| Done {
-            command,
-            status,
-            data: if has_data { buffers.next() } else { None },
-        });
-        Ok(done.collect())
+        Ok(Collected { done, buffers: give_up(self.domain, mappings)? })
     }
 
     /// Stops the controller, which ends the commands in flight, unmaps everything, and returns the buffers of
@@ -313,6 +316,30 @@ impl<'d, M: Mapper + ?Sized> Nvme<'d, M> {
         let unfinished = take_back(self.domain, self.commands.into_iter().flatten().flatten())?;
         self.shared.close(self.domain)?;
         Ok(unfinished)
+    }
+}
+
+/// Completed commands. The device may still reach their buffers.
+#[must_use = "the buffers come back from `wait`"]
+pub struct Collected<'d, M: Mapper + ?Sized> {
+    /// Each with its status, and whether it has a buffer.
+    done: Vec<(CommandId, u16, bool)>,
+    buffers: Returning<'d, M>,
+}
+
+impl<M: Mapper + ?Sized> Collected<'_, M> {
+    /// Waits until the device has lost the buffers, and returns the commands with them.
+    ///
+    /// # Errors
+    /// [`DriverError::Unmap`]: the buffers are lost.
+    pub fn wait(self) -> Result<Vec<Done>, DriverError> {
+        let mut buffers = wait(self.buffers)?.into_iter();
+        let done = self.done.into_iter().map(|(command, status, has_data)| Done {
+            command,
+            status,
+            data: if has_data { buffers.next() } else { None },
+        });
+        Ok(done.collect())
     }
 }
 

@@ -6,7 +6,9 @@ use crate::conformance::rig::{A, DATA_BASE};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
 use portcullis::design::Design;
-use portcullis::designs::{Eiovar, FreeBsd, Identity, Magazine, Solaris, Static, Stock, Unprotected};
+use portcullis::designs::{
+    Eiovar, FastAndSafe, FreeBsd, Identity, Magazine, Portcullis, Solaris, Static, Stock, Unprotected,
+};
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Rule};
 use portcullis_vtd::spec::faults::FaultReason;
 
@@ -20,6 +22,13 @@ pub(super) const CHECKS: &[Check] = &[
     Check::driven("design-identity-is-strict", strict::<Identity>),
     Check::driven("design-magazine-is-strict", strict::<Magazine>),
     Check::driven("design-freebsd-is-strict", strict::<FreeBsd>),
+    Check::driven("design-stock-is-strict-after-each-wait", halves::<Stock>),
+    Check::driven("design-eiovar-is-strict-after-each-wait", halves::<Eiovar>),
+    Check::driven("design-freebsd-is-strict-after-each-wait", halves::<FreeBsd>),
+    Check::driven("design-identity-is-strict-after-each-wait", halves::<Identity>),
+    Check::driven("design-magazine-is-strict-after-each-wait", halves::<Magazine>),
+    Check::driven("design-fast-and-safe-is-strict-after-each-wait", halves::<FastAndSafe>),
+    Check::driven("design-portcullis-is-strict-after-each-wait", halves::<Portcullis>),
     Check::driven("design-stock-deferred-ends-with-a-tick", deferred_tick::<Stock>),
     Check::driven("design-eiovar-deferred-ends-with-a-tick", deferred_tick::<Eiovar>),
     Check::driven("design-identity-deferred-ends-with-a-tick", deferred_tick::<Identity>),
@@ -41,6 +50,7 @@ pub(super) fn of<D: Design<Wired, WiredUnit>>() -> Vec<Check> {
     let checks = D::INFO.protections.iter().map(|protection| match protection {
         Protection::Strict => vec![
             Check::driven("design-is-strict", strict::<D>),
+            Check::driven("design-is-strict-after-each-wait", halves::<D>),
             Check::driven("design-strict-gives-the-rights-asked-for", rights::<D, false>),
         ],
         Protection::Deferred => vec![
@@ -71,6 +81,42 @@ fn strict<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
             agree!(driven.write(A, at, phys)?, expected, "{}: round {round} at {at}, unmapped", Rule::Strict);
         }
         agree!(driven.write(A, kept, page(100))?, Seen::Landed, "{}: a page that stayed mapped", Rule::Reach);
+    }
+    Ok(())
+}
+
+/// Batches in two halves, two of them in flight. After the wait for one, the device reaches none of its mappings; it
+/// reaches those that stayed.
+fn halves<D: Design<Wired, WiredUnit>>(stage: &Stage) -> Checked {
+    let driven = stage.driven()?;
+    let space = driven.open::<D>(Protection::Strict)?;
+    space.domain.attach(A)?;
+    let kept = space.map(page(1000), PAGE_SIZE, BOTH)?;
+    let submit = |first: u64| {
+        let mut batch = space.domain.raw_batch();
+        let mut mapped = Vec::new();
+        for number in first..first + 8 {
+            // Two neighbours, and a distance to the next two.
+            let phys = page(10 * (number / 2) + number % 2);
+            let iova = space.map(phys, PAGE_SIZE, BOTH)?;
+            agree!(driven.write(A, iova, phys)?, Seen::Landed, "{}: {iova}", Rule::Reach);
+            mapped.push((iova, phys));
+        }
+        for (iova, _) in &mapped {
+            batch.unmap_raw(*iova, PAGE_SIZE)?;
+        }
+        Ok((batch.submit()?, mapped))
+    };
+    for round in 0..3 {
+        let (first, second) = (submit(16 * round)?, submit(16 * round + 8)?);
+        for (submitted, mapped) in [second, first] {
+            submitted.wait()?;
+            for (iova, phys) in mapped {
+                let expected = write_refused(A, iova.as_u64(), FaultReason::NoWrite);
+                agree!(driven.write(A, iova, phys)?, expected, "{}: round {round} at {iova}, unmapped", Rule::Strict);
+            }
+            agree!(driven.write(A, kept, page(1000))?, Seen::Landed, "{}: a page that stayed mapped", Rule::Reach);
+        }
     }
     Ok(())
 }

@@ -75,7 +75,10 @@ pub(crate) fn run(world: &mut World, domain: &DynDomain, who: &str) -> usize {
             break;
         }
         nvme.ring();
-        for done in nvme.reap().unwrap() {
+        let collected = nvme.collect().unwrap();
+        // The driver goes on while the hardware invalidates: with what is free, and with its timer.
+        tick(world, domain);
+        for done in collected.wait().unwrap() {
             assert_eq!(done.status, 0, "{who}: {:?}", done.command);
             let Flight { place, operation, memory } = flying.remove(&done.command).expect("a command in flight");
             let area = done.data.expect("its buffer");
