@@ -9,8 +9,8 @@ use super::meter;
 use super::row::{BenchRow, Samples, Timed};
 use super::verify::verify;
 use super::work::{
-    BATCH, BURST, Batches, Buffers, Bursts, Consumer, Fifo, Interleaved, Producer, Queue, Singles, Typed, TypedFifo,
-    Worker, raw,
+    BATCH, BURST, Batches, Buffers, Bursts, Consumer, Fifo, Halves, Interleaved, Producer, Queue, Singles, Typed,
+    TypedFifo, Worker, raw,
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
@@ -187,6 +187,7 @@ impl Case {
                 setting.in_domain::<D>(match self.workload {
                     Workload::Page1Batch64 => batches,
                     Workload::Page1Batch64Typed | Workload::Ring256 => bursts,
+                    Workload::Ring256Halves => halves,
                     Workload::Page1Typed => typed,
                     Workload::TwoRings => rings,
                     Workload::CrossCpu => hand_offs,
@@ -226,6 +227,7 @@ impl<'r, P: Platform + Copy, I: Watched + Send> Setting<'r, P, I> {
             tables: iommu.tables().filter(|_| !D::INFO.physical_addresses()),
             clears: domain.usage().window_us_max.is_some(),
             submits: case.protection == Protection::Strict,
+            in_halves: case.workload == Workload::Ring256Halves,
             threads: case.threads as u64,
             live_ranges: &|| domain.usage().live_ranges,
             tick: &|| Ok(domain.tick()?),
@@ -277,6 +279,24 @@ fn bursts<M: Mapper>(
     workload: Workload,
 ) -> Result<Samples, BenchError> {
     each(group, checks, |thread| bursts_worker(domain, workload, thread))
+}
+
+fn halves<M: Mapper>(
+    group: &ThreadGroup<'_>,
+    checks: &Checks<'_>,
+    domain: &Domain<M>,
+    workload: Workload,
+) -> Result<Samples, BenchError> {
+    each(group, checks, |thread| halves_worker(domain, workload, thread))
+}
+
+/// The worker of a workload whose commits have two halves.
+pub(super) fn halves_worker<'d, M: Mapper>(
+    domain: &'d Domain<M>,
+    workload: Workload,
+    worker: usize,
+) -> Result<Halves<'d, M>, BenchError> {
+    Halves::new(domain, worker as u64, workload.live(), Access::DeviceWrites)
 }
 
 /// The worker of a workload in bursts.

@@ -15,6 +15,8 @@ pub(super) struct Checks<'c> {
     /// Whether every commit makes a submission. This holds under strict protection, except if commits of several
     /// threads share one.
     pub(super) submits: bool,
+    /// Whether maps are made beside a batch in flight.
+    pub(super) in_halves: bool,
     pub(super) threads: u64,
     /// The number of ranges that are handed out, as the domain reports it.
     pub(super) live_ranges: &'c (dyn Fn() -> usize + Sync),
@@ -72,7 +74,9 @@ impl Checks<'_> {
         }
         // A submission that several threads share serves at most one commit of each. There may be a few more
         // submissions than commits: some designs submit occasionally for a map, or for table pages that they free.
-        if submissions > commits + commits / 16 || submissions * self.threads < commits {
+        // While such pages are in flight, each map does so.
+        let more = if self.in_halves { commits } else { commits / 16 };
+        if submissions > commits + more || submissions * self.threads < commits {
             return Err(BenchError::Check(format!("{commits} commits made {submissions} submissions")));
         }
         match (self.live_ranges)() {

@@ -1,7 +1,7 @@
 //! Work that is not timed here, in a given amount, so that an external tool can count its cost.
 
 use super::BenchError;
-use super::case::{bursts_worker, fill, typed_worker};
+use super::case::{bursts_worker, fill, halves_worker, typed_worker};
 use super::driven::Driven;
 use super::host::Native;
 use super::iommu::{Empty, Queued};
@@ -71,6 +71,7 @@ impl<'r, P: Platform, I: Iommu> Visitor<P, &'r I> for Repeat<'r, P, I> {
             }
             Workload::Page1Typed => Box::new(typed_worker(&domain, self.workload, 0)?),
             Workload::Page1Batch64Typed | Workload::Ring256 => Box::new(bursts_worker(&domain, self.workload, 0)?),
+            Workload::Ring256Halves => Box::new(halves_worker(&domain, self.workload, 0)?),
             other => panic!("{} is not of one ring on one thread", other.id()),
         };
         worker.run(self.pairs, &mut Meter::new())?;

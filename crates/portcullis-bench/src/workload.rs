@@ -35,6 +35,9 @@ pub enum Workload {
     /// A ring of 256 descriptors of a page each, through the typed interface: 16 are unmapped under one commit and
     /// mapped together.
     Ring256,
+    /// Like [`Ring256`](Self::Ring256), with commits in two halves: 16 are submitted, and the 16 of the poll before
+    /// come back and are mapped in their place.
+    Ring256Halves,
 }
 
 /// There is no such workload.
@@ -44,7 +47,7 @@ pub struct UnknownWorkload(String);
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Page1,
         Self::Page1Queued,
         Self::Page1Driven,
@@ -57,6 +60,7 @@ impl Workload {
         Self::Page1NonCoherent,
         Self::Page1Batch64NonCoherent,
         Self::Ring256,
+        Self::Ring256Halves,
     ];
 
     /// The name of the workload.
@@ -74,6 +78,7 @@ impl Workload {
             Self::Page1NonCoherent => "page-1-noncoherent",
             Self::Page1Batch64NonCoherent => "page-1-batch-64-noncoherent",
             Self::Ring256 => "ring-256",
+            Self::Ring256Halves => "ring-256-halves",
         }
     }
 
@@ -92,6 +97,9 @@ impl Workload {
             Self::Page1NonCoherent => "as page-1, with every entry written back from the caches",
             Self::Page1Batch64NonCoherent => "as page-1-batch-64, with every line of entries written back",
             Self::Ring256 => "a ring of 256 one-page descriptors, typed: 16 unmapped under one commit, mapped together",
+            Self::Ring256Halves => {
+                "as ring-256, in two halves: 16 submitted, and those of the poll before mapped in their place"
+            }
         }
     }
 
@@ -106,12 +114,20 @@ impl Workload {
     /// Whether it can be done under this protection. Owned buffers are returned only after the device has lost access
     /// to them.
     pub fn is_offered(self, protection: Protection) -> bool {
-        protection == Protection::Strict || !matches!(self, Self::Page1Typed | Self::Page1Batch64Typed | Self::Ring256)
+        let is_typed = matches!(self, Self::Page1Typed | Self::Page1Batch64Typed | Self::Ring256 | Self::Ring256Halves);
+        protection == Protection::Strict || !is_typed
     }
 
     /// Whether several unmaps share one commit.
     pub(super) const fn is_batched(self) -> bool {
-        matches!(self, Self::Page1Batch64 | Self::Page1Batch64Typed | Self::Page1Batch64NonCoherent | Self::Ring256)
+        matches!(
+            self,
+            Self::Page1Batch64
+                | Self::Page1Batch64Typed
+                | Self::Page1Batch64NonCoherent
+                | Self::Ring256
+                | Self::Ring256Halves
+        )
     }
 
     /// Whether it can be done by `threads` threads.
@@ -125,7 +141,7 @@ impl Workload {
     /// Mappings of its ring, or of its larger ring.
     pub(super) const fn live(self) -> usize {
         match self {
-            Self::Descriptor64 | Self::Ring256 => 256,
+            Self::Descriptor64 | Self::Ring256 | Self::Ring256Halves => 256,
             Self::TwoRings => 4096,
             _ => 1024,
         }

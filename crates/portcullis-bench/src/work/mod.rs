@@ -2,6 +2,7 @@
 
 mod batches;
 mod bursts;
+mod halves;
 mod hand_off;
 #[allow(unsafe_code, reason = "raw maps, which no device sees")]
 pub(super) mod raw;
@@ -11,6 +12,7 @@ mod typed;
 
 pub(super) use batches::{BATCH, Batches};
 pub(super) use bursts::{BURST, Bursts};
+pub(super) use halves::Halves;
 pub(super) use hand_off::{CHUNK, Consumer, Producer, Queue};
 pub(super) use rings::Interleaved;
 pub(super) use typed::{Typed, TypedFifo};
