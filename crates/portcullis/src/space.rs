@@ -70,6 +70,13 @@ pub struct AddressSpace<P: Platform, I: Iommu> {
 /// An invalidation that was not done at once: the ticket of its submission, or none where there was no room for it.
 pub(crate) struct Pending<T>(TrySubmit<T>);
 
+impl<T> Pending<T> {
+    /// One that was submitted.
+    pub(crate) const fn submitted(ticket: T) -> Self {
+        Self(Ok(Some(ticket)))
+    }
+}
+
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Opens a domain with an empty table that translates addresses of up to `width` bits.
     ///

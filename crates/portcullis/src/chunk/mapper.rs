@@ -15,8 +15,8 @@ use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::in_place;
 use crate::invalidation::{
-    CPU_QUEUE_CAPACITY, Commands, Deferral, Departure, Flushes, InFlight, One, Runs, Submissions, Unfinished, WhenFull,
-    look,
+    CPU_QUEUE_CAPACITY, Commands, Deferral, Departure, Flushes, InFlight, One, Place, Runs, Submissions, Unfinished,
+    WhenFull, look,
 };
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaRequest;
@@ -342,31 +342,46 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
     }
 
-    /// Spends such a run, if the hardware is done with it.
-    ///
-    /// # Errors
-    /// What is left for the general path.
+    /// Takes a batch back that is one run of pages, or waits for it.
     ///
     /// # Safety
     /// That of [`Mapper::take_back`].
     #[inline(always)]
-    unsafe fn take_run_back(&self, revocation: &mut Runs, in_flight: &InFlight) -> Result<Proof, Left> {
-        let AssembledMapper { allocator, policy, space, .. } = &self.base;
-        // Only pages of chunks join, and a run was submitted by one command if it is of these.
-        let run = revocation.only_joined_run().filter(|_| revocation.is_of(space.batch_tag())).ok_or(Left::All)?;
+    unsafe fn take_run_back(
+        &self,
+        revocation: &mut Runs,
+        run: IovaRange,
+        place: Place<'_, I::Ticket>,
+        in_flight: &InFlight,
+        waits: bool,
+    ) -> Result<Option<Committed>, CommitError> {
+        let AssembledMapper { allocator, space, .. } = &self.base;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        let place = policy.flights().ok_or(Left::All)?.place(in_flight, space.tag());
         // SAFETY: the caller's promise: the batch is in flight.
-        let proof = unsafe { look(space, &place, in_flight) }.map_err(|unfinished| match unfinished {
-            Unfinished::InTime(_) => Left::Time,
-            Unfinished::Late(_) => Left::All,
-        })?;
+        let proof = match unsafe { look(space, &place, in_flight) } {
+            Ok(proof) => proof,
+            Err(Unfinished::InTime(_)) if !waits => return Ok(None),
+            Err(Unfinished::InTime(ticket) | Unfinished::Late(ticket)) => {
+                let awaited = space.invalidate_pending(Pending::submitted(ticket), &[space.covering(run, true)]);
+                match awaited {
+                    Ok(proof) => proof,
+                    Err(error) => {
+                        // As after a commit.
+                        revocation.forget();
+                        place.end();
+                        return Err(CommitError(error));
+                    }
+                }
+            }
+        };
         platform.probe(Step::Enter(Phase::IovaFree));
         allocator.chunks.spend(platform, run, &proof);
         revocation.clear_runs();
         place.end();
-        Ok(proof)
+        // The last sweep may have come and gone since the submission.
+        self.schedule_sweep_if_none();
+        Ok(Some(Committed::Proven(proof)))
     }
 
     /// Whether each unmap takes one command.
@@ -405,14 +420,6 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     pub(super) fn leave_sweep_to_unmaps(&self) {
         self.unmap_way.store(UnmapWay::GeneralAndSweep as u8, Ordering::Relaxed);
     }
-}
-
-/// What a look at a batch in flight leaves.
-enum Left {
-    /// It is not done, and has time.
-    Time,
-    /// It has to be waited for, or is not a run.
-    All,
 }
 
 // SAFETY: a page of a chunk is handed out again only when its mapping has been spent, which takes the proof of its
@@ -532,13 +539,17 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         in_flight: &InFlight,
         waits: bool,
     ) -> Result<Option<Committed>, CommitError> {
-        // SAFETY: the caller's promise, passed on.
-        match unsafe { self.take_run_back(revocation, in_flight) } {
-            Ok(proof) => Ok(Some(Committed::Proven(proof))),
-            // A second look would cost as much as the first.
-            Err(Left::Time) if !waits => Ok(None),
+        let AssembledMapper { policy, space, .. } = &self.base;
+        // Only pages of chunks join. After a panic nothing is of the batch tag.
+        let run = revocation.only_joined_run().filter(|_| revocation.is_of(space.batch_tag()));
+        match (run, policy.flights()) {
+            (Some(run), Some(flights)) => {
+                let place = flights.place(in_flight, space.tag());
+                // SAFETY: the caller's promise, passed on.
+                unsafe { self.take_run_back(revocation, run, place, in_flight, waits) }
+            }
             // SAFETY: as above.
-            Err(_) => unsafe { self.take_back_general(revocation, in_flight, waits) },
+            _ => unsafe { self.take_back_general(revocation, in_flight, waits) },
         }
     }
 
