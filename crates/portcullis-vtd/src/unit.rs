@@ -466,6 +466,13 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         self.queue.used()
     }
 
+    /// The submissions that the hardware has not completed, at most [`SUBMISSIONS_MAX`](crate::SUBMISSIONS_MAX).
+    /// Commits that share one count once, and those that wait for another CPU to submit them do not count. Takes the
+    /// lock of the queue. After a panic with the lock held the number is not known, and zero is returned.
+    pub fn submissions_in_flight(&self) -> usize {
+        self.queue.in_flight(&self.hardware.platform)
+    }
+
     /// An IOTLB invalidation that also drains the requests in flight, if the unit can. Without that, DMA that was
     /// translated before the invalidation could land after it.
     pub(crate) fn iotlb(&self, scope: IotlbScope) -> InvalidationDescriptor {

@@ -53,6 +53,9 @@ pub(crate) const SLOTS: usize = ENTRIES / 2;
 /// limit.
 pub(crate) const BURST_MAX: usize = 64;
 
+/// The most submissions in flight on a unit: each takes a slot at least, and one slot stays free.
+pub const SUBMISSIONS_MAX: usize = SLOTS - 1;
+
 /// A descriptor, encoded.
 pub(crate) type Words = [u64; 2];
 
@@ -272,6 +275,14 @@ impl<P: Platform> Queue<P> {
         // Every submission has a wait, and is that of one commit at least.
         let used = |ring: &mut Ring| QueueUse { commits: ring.sequence + ring.joined, waits: ring.sequence };
         self.ring().with_closed(used).unwrap_or_default()
+    }
+
+    /// The submissions that have not landed.
+    pub(crate) fn in_flight(&self, platform: &P) -> usize {
+        let statuses = self.statuses(platform);
+        let flying =
+            |ring: &mut Ring| ring.submissions(statuses).filter(|(one, _)| !has_landed(statuses, *one)).count();
+        self.ring().with_closed(flying).unwrap_or_default()
     }
 
     /// Submits `descriptors`, at most [`BURST_MAX`], and a wait behind them. Spins for room, without the lock.

@@ -130,13 +130,16 @@ fn a_batch_is_in_flight_on_every_unit() {
         batch.unmap_raw(page, 4096).expect("mapped");
         batch.submit().expect("room")
     });
-    assert_eq!(domain.usage().batches_in_flight, 2);
+    let flying = || [units[0].submissions_in_flight(), units[1].submissions_in_flight()];
+    assert_eq!((domain.usage().batches_in_flight, flying()), (2, [2, 2]));
     fakes[0].land(0);
     fakes[0].land(0);
+    assert_eq!(flying(), [0, 2]);
     assert!(!first.is_done(), "done means done on every unit");
     fakes[1].land(0);
     assert!(first.is_done());
     fakes[1].land(0);
+    assert_eq!(flying(), [0, 0]);
     first.wait().expect("it is done");
     second.wait().expect("it is done");
     assert_eq!((domain.usage().batches_in_flight, domain.usage().live_ranges), (0, 0));
