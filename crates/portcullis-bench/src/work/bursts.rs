@@ -108,10 +108,20 @@ impl<M: Mapper> Worker for Bursts<'_, M> {
     }
 
     fn drain(&mut self) -> Result<(), BenchError> {
-        for mapping in self.descriptors.iter_mut().filter_map(Option::take) {
-            self.domain.unmap(mapping)?;
-            self.commits += 1;
-        }
+        self.commits += unmap_all(self.domain, &mut self.descriptors)?;
         Ok(())
     }
+}
+
+/// Unmaps what is in a ring, one by one, and returns the number of commits.
+pub(super) fn unmap_all<M: Mapper>(
+    domain: &Domain<M>,
+    descriptors: &mut [Option<Mapping<Page>>],
+) -> Result<u64, BenchError> {
+    let mut commits = 0;
+    for mapping in descriptors.iter_mut().filter_map(Option::take) {
+        domain.unmap(mapping)?;
+        commits += 1;
+    }
+    Ok(commits)
 }

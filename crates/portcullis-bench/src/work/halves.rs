@@ -1,7 +1,7 @@
 //! A receive ring served as in [`bursts`](super::bursts), whose commits are made in two halves: the buffers that a poll
 //! finds done are submitted, and those of the poll before, which come back now, take their place.
 
-use super::bursts::BURST;
+use super::bursts::{BURST, unmap_all};
 use super::typed::Page;
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
@@ -23,8 +23,7 @@ pub(crate) struct Halves<'d, M: Mapper> {
     at: usize,
     first: Buffers,
     access: Access,
-    /// Bursts served so far.
-    turns: u64,
+    /// Until the ring is drained, the bursts served so far.
     commits: u64,
 }
 
@@ -52,7 +51,6 @@ impl<'d, M: Mapper> Halves<'d, M> {
             at: 0,
             first,
             access,
-            turns: 0,
             commits: 0,
         })
     }
@@ -62,7 +60,7 @@ impl<'d, M: Mapper> Halves<'d, M> {
     /// their number.
     fn buffer_of(&self, index: usize) -> PhysAddr {
         let (places, place) = (self.descriptors.len() as u64 / BURST, index as u64 / BURST);
-        let set = match self.turns.checked_sub(place + 1) {
+        let set = match self.commits.checked_sub(place + 1) {
             None => place,
             Some(since) => (since / places * places + place + places) % (places + 1),
         };
@@ -128,7 +126,6 @@ impl<M: Mapper> Worker for Halves<'_, M> {
         }
         meter.stop();
         *at = bursts.at;
-        self.turns += count;
         self.commits += count;
         Ok(())
     }
@@ -146,10 +143,7 @@ impl<M: Mapper> Worker for Halves<'_, M> {
     }
 
     fn drain(&mut self) -> Result<(), BenchError> {
-        for mapping in self.descriptors.iter_mut().filter_map(Option::take) {
-            self.domain.unmap(mapping)?;
-            self.commits += 1;
-        }
+        self.commits += unmap_all(self.domain, &mut self.descriptors)?;
         Ok(())
     }
 }

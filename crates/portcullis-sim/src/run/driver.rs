@@ -340,21 +340,25 @@ impl<'w> Driver<'w> {
             return self.submit(device);
         }
         // The members are taken even if the commit fails: their buffers are then never handed back (S11).
-        let mut members = mem::take(&mut self.members);
+        let (mut members, mut since_ps) = (mem::take(&mut self.members), mem::take(&mut self.since_ps));
         let batch = &mut self.batches[device];
         if let Err(error) = world.engine.charged(|| batch.commit_so_far()) {
-            world.fail(RunError::Commit(error));
-            return;
+            return world.fail(RunError::Commit(error));
         }
-        world.arm(device);
-        self.note_waits();
-        for (slot, live) in &members {
-            self.hand_back(*slot, live);
-        }
+        self.committed(&members, &since_ps, device);
         members.clear();
-        self.members = members;
-        world.worked();
+        since_ps.clear();
+        (self.members, self.since_ps) = (members, since_ps);
         self.work_off_backlog(device);
+    }
+
+    /// Hands the buffers of a committed batch back to the driver.
+    fn committed(&self, members: &[Leaving], since_ps: &[u64], device: usize) {
+        let world = self.world;
+        world.arm(device);
+        self.note_waits(since_ps);
+        members.iter().for_each(|(slot, live)| self.hand_back(*slot, live));
+        world.worked();
     }
 
     /// Ends the batch, and takes back everything that is in flight.
@@ -391,18 +395,14 @@ impl<'w> Driver<'w> {
             if let Err(error) = world.engine.charged(|| batch.wait()) {
                 return world.fail(RunError::Commit(error));
             }
-            world.arm(device);
-            self.since_ps = since_ps;
-            self.note_waits();
-            members.iter().for_each(|(slot, live)| self.hand_back(*slot, live));
-            world.worked();
+            self.committed(&members, &since_ps, device);
             self.work_off_backlog(device);
         }
     }
 
-    /// Counts how long the buffers of the batch have waited until now.
-    fn note_waits(&mut self) {
-        let (world, since_ps) = (self.world, self.since_ps.drain(..));
+    /// Counts how long the buffers of a batch have waited until now, each since its unmap.
+    fn note_waits(&self, since_ps: &[u64]) {
+        let world = self.world;
         if world.warm.get() {
             return;
         }
