@@ -6,6 +6,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Platform};
 use portcullis_vtd::Mmio;
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
+use portcullis_vtd::spec::faults::status::QUEUE_ERROR;
 use portcullis_vtd::spec::registers::*;
 
 /// QEMU's capabilities.
@@ -18,6 +19,9 @@ const PAGES: usize = 6;
 #[derive(Default)]
 struct State {
     status: u32,
+    /// The fault status. While it holds an error, the hardware reads no descriptor.
+    faults: u32,
+    has_failed: bool,
     queue: u64,
     head: u64,
     tail: u64,
@@ -27,18 +31,26 @@ struct State {
 }
 
 /// A unit that executes the queued descriptors at once, or, if it is slow, only when its fault status is read: when the
-/// driver polls.
+/// driver polls. After an error, slow hardware also goes on at once when the driver rings the doorbell.
 pub(crate) struct Hardware {
     host: &'static FakeHost,
     is_slow: bool,
+    /// The page whose invalidation it refuses.
+    refused: Option<Iova>,
     /// Set while the table maps a page.
     entries: [AtomicBool; PAGES],
     state: Mutex<State>,
 }
 
 impl Hardware {
-    pub(crate) fn new(host: &'static FakeHost, is_slow: bool) -> Self {
-        Self { host, is_slow, entries: std::array::from_fn(|_| AtomicBool::new(true)), state: Mutex::default() }
+    pub(crate) fn new(host: &'static FakeHost, is_slow: bool, refused: Option<Iova>) -> Self {
+        Self {
+            host,
+            is_slow,
+            refused,
+            entries: std::array::from_fn(|_| AtomicBool::new(true)),
+            state: Mutex::default(),
+        }
     }
 
     /// Whether the page has been invalidated.
@@ -58,10 +70,16 @@ impl Hardware {
 
     fn run_queue(&self, state: &mut State) {
         let word = |address| self.host.hardware_read(PhysAddr::new(address), true).expect("a page that is lent");
-        while state.head != state.tail {
+        while state.head != state.tail && state.faults == 0 {
             let at = state.queue + state.head;
-            state.head = (state.head + 16) % PAGE_SIZE;
             match InvalidationDescriptor::decode([word(at), word(at + 8)]).expect("a descriptor of the driver") {
+                InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { first, .. }, .. }
+                    if self.refused == Some(first) =>
+                {
+                    // The head stays in front of what is refused.
+                    (state.faults, state.has_failed) = (QUEUE_ERROR, true);
+                    return;
+                }
                 InvalidationDescriptor::Iotlb { scope: IotlbScope::Pages { first, .. }, .. } => {
                     state.refilled += usize::from(self.entries[first.pfn() as usize].load(Ordering::Relaxed));
                     state.invalidated.push(first)
@@ -69,6 +87,7 @@ impl Hardware {
                 InvalidationDescriptor::Wait { status: Some(write), .. } => self.land(write.address, write.data),
                 _ => {}
             }
+            state.head = (state.head + 16) % PAGE_SIZE;
         }
     }
 
@@ -91,7 +110,7 @@ unsafe impl Mmio for &'static Hardware {
             GSTS => state.status,
             FSTS => {
                 self.run_queue(&mut state);
-                0
+                state.faults
             }
             _ => 0,
         }
@@ -109,8 +128,11 @@ unsafe impl Mmio for &'static Hardware {
     }
 
     unsafe fn write32(&self, offset: u32, value: u32) {
-        if offset == GCMD {
-            self.state.lock().unwrap().status = value;
+        let mut state = self.state.lock().unwrap();
+        match offset {
+            GCMD => state.status = value,
+            FSTS => state.faults &= !value,
+            _ => {}
         }
     }
 
@@ -120,7 +142,7 @@ unsafe impl Mmio for &'static Hardware {
             IQA => state.queue = value,
             IQT => {
                 state.tail = value;
-                if !self.is_slow {
+                if !self.is_slow || state.has_failed {
                     self.run_queue(&mut state);
                 }
             }

@@ -11,6 +11,7 @@
 //! status that is read as it was before its reset tells of no landing either, unless 2^31 submissions lie in between.
 #![cfg(loom)]
 
+mod failures;
 mod hardware;
 
 use hardware::Hardware;
@@ -20,7 +21,7 @@ use loom::thread;
 use portcullis::iommu::{DomainId, Invalidation, Iommu};
 use portcullis::platform::Wait;
 use portcullis::platform::fake::{FakeHost, run_on};
-use portcullis::{Iova, Platform};
+use portcullis::{Iova, Platform, QueueError};
 use portcullis_vtd::{Ticket, Unit, UnitConfig};
 // Not those of loom, because they count over all interleavings.
 use std::sync::Arc;
@@ -48,6 +49,8 @@ struct Tally {
     stale: AtomicU64,
     /// Commits that were done when they had been submitted.
     at_once: AtomicU64,
+    /// Commits that failed although nothing is wrong with their own command.
+    failed_with_another: AtomicU64,
 }
 
 /// A commit that is not done, with the previous one for the planted flaw.
@@ -55,14 +58,24 @@ type Submitted = Option<(Ticket, Option<Ticket>)>;
 
 impl Tally {
     const fn new() -> Self {
-        Self { waits_saved: AtomicU64::new(0), stale: AtomicU64::new(0), at_once: AtomicU64::new(0) }
+        Self {
+            waits_saved: AtomicU64::new(0),
+            stale: AtomicU64::new(0),
+            at_once: AtomicU64::new(0),
+            failed_with_another: AtomicU64::new(0),
+        }
     }
 }
 
 impl Bench {
     fn new(is_slow: bool, returns_early: bool, tally: &'static Tally) -> Arc<Self> {
+        Self::refusing(None, is_slow, returns_early, tally)
+    }
+
+    /// The same, with hardware that refuses to invalidate this page.
+    fn refusing(refused: Option<Iova>, is_slow: bool, returns_early: bool, tally: &'static Tally) -> Arc<Self> {
         let host: &FakeHost = Box::leak(Box::default());
-        let hardware: &Hardware = Box::leak(Box::new(Hardware::new(host, is_slow)));
+        let hardware: &Hardware = Box::leak(Box::new(Hardware::new(host, is_slow, refused)));
         let unit = Unit::bring_up(hardware, host, UnitConfig::default()).expect("a sound unit");
         Arc::new(Self { host, hardware, unit, latest: Mutex::new(None), returns_early, tally })
     }
@@ -85,9 +98,13 @@ impl Bench {
     /// Polls until the commit is done. An interrupt may come in every turn. The planted flaw reports the commit as
     /// done when the previous one is.
     fn finish(&self, page: Iova, submitted: Submitted, interrupt: impl Fn()) {
-        let is_done = |ticket| self.unit.is_done(ticket).expect("no error");
+        self.try_finish(page, submitted, interrupt).expect("no error");
+    }
+
+    fn try_finish(&self, page: Iova, submitted: Submitted, interrupt: impl Fn()) -> Result<(), QueueError> {
         if let Some((ticket, before)) = submitted {
-            while !is_done(ticket) && !before.is_some_and(is_done) {
+            let is_done = |ticket| self.unit.is_done(ticket);
+            while !is_done(ticket)? && !before.is_some_and(|before| is_done(before) == Ok(true)) {
                 self.host.pause(Wait::Invalidation);
                 interrupt();
             }
@@ -96,6 +113,7 @@ impl Bench {
         }
         // Counted and not asserted, because a model that panics cannot shut its unit down.
         self.tally.stale.fetch_add(u64::from(!self.hardware.has_invalidated(page)), Ordering::Relaxed);
+        Ok(())
     }
 
     fn commit(&self, page: Iova) {
