@@ -49,6 +49,8 @@
 //! - Drivers that own their buffers use the typed interface: [`Domain::map`], [`Domain::unmap`], [`Domain::batch`],
 //!   [`Domain::ring`]. C, and drivers that keep addresses only, use the raw interface: [`Domain::map_raw`],
 //!   [`Domain::unmap_raw`]. [`DynDomain`] has a design that is chosen at run time.
+//! - A driver that has other work while the hardware invalidates commits in two halves:
+//!   [`submit`](domain::Batch::submit), and later [`wait`](domain::Submitted::wait).
 //! - [`Platform`] lists what a host supplies; only about ten of its methods have no default. Before a map in atomic
 //!   context, [`Domain::reserve_tables`] keeps table pages ready.
 //! - The porting guide in the repository (`docs/porting.md`) goes through a port step by step, and

@@ -192,6 +192,79 @@ enum Stage {
 /// assert_eq!(buffers.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// A driver that polls, and waits only if it has no buffer left:
+/// ```
+/// # use portcullis::designs::Portcullis;
+/// # use portcullis::domain::fake::FakeBuffer;
+/// # use portcullis::domain::{Batch, Mapping, Submitted};
+/// # use portcullis::iommu::fake::{Behaviour, FakeIommu};
+/// # use portcullis::platform::fake::FakeHost;
+/// # use portcullis::invalidation::BATCH_MAX;
+/// # use portcullis::{Access, DomainOf, Open, Protection};
+/// # use std::collections::VecDeque;
+/// # use std::iter;
+/// # use std::sync::Arc;
+/// # type Buffer = FakeBuffer;
+/// # type Owner = Arc<DomainOf<Portcullis, &'static FakeHost, &'static FakeIommu<'static>>>;
+/// # /// A ring whose device fills a buffer at each look.
+/// # #[derive(Default)]
+/// # struct Ring(VecDeque<Mapping<Buffer>>);
+/// # impl Ring {
+/// #     fn take_done(&mut self) -> Option<Mapping<Buffer>> { (self.0.len() > 8).then(|| self.0.pop_front())? }
+/// #     fn has_room(&self) -> bool { self.0.len() < 16 }
+/// #     fn post(&mut self, mapping: Mapping<Buffer>) { self.0.push_back(mapping) }
+/// # }
+/// struct Driver {
+///     domain: Owner, // an `Arc` of the domain
+///     ring: Ring,
+///     spare: Vec<Buffer>,
+///     in_flight: Option<Submitted<Batch<Owner, Buffer>>>,
+/// }
+///
+/// impl Driver {
+///     fn poll(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+///         // What an earlier poll has submitted, if the hardware is done with it, or if no buffer is left.
+///         if let Some(submitted) = &mut self.in_flight
+///             && (submitted.is_done() || self.spare.is_empty())
+///             && let Some(submitted) = self.in_flight.take()
+///         {
+///             self.spare.extend(submitted.wait()?); // the device cannot reach them any more
+///         }
+///         // One batch at a time. What the device is done with meanwhile stays in the ring.
+///         if self.in_flight.is_none() {
+///             let mut batch = Batch::new(self.domain.clone());
+///             for mapping in iter::from_fn(|| self.ring.take_done()).take(BATCH_MAX) {
+///                 batch.unmap(mapping)?;
+///             }
+///             self.in_flight = Some(batch.submit()?);
+///         }
+///         // While the hardware invalidates.
+///         while self.ring.has_room() && let Some(buffer) = self.spare.pop() {
+///             self.ring.post(self.domain.map(buffer, Access::DeviceWrites)?);
+///         }
+///         Ok(())
+///     }
+/// }
+/// # let host: &FakeHost = Box::leak(Box::default());
+/// # let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
+/// # let domain = Arc::new(Portcullis::open(iommu, host, Protection::Strict)?);
+/// # iommu.behave(Behaviour::Slow);
+/// # let spare = (0..32).map(|_| FakeBuffer::new(1)).collect();
+/// # let mut driver = Driver { domain: domain.clone(), ring: Ring::default(), spare, in_flight: None };
+/// # let mut went_on = 0;
+/// # for _ in 0..50 {
+/// #     let before_us = portcullis::Platform::now_us(host);
+/// #     driver.poll()?;
+/// #     let has_waited = portcullis::Platform::now_us(host) > before_us;
+/// #     went_on += u32::from(!has_waited && domain.usage().batches_in_flight == 1);
+/// #     host.advance_us(1);
+/// # }
+/// # assert!(went_on > 10, "{went_on} polls");
+/// # driver.spare.extend(driver.in_flight.take().unwrap().wait()?);
+/// # assert_eq!(driver.spare.len() + driver.ring.0.len(), 32, "no buffer is lost");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "its buffers come back from `wait`"]
 pub struct Submitted<U: Unmaps> {
     stage: Stage,
