@@ -55,7 +55,9 @@ pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Resul
 fn print_entries(out: &mut impl Write, entries: &[Entry<'_>]) -> io::Result<()> {
     let rows = entries.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     // Keys that only some designs and some runs have.
-    let template = json!({"in_burst_entries_max": null, "refused_maps": null, "given_up_maps": null, "error": null});
+    let template = json!({
+        "between_halves": null, "in_burst_entries_max": null, "refused_maps": null, "given_up_maps": null, "error": null
+    });
     flat::write(out, &template, &rows)
 }
 

@@ -86,6 +86,9 @@ pub struct Entry<'r> {
     pub probes_cached: Option<u64>,
     /// Accesses that reached bytes of a page outside its buffer (S8), in the whole row.
     pub residual_accesses: u64,
+    /// Accesses that reached buffers between the two halves of their commits, in the whole row. They count as mapped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between_halves: Option<u64>,
     /// The most entries of one ring that were reached inside a burst although they were cleared, in the whole row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_burst_entries_max: Option<u64>,
@@ -156,6 +159,7 @@ impl AttackRow {
             probes: attacked.probes,
             probes_cached: attacked.probes_cached,
             residual_accesses: attacked.residual_accesses,
+            between_halves: attacked.between_halves,
             in_burst_entries_max: attacked.in_burst_entries_max,
             refused_maps: attacked.refused_maps,
             given_up_maps: attacked.given_up_maps,
@@ -229,6 +233,14 @@ pub fn conclude(rows: &[&AttackRow]) -> String {
     if !tight.is_empty() {
         let probes: u64 = tight.iter().map(|row| row.attacked.probes).sum();
         sentences.push(format!("Nothing got through {}, in {} accesses.", labels(&tight), count(probes)));
+    }
+    if rows.iter().any(|row| row.attacked.between_halves.is_some()) {
+        let reached: u64 = rows.iter().filter_map(|row| row.attacked.between_halves).sum();
+        sentences.push(format!(
+            "{} accesses reached buffers between the two halves of their commits: the device still has these, so they \
+             count as mapped.",
+            count(reached)
+        ));
     }
     for (row, entries) in rows.iter().filter_map(|row| Some((row, row.attacked.in_burst_entries_max?))) {
         let entries = count(entries);

@@ -152,6 +152,11 @@ fn nothing_gets_through_between_the_halves() {
     }
     let strict = attacked(&[&work[..], &["--batch", "16", "--designs", "portcullis,magazine,stock"]].concat());
     assert!(rows(&strict).iter().all(|row| row["stale_accesses"] == 0), "{strict}");
+    // It reaches what is not invalidated yet, and this is said.
+    assert!(rows(&strict).iter().all(|row| row["between_halves"].as_u64() > Some(1_000)), "{strict}");
+    assert!(strict["conclusions"].to_string().contains("between the two halves of their commits"), "{strict}");
+    let whole = attacked(&["--workload", "rings:count=4,operations=4000", "--designs", "stock"]);
+    assert!(rows(&whole).iter().all(|row| row.get("between_halves").is_none()), "{whole}");
 }
 
 #[test]

@@ -179,6 +179,11 @@ pub(super) fn parse<W: Default>(
 }
 
 impl Work {
+    /// Whether its driver commits in two halves.
+    pub(crate) fn commits_in_halves(&self) -> bool {
+        matches!(self, Self::Rings(rings) if rings.halves)
+    }
+
     /// Parses the name of a synthetic workload and its parameters, which are optional: `rings`,
     /// `rings:count=40,ring=256`.
     ///

@@ -26,6 +26,9 @@ pub struct Attacked {
     /// Accesses that reached bytes of a page outside the buffer for which it was mapped (S8). This is no breach,
     /// because an IOMMU translates whole pages.
     pub residual_accesses: u64,
+    /// Accesses that reached buffers between the two halves of their commits, which the device still has then; `None` if
+    /// commits are whole.
+    pub between_halves: Option<u64>,
     /// The most entries of one ring that the device reached at once although they were cleared: inside a burst, before
     /// the invalidation at its end. `None` if there are no rings.
     pub in_burst_entries_max: Option<u64>,
@@ -124,6 +127,7 @@ fn run(job: &Job<'_>, broken: Broken) -> Attacked {
         prefetches: counters.prefetches_issued - counters.prefetches_unmapped,
         probes_cached: translated.map(|()| probes.cached),
         residual_accesses: probes.residual,
+        between_halves: job.work.commits_in_halves().then_some(probes.between_halves),
         in_burst_entries_max: adversary.in_burst_entries_max(),
         refused_maps: has_rings.then_some(refused_maps),
         given_up_maps: has_rings.then_some(given_up_maps),

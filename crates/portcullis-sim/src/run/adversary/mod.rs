@@ -79,6 +79,8 @@ pub(super) struct Probes {
     pub(super) cached: u64,
     /// Accesses that reached bytes of a page outside its buffer.
     pub(super) residual: u64,
+    /// Accesses that reached buffers between the halves of a commit. The device still has them.
+    pub(super) between_halves: u64,
 }
 
 /// The malicious device, and the devices that cooperate with it.
@@ -137,7 +139,8 @@ impl Observer for Adversary {
             RunEvent::UnmapBegins { slot } => drop(world.look(slot, |live| self.leaving(slot, live))),
             RunEvent::Cleared { slot, live, .. } => self.cling(slot, live),
             RunEvent::HandedBack { slot, live } => self.handed_back(slot, live),
-            RunEvent::Submitted | RunEvent::Idle => self.roam(),
+            RunEvent::Submitted => self.between_halves(),
+            RunEvent::Idle => self.roam(),
             _ => {}
         }
     }
@@ -373,6 +376,15 @@ impl Adversary {
             self.vtd.refuse_invalidations(true);
             self.findings.broken_since_ps = Some(self.now_ps);
         }
+    }
+
+    /// A batch has been submitted: its buffers are still the device's.
+    fn between_halves(&mut self) {
+        for index in 0..self.departing.len() {
+            let Departing { place, rights, .. } = self.departing[index];
+            self.probes.between_halves += u64::from(self.probe(place, 0, rights).is_some());
+        }
+        self.roam();
     }
 
     /// Tries a few accesses of every kind.
