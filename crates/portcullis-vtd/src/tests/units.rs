@@ -135,7 +135,7 @@ fn a_batch_is_in_flight_on_every_unit() {
     fakes[0].land(0);
     fakes[0].land(0);
     assert_eq!(flying(), [0, 2]);
-    assert!(!first.is_done(), "done means done on every unit");
+    assert!(!first.is_done(), "S2: done means done on every unit");
     fakes[1].land(0);
     assert!(first.is_done());
     fakes[1].land(0);

@@ -46,7 +46,7 @@ fn strict() -> impl Iterator<Item = DesignId> {
 fn map<M: Mapper + ?Sized>(domain: &Domain<M>, iommu: &FakeIommu<'_>, pfn: u64, pages: u64) -> Vec<Iova> {
     let map = |pfn| {
         let iova = domain.raw_map(PhysAddr::from_pfn(pfn), PAGE_SIZE, WRITES).expect("room");
-        assert_eq!(reach(iommu, iova), Some(pfn));
+        assert_eq!(reach(iommu, iova), Some(pfn), "S3: the device reaches what was there before");
         iova
     };
     (pfn..pfn + pages).map(map).collect()
