@@ -85,6 +85,6 @@ pub use hardware::RegisterTimeout;
 pub use inherit::InheritanceError;
 pub use mapped::MappedRegisters;
 pub use mmio::Mmio;
-pub use queue::{QueueUse, SUBMISSIONS_MAX, Ticket};
+pub use queue::{Discipline, QueueUse, SUBMISSIONS_MAX, Ticket};
 pub use unit::{BringUpError, TakeOver, Unit, UnitConfig};
 pub use units::{UNITS_MAX, UnitCount, Units, UnitsTicket};

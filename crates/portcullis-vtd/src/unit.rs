@@ -4,7 +4,7 @@ use crate::attachments::Attachments;
 use crate::hardware::{Hardware, RegisterTimeout};
 use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
-use crate::queue::{Queue, QueueUse};
+use crate::queue::{Discipline, Queue, QueueUse};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope, OnePage};
 use crate::spec::faults::status;
 use crate::spec::registers::{
@@ -41,12 +41,22 @@ pub struct UnitConfig {
     /// sees requester ids only. `attach` refuses a device of another segment
     /// ([`OtherSegment`](portcullis::iommu::AttachError::OtherSegment)).
     pub segment: u16,
+    /// How commits use the invalidation queue.
+    pub discipline: Discipline,
 }
 
 impl Default for UnitConfig {
-    /// Physical addresses of 52 bits (the widest that a table entry holds), 100 ms, the hint, no merging, segment 0.
+    /// Physical addresses of 52 bits (the widest that a table entry holds), 100 ms, the hint, no merging, segment 0,
+    /// and a queue by combining.
     fn default() -> Self {
-        Self { physical_bits: 52, wait_us_max: 100_000, leaf_only_hint: true, merge_min: None, segment: 0 }
+        Self {
+            physical_bits: 52,
+            wait_us_max: 100_000,
+            leaf_only_hint: true,
+            merge_min: None,
+            segment: 0,
+            discipline: Discipline::Combining,
+        }
     }
 }
 
@@ -253,8 +263,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         let platform = &hardware.platform;
         let one_page =
             capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd()));
-        let mut queue =
-            Queue::new(platform, one_page, config.merge_min.filter(|_| !capability.cm()), capability.mamv())?;
+        let merge_min = config.merge_min.filter(|_| !capability.cm());
+        let mut queue = Queue::new(platform, one_page, merge_min, capability.mamv(), config.discipline)?;
         let [root, descriptors, statuses, mut nothing] =
             Page::allocate_all(Walker::new(platform, extended.coherent()))?;
         queue.set_pages(descriptors, statuses);

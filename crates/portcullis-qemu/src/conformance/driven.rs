@@ -13,7 +13,7 @@ use portcullis::{
 };
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::{BringUpError, TakeOver, Unit, UnitConfig};
+use portcullis_vtd::{BringUpError, Discipline, TakeOver, Unit, UnitConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,8 +22,14 @@ const WINDOW: PhysAddr = PhysAddr::new(MEMORY_END - PAGE_SIZE);
 /// The memory in which data may lie.
 pub(super) const MEMORY: Segment = Segment { phys: PhysAddr::new(DATA_BASE), len: MEMORY_END - DATA_BASE };
 
-const CONFIG: UnitConfig =
-    UnitConfig { physical_bits: 48, wait_us_max: 100_000, leaf_only_hint: true, merge_min: None, segment: 0 };
+const CONFIG: UnitConfig = UnitConfig {
+    physical_bits: 48,
+    wait_us_max: 100_000,
+    leaf_only_hint: true,
+    merge_min: None,
+    segment: 0,
+    discipline: Discipline::Combining,
+};
 
 /// Page `index` of the memory that checks map.
 pub(super) const fn page(index: u64) -> PhysAddr {

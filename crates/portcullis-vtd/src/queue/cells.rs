@@ -260,9 +260,12 @@ struct Used {
 }
 
 impl Cells {
-    pub(crate) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+    /// A cell for each CPU, whose first commit posts before it looks at the ring if `posts_first` is set.
+    pub(crate) fn new<P: Platform>(platform: &P, posts_first: bool) -> Result<Self, NoMemory> {
         let count = platform.cpus().clamp(1, CELLS_MAX as u32) as usize;
-        Ok(Self { cells: try_defaults(platform, count)?, used: try_on_lines(platform, Used::default)? })
+        let cells: Box<[Padded<Cell>]> = try_defaults(platform, count)?;
+        cells.iter().for_each(|cell| cell.0.set_posts_first(posts_first));
+        Ok(Self { cells, used: try_on_lines(platform, Used::default)? })
     }
 
     /// The number of the cell of `cpu`.

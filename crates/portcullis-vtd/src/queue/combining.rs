@@ -29,7 +29,7 @@
 
 use super::cells::{Answer, Cell, CellSet, Fate, NO_POSTS, Place, Post};
 use super::ring::{Ring, distance, has_landed, probe_write, write};
-use super::{BURST_MAX, Handed, Queue, REFUSES, Submission, Ticket, Words, has_error, ring_doorbell};
+use super::{BURST_MAX, Discipline, Handed, Queue, REFUSES, Submission, Ticket, Words, has_error, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::sync::pause;
@@ -96,6 +96,9 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
+        if self.discipline == Discipline::Linux {
+            return self.submit(hardware, descriptors);
+        }
         self.when_there_is_room(hardware, descriptors, |ring, own| self.combine(ring, hardware, own).ticket())
     }
 
@@ -106,7 +109,10 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> TrySubmit<Ticket> {
-        self.once(|ring| self.combine(ring, hardware, &mut descriptors()).ticket())
+        match self.discipline {
+            Discipline::Combining => self.once(|ring| self.combine(ring, hardware, &mut descriptors()).ticket()),
+            Discipline::Linux => self.try_locked(hardware, descriptors),
+        }
     }
 
     /// Submits one descriptor as [`try_submit_shared`](Self::try_submit_shared) does. Returns whether it is done
@@ -146,6 +152,10 @@ impl<P: Platform> Queue<P> {
         high: u64,
         left: &mut TrySubmit<Ticket>,
     ) -> bool {
+        if self.discipline == Discipline::Linux {
+            *left = self.try_locked(hardware, || iter::once([low, high]));
+            return false;
+        }
         *left = match self.spin(hardware, [low, high]) {
             Some(Ok(Turn::Done)) => return true,
             Some(turn) => turn.map(Turn::ticket),

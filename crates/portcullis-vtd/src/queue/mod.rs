@@ -25,9 +25,12 @@
 
 mod cells;
 mod combining;
+mod locked;
 mod merging;
 mod recovery;
 mod ring;
+
+pub use locked::Discipline;
 
 use cells::{Cells, Place};
 use merging::Merging;
@@ -75,6 +78,8 @@ enum Handed {
         is_on_duty: bool,
     },
     Posted(Place),
+    /// Alone, under [`Discipline::Linux`].
+    Locked(Submission),
 }
 
 impl From<Submission> for Ticket {
@@ -91,7 +96,7 @@ impl Ticket {
     #[cfg(test)]
     pub(crate) fn submission(self) -> Submission {
         match self.0 {
-            Handed::Submitted { submission, .. } => submission,
+            Handed::Submitted { submission, .. } | Handed::Locked(submission) => submission,
             other => panic!("it was not submitted: {other:?}"),
         }
     }
@@ -177,6 +182,7 @@ pub(crate) struct Queue<P: Platform> {
     /// The low quadword of page-selective descriptors, without a domain.
     form: u64,
     merging: Option<Merging>,
+    discipline: Discipline,
     cells: Cells,
     hot: OnLines<Hot<P::Lock<Ring>>>,
 }
@@ -189,13 +195,16 @@ impl<P: Platform> Queue<P> {
         one_page: Option<OnePage>,
         merge_min: Option<u8>,
         mask_max: u8,
+        discipline: Discipline,
     ) -> Result<Self, NoMemory> {
         let ring = || Unbroken::closed(platform.lock(LockClass::InvalidationQueue, Ring::default()));
         let hot = try_on_lines(platform, || Hot { behind: AtomicU64::new(0), ring: ring() })?;
         let (none, form) = (Page::none, one_page.map_or(0, OnePage::form));
-        let (cells, statuses_at) = (Cells::new(platform)?, PhysAddr::new(0));
+        // Where nothing is posted, the path of posts is that of the other discipline.
+        let posts_first = discipline == Discipline::Linux;
+        let (cells, statuses_at) = (Cells::new(platform, posts_first)?, PhysAddr::new(0));
         let merging = merge_min.map(|commits_min| Merging { commits_min, mask_max });
-        Ok(Self { descriptors: none(), statuses: none(), statuses_at, form, merging, cells, hot })
+        Ok(Self { descriptors: none(), statuses: none(), statuses_at, form, merging, discipline, cells, hot })
     }
 
     /// Gives the queue its pages, before it is started.
@@ -293,7 +302,10 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         descriptors: impl Fn() -> D,
     ) -> Result<Ticket, QueueError> {
-        self.when_there_is_room(hardware, descriptors, |ring, own| self.push(ring, hardware, own).map(Ticket::from))
+        self.when_there_is_room(hardware, descriptors, |ring, own| match self.discipline {
+            Discipline::Combining => self.push(ring, hardware, own).map(Ticket::from),
+            Discipline::Linux => self.push_locked(ring, hardware, own),
+        })
     }
 
     /// Repeats `attempt` with `descriptors`, taking the lock each time, until there is room.
@@ -426,6 +438,7 @@ impl<P: Platform> Queue<P> {
                 }
             }
             Handed::Posted(place) => self.ask_for_post(hardware, place),
+            Handed::Locked(submission) => self.ask_locked(hardware, submission),
         }
     }
 
@@ -471,7 +484,7 @@ impl<P: Platform> Queue<P> {
     #[cold]
     pub(crate) fn gave_up<M: Mmio>(&self, hardware: &Hardware<M, P>, ticket: Ticket) -> QueueError {
         let waited_for = match ticket.0 {
-            Handed::Submitted { submission, .. } => submission.sequence(),
+            Handed::Submitted { submission, .. } | Handed::Locked(submission) => submission.sequence(),
             Handed::Posted(place) => self.waited_for(place),
             Handed::Done => 0,
         };

@@ -4,14 +4,20 @@ use super::{Driver, bring_up};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::*;
-use crate::{BringUpError, RegisterTimeout, TakeOver, Unit, UnitConfig};
+use crate::{BringUpError, Discipline, RegisterTimeout, TakeOver, Unit, UnitConfig};
 use portcullis::{NoMemory, PhysAddr, QueueError};
 use std::sync::atomic::Ordering;
 
 /// Pages of a unit without devices: two root tables, of which one stays empty, and two of the queue.
 const PAGES: usize = 4;
-const CONFIG: UnitConfig =
-    UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, merge_min: None, segment: 0 };
+const CONFIG: UnitConfig = UnitConfig {
+    physical_bits: 46,
+    wait_us_max: 50,
+    leaf_only_hint: true,
+    merge_min: None,
+    segment: 0,
+    discipline: Discipline::Combining,
+};
 
 /// Takes over a unit that must be refused, checks that no page is left allocated, and returns the error.
 fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {

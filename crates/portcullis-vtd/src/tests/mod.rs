@@ -10,6 +10,7 @@ mod full_ring;
 mod halts;
 mod host;
 mod inherits;
+mod locked;
 mod long_submissions;
 mod memory;
 mod merging;

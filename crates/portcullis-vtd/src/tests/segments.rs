@@ -6,12 +6,18 @@ use super::host::Host;
 use super::inherits::left_on;
 use super::open;
 use crate::spec::faults::{FaultReason, FaultRecord, FaultRequest, status};
-use crate::{TakeOver, Unit, UnitConfig};
+use crate::{Discipline, TakeOver, Unit, UnitConfig};
 use portcullis::Iova;
 use portcullis::iommu::{AttachError, Iommu, SourceId};
 
-const CONFIG: UnitConfig =
-    UnitConfig { physical_bits: 46, wait_us_max: 50, leaf_only_hint: true, merge_min: None, segment: 2 };
+const CONFIG: UnitConfig = UnitConfig {
+    physical_bits: 46,
+    wait_us_max: 50,
+    leaf_only_hint: true,
+    merge_min: None,
+    segment: 2,
+    discipline: Discipline::Combining,
+};
 const OTHER: SourceId = SourceId::new(0, 3, 0);
 const DEVICE: SourceId = OTHER.in_segment(2);
 
