@@ -229,6 +229,13 @@ impl Parameters {
         }
     }
 
+    /// Haswell-EP, whose walks snoop. Its capabilities are those of the units of two-socket Xeon E5 machines (kernel
+    /// logs: CAP 8d2078c106f0466, ECAP f020df): tables of 4 levels only, leaves of 2 MiB and 1 GiB. Caches and times
+    /// are those of Sandy Bridge.
+    pub fn haswell() -> Self {
+        Self { three_level: false, ..Self::cascadelake() }
+    }
+
     /// Sets the parameter `key` from text, as in `--set iotlb_entries=64`. Call [`Parameters::check`] after all
     /// parameters are set, because only then can the whole be checked.
     ///

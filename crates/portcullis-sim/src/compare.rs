@@ -333,6 +333,7 @@ impl ComparePlan {
             seed: self.seed,
             leaf_only_hint: self.leaf_only_hint,
             merge_min: self.merge_min,
+            discipline: portcullis_vtd::Discipline::Combining,
             hints: self.hints,
             payload: self.payload,
         }

@@ -35,6 +35,7 @@ pub fn page_1(machine: &Machine, design: DesignId) -> Result<f64, RunError> {
         seed: 1,
         leaf_only_hint: true,
         merge_min: None,
+        discipline: portcullis_vtd::Discipline::Combining,
         hints: Hints::NONE,
         payload: PayloadRule::default(),
     })?;

@@ -8,6 +8,7 @@ use portcullis::Protection;
 use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId};
 use portcullis::platform::LockClass;
+use portcullis_vtd::Discipline;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
@@ -64,6 +65,8 @@ pub struct Simulate<'m> {
     pub leaf_only_hint: bool,
     /// If so many commits share a submission, one command may replace theirs; `None`: never.
     pub merge_min: Option<u8>,
+    /// Whether the invalidation queue is used as Linux does.
+    pub linux_wait: bool,
 }
 
 /// The results of a run. The field names are JSON keys. The keys of a row of `compare` follow them.
@@ -150,7 +153,8 @@ impl<'m> Simulate<'m> {
             let offered: Vec<&str> = info.protections.iter().map(|one| one.name()).collect();
             return Err(NotOffered { design: info.id, wanted: protection, offered: offered.join(", ") });
         }
-        Ok(Self { machine, work, choice, protection, batch: None, seed: 1, leaf_only_hint: true, merge_min: None })
+        let (batch, merge_min, linux_wait) = (None, None, false);
+        Ok(Self { machine, work, choice, protection, batch, seed: 1, leaf_only_hint: true, merge_min, linux_wait })
     }
 
     /// The largest batch of the run.
@@ -160,9 +164,10 @@ impl<'m> Simulate<'m> {
 
     fn job(&self, design: DesignId, options: Options, protection: Protection) -> Job<'m> {
         let batch = self.batch();
-        let Self { seed, leaf_only_hint, merge_min, .. } = *self;
+        let Self { seed, leaf_only_hint, merge_min, linux_wait, .. } = *self;
+        let discipline = if linux_wait { Discipline::Linux } else { Discipline::Combining };
         let job = Job::new(self.machine, Work::Server(self.work.clone()), design, protection);
-        Job { options, batch, seed, leaf_only_hint, merge_min, ..job }
+        Job { options, batch, seed, leaf_only_hint, merge_min, discipline, ..job }
     }
 
     /// Makes the run without the one with no protection, so `throughput_vs_none` is not a number.

@@ -15,6 +15,7 @@ use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, PayloadRule, Work, run};
 use portcullis_trace::{AccessLog, Trace, join};
+use portcullis_vtd::Discipline;
 use printed::{STYLES, Style, printed};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -227,6 +228,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
             seed: 1,
             leaf_only_hint: true,
             merge_min: None,
+            discipline: Discipline::Combining,
             hints: Hints::NONE,
             payload: PayloadRule::Shown,
         };

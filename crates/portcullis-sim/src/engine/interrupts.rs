@@ -7,20 +7,26 @@ use std::rc::Rc;
 /// Handles a device interrupt, of which it gets the vector.
 pub(super) type InterruptHandler = Rc<dyn Fn(u8)>;
 
-/// The number of vectors of a core.
-const VECTORS: usize = 64;
-
 /// Device interrupts that were raised and not taken, and the masked vectors.
 #[derive(Default)]
 pub(super) struct Pending {
     /// Each with the time from which it may be taken. A vector that is raised twice before it is taken is taken once.
     raised: Vec<(u64, u8)>,
-    masked: u64,
+    masked: [u64; VECTOR_WORDS],
+}
+
+/// A core has 256 vectors, as many as a number of eight bits tells apart.
+const VECTOR_WORDS: usize = 256 / u64::BITS as usize;
+
+/// The word and the bit of a vector.
+fn place_of(vector: u8) -> (usize, u64) {
+    (usize::from(vector) / u64::BITS as usize, 1 << (u32::from(vector) % u64::BITS))
 }
 
 impl Pending {
     fn is_masked(&self, vector: u8) -> bool {
-        self.masked & 1 << vector != 0
+        let (word, bit) = place_of(vector);
+        self.masked[word] & bit != 0
     }
 
     fn raise(&mut self, at_ps: u64, vector: u8) {
@@ -68,9 +74,9 @@ impl Engine {
     /// are enabled there and the vector is not masked.
     ///
     /// # Panics
-    /// If there is no such CPU or no such vector.
+    /// If there is no such CPU.
     pub fn raise(&self, cpu: Core, at_ps: u64, vector: u8) {
-        assert!(cpu < self.cpus && usize::from(vector) < VECTORS, "no vector {vector} on CPU {cpu}");
+        assert!(cpu < self.cpus, "no CPU {cpu}");
         self.cores[cpu].interrupts.borrow_mut().raise(at_ps.max(self.now_ps()), vector);
         self.attend(cpu);
     }
@@ -78,14 +84,16 @@ impl Engine {
     /// Masks a vector of the running core. Its interrupts stay pending.
     pub fn mask(&self, vector: u8) {
         if let Some(state) = self.state() {
-            state.interrupts.borrow_mut().masked |= 1 << vector;
+            let (word, bit) = place_of(vector);
+            state.interrupts.borrow_mut().masked[word] |= bit;
         }
     }
 
     /// Unmasks a vector of the running core.
     pub fn unmask(&self, vector: u8) {
         if let Some((core, state)) = self.running() {
-            state.interrupts.borrow_mut().masked &= !(1 << vector);
+            let (word, bit) = place_of(vector);
+            state.interrupts.borrow_mut().masked[word] &= !bit;
             self.attend(core);
         }
     }

@@ -1,4 +1,4 @@
-//! Ticket locks in virtual time. They are fair, and a hand-off costs more with more waiters.
+//! Locks in virtual time. They are fair. What a hand-off costs depends on the machine ([`Sharing`](crate::Sharing)).
 
 use super::{Core, CoreState, Engine, OneThread};
 use portcullis::platform::{Lock, LockClass};
@@ -87,7 +87,8 @@ impl Engine {
         let is_taken = self.acquire_at_once(id, core, state);
         if !is_taken {
             // It has read the line of the holder.
-            self.charge(self.costs.line_transfer);
+            let holder = self.locks.borrow()[id].last.unwrap_or(core);
+            self.charge(self.lines.transfer(holder, core));
             self.end_masked(state);
         }
         is_taken
@@ -105,10 +106,10 @@ impl Engine {
         }
         lock.holder = Some(core);
         lock.taken_ps = state.now_ps.get();
-        let moved = lock.last.replace(core).is_some_and(|last| last != core);
+        let (class, last) = (lock.class, lock.last.replace(core));
         drop(locks);
-        if moved {
-            self.charge(self.costs.line_transfer);
+        if let Some(last) = last.filter(|last| *last != core) {
+            self.charge(self.lines.lock(class, last, core));
         }
         true
     }
@@ -143,9 +144,8 @@ impl Engine {
         lock.taken_ps = state.now_ps.get();
         lock.holder = lock.queue.pop_front();
         if let Some(next) = lock.holder {
-            lock.last = Some(next);
-            // After the hand-off writes the line, every waiter reads it, one after the other.
-            let cycles = self.costs.line_transfer + self.costs.handoff_per_waiter * lock.queue.len() as u64;
+            let last = lock.last.replace(next).unwrap_or(next);
+            let cycles = self.lines.handoff(lock.class, last, next, lock.queue.len());
             let at_ps = state.now_ps.get() + self.frequency.picoseconds(cycles);
             self.cores[next].now_ps.set(at_ps);
             self.make_ready(at_ps, next);

@@ -14,6 +14,7 @@ mod interrupts;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
+mod sharing;
 mod stuck;
 mod turns;
 mod unmapping;
@@ -26,12 +27,14 @@ pub(crate) use one_thread::OneThread;
 pub use stuck::{Stuck, StuckCore};
 
 use crate::account::Account;
+use crate::machine::Sharing;
 use interrupts::{InterruptHandler, Pending};
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
 use portcullis_coherence::fiber::{self, Fiber};
 use portcullis_model::Vtd;
 use rustc_hash::FxHashMap;
+use sharing::Lines;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -115,6 +118,7 @@ pub struct Engine {
     locks: RefCell<Vec<Turnstile>>,
     counts_steps: Cell<bool>,
     costs: CostBook,
+    lines: Lines,
     frequency: Frequency,
     coherent: bool,
     hardware: OnceCell<Arc<Vtd>>,
@@ -188,6 +192,7 @@ impl Engine {
             outside_ps: Cell::new(0),
             locks: RefCell::default(),
             counts_steps: Cell::new(false),
+            lines: Lines::of_one_socket(&costs),
             costs,
             frequency,
             coherent,
@@ -204,6 +209,20 @@ impl Engine {
     pub fn with_actors(mut self, actors: usize) -> Self {
         self.cores.extend((0..actors).map(|_| CoreState::new(true)));
         self
+    }
+
+    /// Spreads its CPUs over the sockets of a machine of `cores` cores.
+    #[must_use]
+    pub fn with_sharing(mut self, sharing: &Sharing, cores: u32) -> Self {
+        self.lines = Lines::new(&self.costs, sharing, cores, self.cpus);
+        // What steps move goes from any CPU to any other.
+        self.costs.line_transfer = self.lines.mean();
+        self
+    }
+
+    /// Whether two CPUs are in one socket.
+    pub fn are_near(&self, one: Core, other: Core) -> bool {
+        self.lines.are_near(one, other)
     }
 
     /// Sets the hardware for whose completions spinning cores wait.

@@ -11,6 +11,7 @@ use portcullis::design::Options;
 use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_model::IotlbLog;
+use portcullis_vtd::Discipline;
 
 /// The seed of all figures.
 const SEED: u64 = 1;
@@ -125,6 +126,7 @@ impl Run<'_> {
             seed: SEED,
             leaf_only_hint: true,
             merge_min: None,
+            discipline: Discipline::Combining,
             hints,
             payload: PayloadRule::Shown,
         };

@@ -2,9 +2,11 @@
 
 mod named;
 mod server;
+mod sharing;
 mod value;
 
 pub use server::{Adaptation, NicDriver, Reader, Server, Software, Striding};
+pub use sharing::{LockKind, Numbering, Sharing};
 pub use value::MachineError;
 
 use crate::engine::{CostBook, Frequency};
@@ -46,6 +48,9 @@ pub struct Machine {
     pub transaction_bytes: u64,
     /// What each step costs.
     pub costs: CostBook,
+    /// How its CPUs share lines and locks.
+    #[serde(default, skip_serializing_if = "Sharing::is_default")]
+    pub sharing: Sharing,
     /// The IOMMU.
     pub iommu: Parameters,
     /// The values that are neither published nor measured, by name. Each has the range in which it is believed to lie.
@@ -62,7 +67,7 @@ pub struct Machine {
 impl Machine {
     /// Every machine.
     pub fn all() -> Vec<Self> {
-        vec![named::r210_cx3(), named::r210_bcm57810(), named::cascadelake_cx5()]
+        vec![named::r210_cx3(), named::r210_bcm57810(), named::r430_bcm57810(), named::cascadelake_cx5()]
     }
 
     /// The machine called `id`.

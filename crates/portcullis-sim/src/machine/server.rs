@@ -18,7 +18,7 @@ pub struct Server {
 }
 
 /// The most rings in a direction: each has a vector of its own.
-const RINGS_MAX: u32 = 32;
+const RINGS_MAX: u32 = 128;
 /// The most released pages that a ring keeps, and the most events of a queue.
 const CACHED_PAGES_MAX: u32 = 1 << 16;
 const EVENTS_MAX: u32 = 1 << 16;
@@ -30,8 +30,8 @@ impl Server {
         let [least, most] = driver.entries_range;
         let is_buffer = |bytes: &u32| (1..=PAGE_SIZE as u32).contains(bytes);
         let checks = [
-            ("transmit_rings", (1..=RINGS_MAX).contains(&driver.transmit_rings), "from 1 to 32"),
-            ("receive_rings", (1..=RINGS_MAX).contains(&driver.receive_rings), "from 1 to 32"),
+            ("transmit_rings", (1..=RINGS_MAX).contains(&driver.transmit_rings), "from 1 to 128"),
+            ("receive_rings", (1..=RINGS_MAX).contains(&driver.receive_rings), "from 1 to 128"),
             ("entries_range", 1 <= least && least <= most && most <= 1 << 16, "within 1 to 65536, the least first"),
             ("transmit_entries", (least..=most).contains(&driver.transmit_entries), "within `entries_range`"),
             ("receive_entries", (least..=most).contains(&driver.receive_entries), "within `entries_range`"),
@@ -41,6 +41,7 @@ impl Server {
                     && driver.receive_buffers.iter().all(is_buffer),
                 "from 1 to 18 lengths from 1 to 4096",
             ),
+            ("kept_pages", driver.kept_pages <= 1 << 16, "at most 65536"),
             ("budget", driver.budget > 0, "at least 1"),
             ("offload_packets", (1..=OFFLOAD_PACKETS).contains(&driver.offload_packets), "from 1 to 45"),
             ("link_gbps", (1e-3..=1e7).contains(&nic.link_gbps), "from 0.001 to 10000000, in Gb/s"),
@@ -106,6 +107,9 @@ pub struct NicDriver {
     pub receive_moderation: Moderation,
     /// How the driver adapts that, if it does.
     pub adapts: Option<Adaptation>,
+    /// Pages of each receive ring that are mapped when the card is opened, and stay so: for packets that the card joins.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kept_pages: u32,
     /// If the entries of a receive ring have many pages, into which the card writes frame after frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub striding: Option<Striding>,
@@ -242,9 +246,29 @@ pub struct Software {
     pub client_message_ps: u64,
     /// How long a client may delay the acknowledgement of a single packet.
     pub delayed_acknowledgement_ps: u64,
+    /// Runs that were made since the card was opened, when the published one began.
+    #[serde(default = "earlier_runs", skip_serializing_if = "is_usual")]
+    pub earlier_runs: u32,
     /// How a core receives streams, if the driver has many pages in an entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reader: Option<Reader>,
+}
+
+/// EiovaR §7: 150 runs are made after the card was opened, and the mean is published. This is the middle one.
+const EARLIER_RUNS: u32 = 75;
+
+fn earlier_runs() -> u32 {
+    EARLIER_RUNS
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(pages: &u32) -> bool {
+    *pages == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_usual(earlier_runs: &u32) -> bool {
+    *earlier_runs == EARLIER_RUNS
 }
 
 const PS_PER_US: u64 = 1_000_000;
@@ -274,6 +298,7 @@ fn software() -> Software {
         client_request_ps: 10 * PS_PER_US,              // assumed
         client_message_ps: 300_000,                     // assumed: a system call that copies a short message
         delayed_acknowledgement_ps: 40_000 * PS_PER_US, // TCP_DELACK_MIN of Linux
+        earlier_runs: EARLIER_RUNS,
         reader: None,
     }
 }
@@ -329,6 +354,7 @@ pub(super) fn r210_cx3() -> Server {
                 longest_ps: 128 * PS_PER_US,
                 small_bytes: 256,
             }),
+            kept_pages: 0,
             striding: None,
         },
         software: Software {
@@ -371,6 +397,7 @@ pub(super) fn r210_bcm57810() -> Server {
             transmit_moderation: Moderation { delay_ps: 48 * PS_PER_US, frames: None },
             receive_moderation: Moderation { delay_ps: 24 * PS_PER_US, frames: None },
             adapts: None,
+            kept_pages: 0,
             striding: None,
         },
         software: Software {
@@ -383,6 +410,31 @@ pub(super) fn r210_bcm57810() -> Server {
             client_transaction_ps: 4_381_000, // [R] calibration: 29.0 k/s with no protection
             ..software()
         },
+    }
+}
+
+/// The server `r430-bcm57810`: the same card under bnx2x of Linux 3.17, with as many rings as it has (ATC'15, §6).
+///
+/// Sources: as `r210-bcm57810`. The driver gives each of 15 receive rings a part of 4078 entries.
+pub(super) fn r430_bcm57810() -> Server {
+    let r210 = r210_bcm57810();
+    Server {
+        driver: NicDriver {
+            name: "bnx2x of Linux 3.17".to_owned(),
+            transmit_rings: 15,
+            receive_rings: 15,
+            receive_entries: 271,
+            kept_pages: 1020, // MAX_RX_SGE_CNT * NUM_RX_SGE_PAGES; EiovaR's live addresses show none on `r210-bcm57810`
+            ..r210.driver
+        },
+        software: Software {
+            // [U] calibration: EiovaR at one core has 86 % of the unprotected rate. That point is excluded. The 93 to
+            // 95 % that the designs of ATC'15 have there ask for more.
+            cycles_per_transaction: 14_200,
+            earlier_runs: 2, // [U] §6.1: the median of five runs is published. This is the middle one.
+            ..r210.software
+        },
+        ..r210
     }
 }
 
@@ -422,6 +474,7 @@ pub(super) fn cascadelake_cx5() -> Server {
             transmit_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(32) },
             receive_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(32) },
             adapts: None,
+            kept_pages: 0,
             striding: Some(Striding {
                 entry_pages: 64,    // MLX5_MPWRQ_LOG_WQE_SZ 18
                 stride_bytes: 256,  // [F]'s scripts turn completion compression on
@@ -493,7 +546,7 @@ mod tests {
         type Change = fn(&mut Server);
         let changes: &[(&str, Change)] = &[
             ("transmit_rings", |server| server.driver.transmit_rings = 0),
-            ("receive_rings", |server| server.driver.receive_rings = 33),
+            ("receive_rings", |server| server.driver.receive_rings = 129),
             ("entries_range", |server| server.driver.entries_range = [0, 8]),
             ("receive_entries", |server| server.driver.receive_entries = 1),
             ("receive_buffers", |server| server.driver.receive_buffers.clear()),
@@ -549,11 +602,17 @@ mod tests {
         let pinned = [
             ("r210-cx3", 0x3647_219a_9c8c_a73d),
             ("r210-bcm57810", 0xe304_d9df_d9fc_5d1b),
+            ("r430-bcm57810", 0xa920_9895_5332_71c5),
             ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
         ];
         for (id, pinned) in pinned {
             let machine = Machine::by_id(id).expect("a machine");
-            let book = json!([machine.core_hz, machine.costs, machine.iommu, machine.server]).to_string();
+            let sharing = json!([machine.sharing]);
+            let mut book = json!([machine.core_hz, machine.costs, machine.iommu, machine.server]);
+            if machine.sharing.sockets > 1 {
+                book.as_array_mut().expect("a list").push(sharing);
+            }
+            let book = book.to_string();
             assert_eq!(hash(&book), pinned, "{id}: {:#x}", hash(&book));
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 /// The parts of a machine's JSON that have values that users may set, besides the machine itself. All names differ.
-const PARTS: [&str; 2] = ["costs", "iommu"];
+const PARTS: [&str; 3] = ["costs", "sharing", "iommu"];
 /// The value of the network card that users may set. It has others, and they follow from the machine or have a source.
 const OF_CARD: &str = "receive_buffer_bytes";
 /// The most that a step may cost, about a second, so that a typing error does not stop the clock.
@@ -86,9 +86,10 @@ impl Machine {
         all.pointer(&pointer(&all, key)?)?.as_f64()
     }
 
-    /// All values, also one that is not written while it has its default.
+    /// All values, also those that are not written while they have their defaults.
     fn values(&self) -> serde_json::Result<Value> {
         let mut all = serde_json::to_value(self)?;
+        all["sharing"] = serde_json::to_value(&self.sharing)?;
         all["iommu"]["psi_drops"] = serde_json::to_value(self.iommu.psi_drops)?;
         Ok(all)
     }
@@ -130,6 +131,9 @@ impl Machine {
         let dear = |(_, cycles): &(&String, &Value)| cycles.as_u64().is_none_or(|cycles| cycles > CYCLES_MAX);
         if let Some((key, _)) = costs.as_object().into_iter().flatten().find(dear) {
             return Err(range(key, "at most 1000000000 cycles"));
+        }
+        if let Some((key, expected)) = self.sharing.out_of_range(self.cores) {
+            return Err(range(key, expected));
         }
         if let Some((key, expected)) = self.server.as_ref().and_then(Server::out_of_range) {
             return Err(range(key, expected));

@@ -46,7 +46,7 @@ use portcullis::{
 };
 use portcullis_model::{Counters, IotlbLog, Vtd};
 use portcullis_trace::{Events, Joined, Trace};
-use portcullis_vtd::{BringUpError, QueueUse};
+use portcullis_vtd::{BringUpError, Discipline, QueueUse};
 use std::iter;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -183,6 +183,8 @@ pub struct Job<'m> {
     pub leaf_only_hint: bool,
     /// If so many commits share a submission, one command may replace theirs; `None`: never.
     pub merge_min: Option<u8>,
+    /// How commits use the invalidation queue.
+    pub discipline: Discipline,
     /// What the driver announces to the hardware.
     pub hints: Hints,
     /// How full buffers are taken to be.
@@ -205,6 +207,7 @@ impl<'m> Job<'m> {
             seed: 1,
             leaf_only_hint: true,
             merge_min: None,
+            discipline: Discipline::Combining,
             hints: Hints::NONE,
             payload: PayloadRule::default(),
         }
@@ -379,6 +382,7 @@ fn measured_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64
             seed,
             leaf_only_hint: true,
             merge_min: None,
+            discipline: Discipline::Combining,
             hints: Hints::NONE,
             payload,
         })

@@ -181,7 +181,7 @@ pub(super) fn parse<W: Default>(
 impl Work {
     /// Whether its driver commits in two halves.
     pub(crate) fn commits_in_halves(&self) -> bool {
-        matches!(self, Self::Rings(rings) if rings.halves)
+        matches!(self, Self::Rings(Rings { halves: true, .. }) | Self::Server(super::ServerWork { halves: true, .. }))
     }
 
     /// Parses the name of a synthetic workload and its parameters, which are optional: `rings`,

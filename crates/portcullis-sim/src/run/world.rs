@@ -46,6 +46,8 @@ pub(super) enum Wanted {
     Clients,
     /// Work for the application of a server on a core.
     Flows(usize),
+    /// That no core fills an entry of a ring of a server, by its stream.
+    Ring(u32),
 }
 
 impl From<Wanted> for Event {
@@ -57,6 +59,7 @@ impl From<Wanted> for Event {
             Wanted::Link => (0, 0),
             Wanted::Clients => (0, 1),
             Wanted::Flows(core) => (0, 2 + core as u64),
+            Wanted::Ring(stream) => (0, 1 << 32 | u64::from(stream)),
         };
         Self(kind << 62 | number)
     }
@@ -172,7 +175,8 @@ impl World {
         devices.extend(bystander);
         let iommu = &machine.iommu;
         let engine = Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent);
-        let engine = Rc::new(engine.with_actors(job.work.actors()));
+        let engine = engine.with_actors(job.work.actors()).with_sharing(&machine.sharing, machine.cores);
+        let engine = Rc::new(engine);
         let base = tables_base(machine);
         let make = if iommu.coherent { Ram::new } else { Ram::with_flushing };
         let ram = make(base, TABLES_BYTES);
@@ -184,6 +188,7 @@ impl World {
             physical_bits: iommu.physical_bits,
             leaf_only_hint: job.leaf_only_hint,
             merge_min: job.merge_min,
+            discipline: job.discipline,
             ..Default::default()
         };
         let mmio = ModelMmio::new(vtd.clone(), platform.clone());

@@ -5,7 +5,7 @@ use portcullis::platform::{Lock, LockClass, Phase, Step};
 use portcullis::{PhysAddr, Platform};
 use portcullis_model::Ram;
 use portcullis_sim::engine::{Core, Engine, Event, Frequency, LabLock};
-use portcullis_sim::{CostBook, LabPlatform};
+use portcullis_sim::{CostBook, LabPlatform, LockKind, Numbering, Sharing};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,8 +21,13 @@ struct Bench {
 
 impl Bench {
     fn new(cores: usize) -> Self {
+        Self::with_sharing(cores, &Sharing::default())
+    }
+
+    fn with_sharing(cores: usize, sharing: &Sharing) -> Self {
         let costs = machine("cascadelake-cx5").costs;
-        let engine = Rc::new(Engine::new(cores, Frequency::new(1e9), costs.clone(), true));
+        let engine = Engine::new(cores, Frequency::new(1e9), costs.clone(), true);
+        let engine = Rc::new(engine.with_sharing(sharing, cores as u32));
         let ram = Arc::new(Ram::new(PhysAddr::new(1 << 40), 1 << 20));
         Self { platform: LabPlatform::new(engine.clone(), ram, 0), engine, costs }
     }
@@ -108,7 +113,10 @@ fn a_critical_section_is_never_entered_twice() {
 
 /// How long it takes until each of `cores` cores, starting together, has written a register under a lock, in cycles.
 fn passed_round(cores: usize) -> (u64, Bench) {
-    let bench = Bench::new(cores);
+    passed_round_on(Bench::new(cores), cores)
+}
+
+fn passed_round_on(bench: Bench, cores: usize) -> (u64, Bench) {
     let lock = bench.lock(());
     let (engine, platform) = (bench.engine.clone(), bench.platform.clone());
     let took_ps = bench.run(cores, move |_| engine.charged(|| lock.with(|()| platform.probe(Step::RegisterWrite))));
@@ -150,6 +158,49 @@ fn a_lock_last_held_elsewhere_costs_the_move_of_its_line() {
             assert_eq!((engine.now_ps() - before) / PS_PER_CYCLE, expected, "core {core}, turn {turn}");
         }
     });
+}
+
+/// Cores 0 and 2 are in one socket, and core 1 in the other. The lines behind a lock move with it.
+#[test]
+fn a_lock_and_the_data_behind_it_come_from_near_or_far() {
+    let sharing = Sharing {
+        sockets: 2,
+        numbering: Numbering::Alternating,
+        line_transfer_far: 257,
+        iova_lock_lines: 2,
+        ..Sharing::default()
+    };
+    let bench = Bench::with_sharing(3, &sharing);
+    let lock = bench.lock(());
+    let (engine, costs) = (bench.engine.clone(), bench.costs.clone());
+    bench.run(3, move |core| {
+        for turn in 0..2 {
+            // In the order 0, 1, 2, and again.
+            engine.sleep_until((3 * turn + core as u64 + 1) * 1_000_000);
+            let before = engine.now_ps();
+            lock.with(|()| ());
+            let moved = match (turn, core) {
+                (0, 0) => 0,
+                // From core 2, in the same socket.
+                (_, 0) => costs.line_transfer,
+                _ => 257,
+            };
+            let expected = costs.lock + 3 * moved;
+            assert_eq!((engine.now_ps() - before) / PS_PER_CYCLE, expected, "core {core}, turn {turn}");
+        }
+    });
+}
+
+/// Under contention a hand-off pays for the lines, too. With queued locks it does not depend on the other waiters.
+#[test]
+fn a_queued_lock_is_handed_on_at_one_price() {
+    let sharing = Sharing { lock_kind: LockKind::Queued, iova_lock_lines: 2, ..Sharing::default() };
+    for cores in [2, 3, 16] {
+        let (took, bench) = passed_round_on(Bench::with_sharing(cores, &sharing), cores);
+        let (costs, handoffs) = (&bench.costs, cores as u64 - 1);
+        let expected = costs.lock + (handoffs + 1) * costs.register_write + handoffs * 3 * costs.line_transfer;
+        assert_eq!(took, expected, "{cores} cores");
+    }
 }
 
 #[test]

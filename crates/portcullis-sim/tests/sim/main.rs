@@ -23,6 +23,7 @@ mod placement;
 mod prefetching;
 mod rates;
 mod riommu;
+mod scaling;
 mod server;
 mod shared_commits;
 mod shared_resources;
@@ -36,6 +37,7 @@ use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, PayloadRule, RunOutcome, Work, run};
 use portcullis_trace::Trace;
+use portcullis_vtd::Discipline;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -59,6 +61,7 @@ fn job<'m>(machine: &'m Machine, work: Work, design: DesignId, protection: Prote
         seed: 1,
         leaf_only_hint: true,
         merge_min: None,
+        discipline: Discipline::Combining,
         hints: Hints::NONE,
         payload: PayloadRule::Shown,
     }

@@ -1,4 +1,4 @@
-//! The applications: each core answers the requests of its flows.
+//! The applications: each core answers the requests of the flows whose processes it runs.
 
 use super::Host;
 use super::card::Outgoing;
@@ -6,7 +6,6 @@ use super::clients::{ASK, CONTROL, SET};
 use super::frames::{Kind, Meaning};
 use super::work::ServerWorkload;
 use crate::run::driver::Driver;
-use crate::run::world::Wanted;
 
 /// The control messages of Netperf: `netperf_request` and `netperf_response` of its version 2.
 pub(super) const CONTROL_BYTES: u32 = 656;
@@ -19,22 +18,20 @@ const VALUE_LINES_BYTES: u32 = 90;
 const STORED_BYTES: u32 = 8;
 
 pub(super) fn run(host: &Host, driver: &mut Driver<'_>, core: usize) {
-    let flows: Vec<usize> = (0..host.work.flows as usize).filter(|flow| host.work.core_of(*flow) == core).collect();
-    let has_work = |flow: usize| !host.flows.borrow()[flow].requests.is_empty() || host.sendable(flow) > 0;
     let mut turn = 0;
     while !host.is_over() {
-        let Some(at) = (0..flows.len()).map(|step| (turn + step) % flows.len()).find(|at| has_work(flows[*at])) else {
-            flows.iter().for_each(|flow| host.card.ask_for_room(host, host.transmit_ring(*flow)));
-            let has_work = || flows.iter().any(|flow| has_work(*flow));
-            host.world.engine.wait_until(Wanted::Flows(core).into(), || has_work() || host.is_over());
+        let Some(flow) = host.begin_process(core, turn) else {
+            host.card.ask_for_room_of(host, core);
+            host.rest(core);
             continue;
         };
-        turn = at + 1;
-        let request = host.flows.borrow_mut()[flows[at]].requests.pop();
+        turn = flow + 1;
+        let request = host.flows.borrow_mut()[flow].requests.pop();
         match request {
-            Some(request) => host.answer(driver, flows[at], request),
-            None => host.send_part(driver, flows[at]),
+            Some(request) => host.answer(driver, flow, request),
+            None => host.send_part(driver, flow),
         }
+        host.end_process(core, flow);
     }
 }
 

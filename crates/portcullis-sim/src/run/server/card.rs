@@ -28,6 +28,21 @@ pub(super) struct Outgoing {
     pub(super) meaning: Meaning,
 }
 
+/// What the card has sent and the driver has unmapped.
+struct Sent {
+    slots: SmallVec<[Slot; 64]>,
+    flows: SmallVec<[usize; 4]>,
+}
+
+/// What has arrived and the driver has unmapped.
+#[derive(Default)]
+struct Received {
+    frames: SmallVec<[Completion; 64]>,
+    slots: SmallVec<[Slot; 64]>,
+    /// The entries, and the pieces of each, that need new buffers.
+    empty: SmallVec<[(u32, u32); 64]>,
+}
+
 /// A ring that is open.
 struct Open {
     number: RingNumber,
@@ -49,6 +64,8 @@ struct Ring {
     live: RefCell<VecDeque<Pieces>>,
     /// Frames that found a transmit ring full.
     waiting: RefCell<VecDeque<Outgoing>>,
+    /// Whether a core fills an entry. Only if there are more cores than rings, two may want to.
+    is_held: Cell<bool>,
     /// The rate of a receive ring.
     rate: RefCell<Rate>,
 }
@@ -70,6 +87,7 @@ impl Ring {
             taken: Cell::new(0),
             live: RefCell::default(),
             waiting: RefCell::default(),
+            is_held: Cell::new(false),
             rate: RefCell::new(Rate::new(driver)),
         }
     }
@@ -77,6 +95,18 @@ impl Ring {
     /// Whether an entry is free.
     fn has_room(&self) -> bool {
         self.filled.get().wrapping_sub(self.taken.get()) < self.shape.entries
+    }
+
+    /// Runs `fill` while no other core fills an entry. The wait for another core is not counted as work.
+    fn hold<R>(&self, host: &Host, fill: impl FnOnce() -> R) -> R {
+        let (engine, event) = (&host.world.engine, Wanted::Ring(self.stream).into());
+        while self.is_held.replace(true) {
+            engine.wait_until(event, || !self.is_held.get());
+        }
+        let result = fill();
+        self.is_held.set(false);
+        engine.notify(event);
+        result
     }
 
     fn memory(&self) -> &RingMemory {
@@ -168,6 +198,10 @@ impl Card {
             self.receive.iter().for_each(|ring| (0..entries).for_each(|_| fill(driver, ring)));
         }
         for ring in &self.receive {
+            driver.serve(ring.stream + ring.shape.pieces + 1);
+            (0..host.server.driver.kept_pages).for_each(|_| {
+                self.map(host, driver, PAGE_SIZE as u32, Access::DeviceWrites);
+            });
             ring.ring_doorbell(host);
             ring.arm(host);
         }
@@ -205,50 +239,66 @@ impl Card {
         }
     }
 
+    /// Does so for the rings of all flows of a core.
+    pub(super) fn ask_for_room_of(&self, host: &Host, core: usize) {
+        if host.server.driver.reaps_every.is_some() {
+            let of_core = |flow: &usize| host.flows.borrow()[*flow].core == core;
+            let flows = (0..host.work.flows as usize).filter(of_core);
+            flows.for_each(|flow| self.ask_for_room(host, host.transmit_ring(flow)));
+        }
+    }
+
     /// Sends a frame, or keeps it until the ring has room.
     pub(super) fn transmit(&self, host: &Host, driver: &mut Driver<'_>, ring: usize, frame: Outgoing) {
         if self.has_room(ring) {
-            self.put(host, driver, &self.transmit[ring], &frame);
+            self.put(host, driver, &self.transmit[ring], frame);
         } else {
             self.transmit[ring].waiting.borrow_mut().push_back(frame);
             self.ask_for_room(host, ring);
         }
     }
 
-    /// Fills an entry of a ring that has room. Interrupts are disabled, because their handlers send frames too.
-    fn put(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, frame: &Outgoing) {
+    /// Fills an entry of a ring that has room, or keeps the frame if another core has taken that. Interrupts are
+    /// disabled, because their handlers send frames too.
+    fn put(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, frame: Outgoing) {
         host.world.engine.uninterrupted(|| {
-            assert!(ring.has_room(), "the ring has room");
-            driver.serve(ring.stream + 1);
-            let number = ring.filled.get();
-            let cookie = frame.meaning.cookie();
-            let lengths = self.pieces(host, frame);
-            let mut slots = Pieces::from_elem(Slot::MAX, lengths.len());
-            let mut order: SmallVec<[usize; 18]> = (0..lengths.len()).collect();
-            if host.server.driver.maps_headers_last {
-                order.reverse();
-            }
-            for piece in order {
-                let (bytes, is_inline) = lengths[piece];
-                let mut descriptor = Descriptor { iova: Iova::new(0), bytes, is_inline, cookie };
-                if !is_inline {
-                    let Some((slot, iova)) = self.map(host, driver, bytes, Access::DeviceReads) else { return };
-                    (slots[piece], descriptor.iova) = (slot, iova);
-                }
-                ring.memory().write(&host.world, number, piece as u32, descriptor);
-            }
-            (lengths.len() as u32..ring.shape.pieces)
-                .for_each(|piece| ring.memory().write(&host.world, number, piece, Descriptor::default()));
-            slots.retain(|slot| *slot != Slot::MAX);
-            ring.live.borrow_mut().push_back(slots);
-            let bytes: u32 = lengths.iter().map(|(bytes, _)| bytes).sum();
-            host.flows.borrow_mut()[frame.meaning.flow].queued_bytes += u64::from(bytes);
-            ring.filled.set(number.wrapping_add(1));
-            ring.ring_doorbell(host);
+            ring.hold(host, || match ring.has_room() {
+                true => self.fill(host, driver, ring, &frame),
+                false => ring.waiting.borrow_mut().push_back(frame),
+            });
             if host.server.driver.reaps_every.is_some_and(|every| ring.filled.get().is_multiple_of(every)) {
                 self.reap(host, driver, ring);
             }
         });
+    }
+
+    fn fill(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, frame: &Outgoing) {
+        driver.serve(ring.stream + 1);
+        let number = ring.filled.get();
+        let cookie = frame.meaning.cookie();
+        let lengths = self.pieces(host, frame);
+        let mut slots = Pieces::from_elem(Slot::MAX, lengths.len());
+        let mut order: SmallVec<[usize; 18]> = (0..lengths.len()).collect();
+        if host.server.driver.maps_headers_last {
+            order.reverse();
+        }
+        for piece in order {
+            let (bytes, is_inline) = lengths[piece];
+            let mut descriptor = Descriptor { iova: Iova::new(0), bytes, is_inline, cookie };
+            if !is_inline {
+                let Some((slot, iova)) = self.map(host, driver, bytes, Access::DeviceReads) else { return };
+                (slots[piece], descriptor.iova) = (slot, iova);
+            }
+            ring.memory().write(&host.world, number, piece as u32, descriptor);
+        }
+        (lengths.len() as u32..ring.shape.pieces)
+            .for_each(|piece| ring.memory().write(&host.world, number, piece, Descriptor::default()));
+        slots.retain(|slot| *slot != Slot::MAX);
+        ring.live.borrow_mut().push_back(slots);
+        let bytes: u32 = lengths.iter().map(|(bytes, _)| bytes).sum();
+        host.flows.borrow_mut()[frame.meaning.flow].queued_bytes += u64::from(bytes);
+        ring.filled.set(number.wrapping_add(1));
+        ring.ring_doorbell(host);
     }
 
     /// The lengths of the buffers of a frame, headers first, and whether the descriptor holds the bytes itself.
@@ -269,33 +319,54 @@ impl Card {
 
     /// Unmaps the buffers of frames that were sent, as one batch.
     fn reap(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring) {
-        let mut sent = SmallVec::<[Slot; 64]>::new();
-        let mut flows = SmallVec::<[usize; 4]>::new();
+        let sent = Self::unmap_sent(host, driver, ring);
+        driver.commit();
+        self.have_sent(host, driver, ring, sent);
+    }
+
+    /// Begins to unmap the buffers of frames that were sent.
+    fn unmap_sent(host: &Host, driver: &mut Driver<'_>, ring: &Ring) -> Sent {
+        let (mut slots, mut flows) = (SmallVec::new(), SmallVec::<[usize; 4]>::new());
         while let Some(completion) = ring.take(host) {
             let pieces = ring.live.borrow_mut().pop_front().unwrap_or_default();
             pieces.iter().for_each(|slot| driver.unmap_only(*slot));
-            sent.extend(pieces);
+            slots.extend(pieces);
             let flow = Meaning::of(completion.cookie).flow;
             host.flows.borrow_mut()[flow].queued_bytes -= u64::from(completion.bytes);
             if !flows.contains(&flow) {
                 flows.push(flow);
             }
         }
-        driver.commit();
-        self.packets.give_back(sent);
+        Sent { slots, flows }
+    }
+
+    /// The buffers of frames that were sent are ours again.
+    fn have_sent(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, sent: Sent) {
+        self.packets.give_back(sent.slots);
         while ring.has_room() {
             let Some(frame) = ring.waiting.borrow_mut().pop_front() else { break };
-            self.put(host, driver, ring, &frame);
+            self.put(host, driver, ring, frame);
         }
-        flows.into_iter().for_each(|flow| host.notify_flow(flow));
+        sent.flows.into_iter().for_each(|flow| host.notify_flow(flow));
     }
 
     /// Takes frames that have arrived, up to the budget, and replaces their buffers. Returns whether there may be more.
     fn poll(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring) -> bool {
+        let Some(received) = self.unmap_received(host, driver, ring) else { return false };
+        // With batches the new buffers are mapped behind this, because a map ends the batch.
+        driver.commit();
+        if !self.refill(host, driver, ring, &received) {
+            return false;
+        }
+        self.have_received(host, driver, ring, received)
+    }
+
+    /// Begins to unmap the buffers of frames that have arrived. Without batches, also replaces them. `None` after a
+    /// refusal.
+    fn unmap_received(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring) -> Option<Received> {
         let spec = &host.server.driver;
-        let (mut frames, mut received) = (SmallVec::<[Completion; 64]>::new(), SmallVec::<[Slot; 64]>::new());
-        let mut empty = SmallVec::<[(u32, u32); 64]>::new();
-        while frames.len() < spec.budget as usize {
+        let mut received = Received::default();
+        while received.frames.len() < spec.budget as usize {
             let Some(completion) = ring.take(host) else { break };
             let mut left = completion.bytes;
             for (piece, bytes) in (0..).zip(&spec.receive_buffers) {
@@ -307,33 +378,64 @@ impl Card {
                 let place = (completion.entry % ring.shape.entries) as usize;
                 let old = ring.live.borrow()[place][piece];
                 if host.batch == 1 {
-                    let Some(new) = self.give(host, driver, ring, completion.entry, piece as u32) else { return false };
+                    let new = self.give(host, driver, ring, completion.entry, piece as u32)?;
                     ring.live.borrow_mut()[place][piece] = new;
                 } else {
-                    empty.push((completion.entry, piece as u32));
+                    received.empty.push((completion.entry, piece as u32));
                 }
                 driver.unmap_only(old);
-                received.push(old);
+                received.slots.push(old);
             }
-            frames.push(completion);
+            received.frames.push(completion);
         }
-        // With batches this is not possible, because a map ends the batch.
-        driver.commit();
-        for (entry, piece) in empty {
-            let Some(new) = self.give(host, driver, ring, entry, piece) else { return false };
-            ring.live.borrow_mut()[(entry % ring.shape.entries) as usize][piece as usize] = new;
+        Some(received)
+    }
+
+    /// Maps new buffers where the old ones are unmapped, and gives them to the card. Returns false after a refusal.
+    fn refill(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, received: &Received) -> bool {
+        for (entry, piece) in &received.empty {
+            let Some(new) = self.give(host, driver, ring, *entry, *piece) else { return false };
+            ring.live.borrow_mut()[(entry % ring.shape.entries) as usize][*piece as usize] = new;
         }
-        self.packets.give_back(received);
+        true
+    }
+
+    /// The buffers of frames that have arrived are ours: hands the frames on. Returns whether there may be more.
+    fn have_received(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, received: Received) -> bool {
+        let Received { frames, slots, .. } = received;
+        self.packets.give_back(slots);
         if !frames.is_empty() {
             ring.filled.set(ring.filled.get().wrapping_add(frames.len() as u32));
             ring.ring_doorbell(host);
         }
-        let is_full = frames.len() == spec.budget as usize;
+        let is_full = frames.len() == host.server.driver.budget as usize;
         for frame in &frames {
             self.note_rate(host, ring, frame);
             host.frame_came(driver, frame);
         }
         host.poll_ended(driver);
+        is_full
+    }
+
+    /// Handles the rings of a vector in two halves: submits what both directions have unmapped, refills, waits, and
+    /// only then hands anything on. Returns whether there may be more.
+    fn poll_in_halves(&self, host: &Host, driver: &mut Driver<'_>, vector: u8) -> bool {
+        driver.commits_in_halves(true);
+        let sent = self.transmit_of(vector).map(|ring| (ring, Self::unmap_sent(host, driver, ring)));
+        let sent: SmallVec<[_; 2]> = sent.collect();
+        let received = self.receive_of(vector).map(|ring| Some((ring, self.unmap_received(host, driver, ring)?)));
+        let Some(received) = received.collect::<Option<SmallVec<[_; 2]>>>() else { return false };
+        driver.commit();
+        if !received.iter().all(|(ring, received)| self.refill(host, driver, ring, received)) {
+            return false;
+        }
+        driver.take_back();
+        driver.commits_in_halves(false);
+        sent.into_iter().for_each(|(ring, sent)| self.have_sent(host, driver, ring, sent));
+        let mut is_full = false;
+        for (ring, received) in received {
+            is_full |= self.have_received(host, driver, ring, received);
+        }
         is_full
     }
 
@@ -345,13 +447,23 @@ impl Card {
         }
     }
 
+    /// The transmit rings of a vector.
+    fn transmit_of(&self, vector: u8) -> impl Iterator<Item = &Ring> {
+        self.transmit.iter().filter(move |ring| ring.shape.vector == vector)
+    }
+
+    /// The receive rings of a vector.
+    fn receive_of(&self, vector: u8) -> impl Iterator<Item = &Ring> {
+        self.receive.iter().filter(move |ring| ring.shape.vector == vector)
+    }
+
     /// The CPU that handles a vector.
     pub(super) fn cpu_of(&self, host: &Host, vector: u8) -> usize {
         let index = match usize::from(vector).checked_sub(self.receive.len()) {
             Some(transmit) => transmit,
             None => usize::from(vector),
         };
-        index % host.work.cores as usize
+        host.work.core_of_ring(index)
     }
 
     /// Handles an interrupt on the running CPU.
@@ -363,21 +475,22 @@ impl Card {
         }
         engine.mask(vector);
         let mut driver = Driver::new(&host.world, core, host.batch);
-        let of_vector = |ring: &&Ring| ring.shape.vector == vector;
-        let transmits = || self.transmit.iter().filter(of_vector);
-        let receives = || self.receive.iter().filter(of_vector);
-        transmits().for_each(|ring| self.reap(host, &mut driver, ring));
         let mut is_full = false;
-        for ring in receives() {
-            is_full |= self.poll(host, &mut driver, ring);
+        if host.work.halves && host.batch > 1 {
+            is_full = self.poll_in_halves(host, &mut driver, vector);
+        } else {
+            self.transmit_of(vector).for_each(|ring| self.reap(host, &mut driver, ring));
+            for ring in self.receive_of(vector) {
+                is_full |= self.poll(host, &mut driver, ring);
+            }
         }
         if is_full {
             engine.raise(core, engine.now_ps(), vector);
         } else {
-            receives().for_each(|ring| ring.arm(host));
+            self.receive_of(vector).for_each(|ring| ring.arm(host));
             // A transmit path that handles completions requests an interrupt only when it needs one.
             if host.server.driver.reaps_every.is_none() {
-                transmits().for_each(|ring| ring.arm(host));
+                self.transmit_of(vector).for_each(|ring| ring.arm(host));
             }
         }
         engine.unmask(vector);

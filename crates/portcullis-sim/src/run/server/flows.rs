@@ -1,10 +1,11 @@
 //! The server's end of its flows.
 
+use super::Host;
 use super::tcp::{Receiver, Sender};
-use super::{Host, ServerWork};
 
 /// A flow: one connection after the other between a client and the server.
 pub(super) struct Flow {
+    /// The core of its process.
     pub(super) core: usize,
     /// The number of the connection, which decides on its rings.
     connection: u32,
@@ -22,10 +23,10 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// The flow with this number. The seed decides on the rings of its connections.
-    pub(super) fn new(flow: usize, work: &ServerWork, seed: u64) -> Self {
+    /// A flow without a connection. The seed decides on the rings of its connections.
+    pub(super) fn new(seed: u64) -> Self {
         Self {
-            core: work.core_of(flow),
+            core: 0,
             connection: seed as u32,
             is_measured: false,
             sender: Sender::default(),
@@ -36,16 +37,20 @@ impl Flow {
             requests: Vec::new(),
         }
     }
-
-    /// Begins the next connection.
-    pub(super) fn connect(&mut self, is_measured: bool) {
-        self.connection = self.connection.wrapping_add(1);
-        self.is_measured = is_measured;
-        (self.sender, self.receiver) = (Sender::default(), Receiver::default());
-    }
 }
 
 impl Host {
+    /// Begins the next connection of a flow. Its process runs where its packets arrive.
+    pub(super) fn connect_flow(&self, flow: usize, is_measured: bool) {
+        {
+            let one = &mut self.flows.borrow_mut()[flow];
+            one.connection = one.connection.wrapping_add(1);
+            one.is_measured = is_measured;
+            (one.sender, one.receiver) = (Sender::default(), Receiver::default());
+        }
+        self.move_to(flow, self.work.core_of_ring(self.receive_ring(flow)));
+    }
+
     /// How many payload bytes of its response a flow may send now, in one frame.
     pub(super) fn sendable(&self, flow: usize) -> u32 {
         let (flows, software) = (self.flows.borrow(), &self.server.software);
@@ -72,7 +77,7 @@ impl Host {
     }
 
     fn transmit_ring_of(&self, one: &Flow, flow: usize) -> usize {
-        self.work.transmit_ring_of(flow, one.connection, self.server.driver.transmit_rings as usize)
+        self.work.transmit_ring_of(flow, one.core, one.connection, self.server.driver.transmit_rings as usize)
     }
 
     /// The ring of a flow for what the client sends.

@@ -23,7 +23,7 @@ const KINDS: [Kind; 7] =
     [Kind::Open, Kind::Data, Kind::Acknowledgement, Kind::Gap, Kind::Request, Kind::Response, Kind::Close];
 
 /// Bits of a cookie for the number. Three bits above are for the kind, and the others for the flow.
-pub(super) const NUMBER_BITS: u32 = 21;
+pub(super) const NUMBER_BITS: u32 = 17;
 const FLOW_SHIFT: u32 = NUMBER_BITS + 3;
 /// The number of flows that a cookie can tell apart.
 pub(super) const FLOWS_MAX: u32 = 1 << (u32::BITS - FLOW_SHIFT);
@@ -74,12 +74,12 @@ mod tests {
     fn a_cookie_has_all_of_a_meaning() {
         for (index, kind) in KINDS.into_iter().enumerate() {
             assert_eq!(kind as usize, index);
-            for (flow, number) in [(0, 0), (255, (1 << NUMBER_BITS) - 1), (7, 1234)] {
+            for (flow, number) in [(0, 0), (4095, (1 << NUMBER_BITS) - 1), (7, 1234)] {
                 let meaning = Meaning::new(flow, kind, number);
                 assert_eq!(Meaning::of(meaning.cookie()), meaning);
             }
         }
-        assert_eq!(FLOWS_MAX, 256);
+        assert_eq!(FLOWS_MAX, 4096);
     }
 
     #[test]

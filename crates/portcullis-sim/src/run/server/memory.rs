@@ -38,7 +38,7 @@ pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
 fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
     let receive = driver.receive_rings * work.receive_entries * driver.receive_buffers.len() as u32;
     let transmit = driver.transmit_rings * work.transmit_entries * work.transmit_pieces();
-    2 * receive + transmit
+    2 * receive + transmit + driver.receive_rings * driver.kept_pages
 }
 
 /// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.

@@ -12,6 +12,7 @@ mod hardware;
 mod iperf;
 mod memory;
 mod rate;
+mod schedule;
 mod sockets;
 mod tcp;
 mod work;
@@ -31,7 +32,9 @@ use flows::Flow;
 pub(super) use memory::{buffers_end, ring_memory};
 use portcullis::platform::LockClass;
 use portcullis_model::{Nic, NicCounters, NicParameters};
+use schedule::Schedule;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The results of a server, apart from the costs of its protection.
@@ -96,6 +99,9 @@ struct Host {
     card: Card,
     flows: RefCell<Vec<Flow>>,
     clients: RefCell<Clients>,
+    schedule: Schedule,
+    /// Flows with two packets or more that are not acknowledged.
+    unacknowledged: RefCell<BTreeSet<usize>>,
     is_open: Cell<bool>,
     /// Packets of measured streams that the server received.
     packets: Cell<u64>,
@@ -115,8 +121,10 @@ impl Host {
         let nic = Nic::new(source, nic, world.vtd.clone());
         Self {
             card: Card::new(job.machine, &server.driver, work),
-            flows: RefCell::new((0..work.flows as usize).map(|flow| Flow::new(flow, work, job.seed)).collect()),
+            flows: RefCell::new((0..work.flows).map(|_| Flow::new(job.seed)).collect()),
             clients: RefCell::new(Clients::new(work, &server.driver, job.seed)),
+            schedule: Schedule::new(work.cores),
+            unacknowledged: RefCell::default(),
             world: world.clone(),
             server,
             work: work.clone(),
@@ -176,12 +184,6 @@ impl Host {
         }
         engine.wait_until(Wanted::Flows(core).into(), || self.is_open.get() || self.is_over());
         application::run(self, &mut driver, core);
-    }
-
-    /// Wakes the application of a flow.
-    fn notify_flow(&self, flow: usize) {
-        let core = self.flows.borrow()[flow].core;
-        self.world.engine.notify(Wanted::Flows(core).into());
     }
 }
 

@@ -23,6 +23,7 @@ impl Host {
                     self.send_control(driver, flow, Kind::Acknowledgement, 0);
                 }
                 self.flows.borrow_mut()[flow].requests.push(number);
+                self.note_work(flow);
             }
             Kind::Open | Kind::Close => {
                 let answer = if kind == Kind::Open { Kind::Open } else { Kind::Acknowledgement };
@@ -41,6 +42,9 @@ impl Host {
             let one = &mut self.flows.borrow_mut()[flow];
             one.receiver.receive(1, number);
             self.packets.set(self.packets.get() + u64::from(one.is_measured));
+            if one.receiver.fresh() >= 2 {
+                self.unacknowledged.borrow_mut().insert(flow);
+            }
             one.receiver.fresh() >= MERGED_BYTES / software.segment_bytes
         };
         if is_full {
@@ -50,7 +54,7 @@ impl Host {
 
     /// Acknowledges what a poll has received. A single packet waits for the next one.
     pub(super) fn poll_ended(&self, driver: &mut Driver<'_>) {
-        for flow in 0..self.work.flows as usize {
+        for flow in self.unacknowledged.take() {
             let fresh = self.flows.borrow()[flow].receiver.fresh();
             if fresh >= 2 {
                 self.acknowledge(driver, flow);

@@ -75,8 +75,6 @@ const MESSAGE_BYTES: u32 = 16 << 10;
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 /// The concurrent requests of ApacheBench and Memslap: rIOMMU §5, to which the unprotected rates belong.
 const CONCURRENT: u32 = 32;
-/// EiovaR §7: 150 runs are made after the card was opened, and the mean is published. This is the middle one.
-const EARLIER_RUNS: u32 = 75;
 
 /// Work that the machine can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,6 +101,9 @@ pub struct ServerWork {
     pub measured: u64,
     /// The choices of [`ServerWorkload::Iperf`].
     pub iperf: IperfChoices,
+    /// Whether the driver of the card commits in two halves: it submits what a poll has unmapped, refills, and then
+    /// waits. Not for [`ServerWorkload::Iperf`], nor without batches.
+    pub halves: bool,
 }
 
 /// Work that the machine cannot do.
@@ -231,7 +232,8 @@ impl ServerWork {
             Some(parameter) => bytes = message_bytes(id, parameter)?,
             None => {}
         }
-        let driver = &machine.server.as_ref().ok_or_else(|| no_server(machine))?.driver;
+        let server = machine.server.as_ref().ok_or_else(|| no_server(machine))?;
+        let driver = &server.driver;
         if driver.striding.is_some() != (workload == ServerWorkload::Iperf) {
             return Err(ServerError::Driver {
                 workload: id.to_owned(),
@@ -241,8 +243,10 @@ impl ServerWork {
         }
         // As published: five are the fewest that fill the link.
         let cores_default = if workload == ServerWorkload::Iperf { 5 } else { 1 };
-        let (cores, most) =
-            (cores.unwrap_or(cores_default), machine.cores.min(driver.transmit_rings).min(driver.receive_rings));
+        let rings = driver.receive_rings.min(driver.transmit_rings);
+        // Under the driver with striding rings, each core has a ring.
+        let most = if workload == ServerWorkload::Iperf { machine.cores.min(rings) } else { machine.cores };
+        let cores = cores.unwrap_or(cores_default);
         if !(1..=most).contains(&cores) {
             return Err(ServerError::Cores { cores, most, machine: machine.id.clone() });
         }
@@ -275,16 +279,11 @@ impl ServerWork {
             receive_entries,
             message_bytes: bytes,
             iperf,
-            earlier_runs: if workload == ServerWorkload::Iperf { 0 } else { EARLIER_RUNS },
-            // All entries of a ring are used, so that each of its addresses is given back and taken again. A request
-            // for a long file takes many entries.
-            earlier_packets: if workload == ServerWorkload::Apache1m {
-                40
-            } else {
-                receive_entries + receive_entries / 4
-            },
+            earlier_runs: if workload == ServerWorkload::Iperf { 0 } else { server.software.earlier_runs },
+            earlier_packets: earlier_packets(workload, driver, flows, receive_entries),
             warm_up,
             measured,
+            halves: false,
         })
     }
 
@@ -306,25 +305,43 @@ impl ServerWork {
         if self.workload.has_connections() { PIECES_MAX } else { 1 }
     }
 
-    /// The core that serves a flow.
+    /// The core that serves a flow of `iperf`.
     pub(super) fn core_of(&self, flow: usize) -> usize {
         flow % self.cores as usize
     }
 
-    /// The receive ring of a connection of a flow, of `rings` rings. Cores share no ring. The card spreads connections
-    /// by a hash that is linear in the bits of their ports (Toeplitz), so those that begin together are spread evenly.
-    pub(super) fn receive_ring_of(&self, flow: usize, connection: u32, rings: usize) -> usize {
-        let cores = self.cores as usize;
-        self.core_of(flow) + cores * ((flow / cores + hash(connection)) % (rings / cores))
+    /// The core that handles the interrupts of a ring.
+    pub(super) fn core_of_ring(&self, ring: usize) -> usize {
+        ring % self.cores as usize
     }
 
-    /// The transmit ring. The kernel spreads connections by a hash of their ports that is not linear (`skb_tx_hash` of
-    /// Linux), so some rings serve several connections while others serve none.
-    pub(super) fn transmit_ring_of(&self, flow: usize, connection: u32, rings: usize) -> usize {
+    /// The receive ring of a connection of a flow, of `rings` rings. The card spreads connections by a hash that is
+    /// linear in the bits of their ports (Toeplitz), so those that begin together are spread evenly.
+    pub(super) fn receive_ring_of(&self, flow: usize, connection: u32, rings: usize) -> usize {
+        (flow + hash(connection)) % rings
+    }
+
+    /// The transmit ring of what a core sends for a flow: one of those whose completions it handles. Only if there are
+    /// more cores than rings, cores share some. The kernel spreads connections by a hash of their ports that is not
+    /// linear (`skb_tx_hash` of Linux), so some rings serve several connections while others serve none.
+    pub(super) fn transmit_ring_of(&self, flow: usize, core: usize, connection: u32, rings: usize) -> usize {
         let cores = self.cores as usize;
         let port = ((flow / cores) as u32).wrapping_mul(0x85eb_ca6b) ^ connection;
-        self.core_of(flow) + cores * (hash(port) % (rings / cores))
+        let own = (rings / cores).max(1);
+        (core + cores * (hash(port) % own)) % rings
     }
+}
+
+/// The packets or requests of an earlier run: of each flow where there are runs, otherwise of all. All entries of a ring
+/// are used, so that each of its addresses is given back and taken again. Several flows of a ring do so together.
+fn earlier_packets(workload: ServerWorkload, driver: &NicDriver, flows: u32, receive_entries: u32) -> u32 {
+    // A request for a long file takes many entries.
+    if workload == ServerWorkload::Apache1m {
+        return 40;
+    }
+    let of_ring = receive_entries + receive_entries / 4;
+    let sharers = if workload.has_runs() { flows.div_ceil(driver.receive_rings) } else { 1 };
+    of_ring.div_ceil(sharers)
 }
 
 fn hash(port: u32) -> usize {

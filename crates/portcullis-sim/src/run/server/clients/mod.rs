@@ -13,7 +13,7 @@ use netperf::Step;
 use portcullis_model::{Frame, RingNumber};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The kinds of requests: an ordinary one, one that stores a value, and a control message of Netperf.
 pub(super) const ASK: u32 = 0;
@@ -42,6 +42,8 @@ struct Flow {
     asked_ps: u64,
     /// When its packets in flight are taken as lost.
     timeout_ps: Option<u64>,
+    /// The time by which it is listed in [`Clients::due`].
+    listed_ps: Option<u64>,
     step: Step,
     /// How many runs have ended, and how many packets or requests of Netperf are left of the present one.
     runs: u32,
@@ -61,6 +63,8 @@ pub(super) struct Clients {
     rate: Rate,
     random: Pcg64Mcg,
     has_begun: bool,
+    /// The flows that have something to do, each with the time.
+    due: BTreeSet<(u64, usize)>,
     /// Frames in transit, each with the time of its arrival.
     inbox: VecDeque<(u64, Frame)>,
     /// Frames to be sent later, each with its ring, by time. Frames of the same time are in the order in which they
@@ -83,6 +87,7 @@ impl Clients {
             rate: Rate::new(driver),
             random: Pcg64Mcg::seed_from_u64(seed),
             has_begun: false,
+            due: BTreeSet::new(),
             inbox: VecDeque::new(),
             outbox: BTreeMap::new(),
             added: 0,
@@ -102,14 +107,25 @@ impl Clients {
     fn next_ps(&self) -> u64 {
         let arrival = self.inbox.front().map(|(at_ps, _)| *at_ps);
         let departure = self.outbox.first_key_value().map(|((at_ps, _), _)| *at_ps);
-        self.flows
-            .iter()
-            .filter_map(Flow::due_ps)
-            .chain(arrival)
-            .chain(departure)
-            .min()
-            .unwrap_or(u64::MAX)
-            .min(self.heard_ps + PATIENCE_PS)
+        let due = self.due.first().map(|(at_ps, _)| *at_ps);
+        let first = [arrival, departure, due].into_iter().flatten().min();
+        first.unwrap_or(u64::MAX).min(self.heard_ps + PATIENCE_PS)
+    }
+
+    /// Lists a flow by the time when it has something to do.
+    fn list(&mut self, flow: usize) {
+        let one = &mut self.flows[flow];
+        let due_ps = one.due_ps();
+        let before_ps = std::mem::replace(&mut one.listed_ps, due_ps);
+        if before_ps != due_ps {
+            before_ps.map(|at_ps| self.due.remove(&(at_ps, flow)));
+            due_ps.map(|at_ps| self.due.insert((at_ps, flow)));
+        }
+    }
+
+    /// The flows that have something to do by now, in order.
+    fn due_by(&self, now_ps: u64) -> BTreeSet<usize> {
+        self.due.range(..=(now_ps, usize::MAX)).map(|(_, flow)| *flow).collect()
     }
 
     /// A time around a mean.
@@ -131,7 +147,8 @@ pub(super) fn act(host: &Host) -> Option<u64> {
     while let Some(frame) = host.arrived(now_ps) {
         host.client_hears(now_ps, frame);
     }
-    (0..host.work.flows as usize).for_each(|flow| host.poll(now_ps, flow));
+    let due = host.clients.borrow().due_by(now_ps);
+    due.into_iter().for_each(|flow| host.poll(now_ps, flow));
     while let Some((ring, frame)) = host.departs(now_ps) {
         host.put_on_link(now_ps, ring, frame);
     }
@@ -184,11 +201,17 @@ impl Host {
         let is_full = moderation.frames.is_some_and(|frames| one.receiver.fresh() >= frames);
         let poll_ps = now_ps + if is_full { 0 } else { moderation.delay_ps };
         one.poll_ps = Some(one.poll_ps.map_or(poll_ps, |before_ps| before_ps.min(poll_ps)));
+        clients.list(flow);
     }
 
     /// Lets the client of a flow handle what has arrived. It acknowledges two or more packets at once, and delays the
     /// acknowledgement of a single packet. Then it looks whether it has waited for long enough.
     fn poll(&self, now_ps: u64, flow: usize) {
+        self.poll_due(now_ps, flow);
+        self.clients.borrow_mut().list(flow);
+    }
+
+    fn poll_due(&self, now_ps: u64, flow: usize) {
         let mut clients = self.clients.borrow_mut();
         let one = &mut clients.flows[flow];
         if one.due_ps().is_none_or(|due_ps| due_ps > now_ps) {
@@ -217,10 +240,12 @@ impl Host {
 
     /// Begins a connection of a flow.
     fn connect(&self, flow: usize, is_measured: bool) {
-        self.flows.borrow_mut()[flow].connect(is_measured);
-        let one = &mut self.clients.borrow_mut().flows[flow];
+        self.connect_flow(flow, is_measured);
+        let clients = &mut *self.clients.borrow_mut();
+        let one = &mut clients.flows[flow];
         (one.sender, one.receiver, one.quick) = (Sender::default(), Receiver::default(), QUICK);
         (one.poll_ps, one.at_latest_ps, one.timeout_ps) = (None, None, None);
+        clients.list(flow);
     }
 
     /// Takes the next frame that a client sends by now.

@@ -90,6 +90,7 @@ impl Host {
             let one = &mut clients.flows[flow];
             if one.left == 0 || one.sender.room(window) == 0 {
                 one.timeout_ps = (one.sender.in_flight() > 0).then_some(now_ps + TIMEOUT_PS);
+                clients.list(flow);
                 return;
             }
             one.left -= 1;

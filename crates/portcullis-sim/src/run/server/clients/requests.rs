@@ -59,7 +59,9 @@ impl Host {
             let after_ps = clients.around(self.server.software.client_ps, 0.5);
             let one = &mut clients.flows[flow];
             (one.poll_ps, one.at_latest_ps) = (None, None);
-            (after_ps, (one.receiver.fresh() > 0).then(|| one.receiver.acknowledge()))
+            let rest = (one.receiver.fresh() > 0).then(|| one.receiver.acknowledge());
+            clients.list(flow);
+            (after_ps, rest)
         };
         if let Some((number, _)) = rest {
             self.client_sends(now_ps + after_ps, flow, headers, Kind::Acknowledgement, number);
