@@ -189,6 +189,14 @@ pub(crate) struct SimulateArguments {
     /// drops the IOTLB entries of mapped pages in between
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64), conflicts_with = "no_hint")]
     pub(crate) merge: Option<u8>,
+    /// Uses the invalidation queue as Linux does: each commit is submitted alone, and each look of its wait takes the
+    /// lock of the queue
+    #[arg(long, conflicts_with = "merge")]
+    pub(crate) linux_wait: bool,
+    /// The driver commits in two halves: it submits what a poll has unmapped, refills, and then waits. Only with
+    /// batches, and not for iperf
+    #[arg(long)]
+    pub(crate) halves: bool,
     /// Sets a value of the machine, such as iotlb_entries=64, but none of its card; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,

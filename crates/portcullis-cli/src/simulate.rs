@@ -32,6 +32,10 @@ struct Document<'d> {
     no_hint: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     merge: Option<u8>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    linux_wait: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    halves: bool,
     seed: u64,
     results: [Row<'d>; 1],
 }
@@ -51,12 +55,14 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
     let machine = machine(arguments)?;
     let choice = Choice::parse(&arguments.design).map_err(Failure::input)?;
     let work = ServerWork::new(&machine, &arguments.workload, arguments.cores, arguments.flows, arguments.ring);
-    let work = work.map_err(Failure::input)?;
+    let mut work = work.map_err(Failure::input)?;
+    work.halves = arguments.halves;
     let mut run = Simulate::new(&machine, work.clone(), choice, arguments.protection).map_err(Failure::input)?;
     run.batch = arguments.batch.map(usize::from);
     run.seed = arguments.seed;
     run.leaf_only_hint = !arguments.no_hint;
     run.merge_min = arguments.merge;
+    run.linux_wait = arguments.linux_wait;
     let bar = progress_bar();
     bar.set_length(2);
     let simulation = run.run(|design| {
@@ -79,6 +85,8 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
         costs: arguments.costs,
         no_hint: arguments.no_hint,
         merge: arguments.merge,
+        linux_wait: arguments.linux_wait,
+        halves: arguments.halves,
         seed: arguments.seed,
         results: [Row {
             design: info.id,
