@@ -171,10 +171,12 @@ impl<'m> Simulate<'m> {
     }
 
     /// Makes the run without the one with no protection, so `throughput_vs_none` is not a number.
-    pub(crate) fn alone(&self) -> Result<(Simulation, Account), RunError> {
+    /// Also returns the costs, and the cycles of the CPUs apart from them.
+    pub(crate) fn alone(&self) -> Result<(Simulation, Account, u64), RunError> {
         let job = self.job(self.choice.design, self.choice.options, self.protection);
         let measured = measure(&job)?;
-        Ok((self.result(&job, &measured, f64::NAN), measured.account))
+        let busy = measured.served.as_ref().map_or(0, |served| served.busy_cycles);
+        Ok((self.result(&job, &measured, f64::NAN), measured.account, busy))
     }
 
     /// Makes the run, after the one with no protection. `progress` is called before each.

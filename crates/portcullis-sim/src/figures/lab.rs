@@ -77,6 +77,9 @@ impl<'r> Lab<'r> {
             earlier_runs: (!has_order).then_some(0),
             length: self.length,
             no_hint: false,
+            linux_wait: false,
+            halves: false,
+            is_free: false,
             set: Vec::new(),
         }
     }

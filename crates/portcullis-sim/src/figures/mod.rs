@@ -5,6 +5,7 @@
 //! shared and made apart (`plan`).
 
 mod amit_2010;
+mod atc15;
 mod ceiling;
 mod class;
 mod contiguity;
@@ -17,6 +18,7 @@ mod point;
 mod riommu;
 mod riommu_cycles;
 mod runs;
+mod scaling;
 mod score;
 mod served;
 mod shape;
@@ -26,7 +28,7 @@ pub use class::Class;
 pub use plan::{Outcome, Piece, Plan};
 pub use point::{Point, Tolerance};
 pub use score::{Score, scores, unrecorded};
-pub use served::{Length, ListNumbers, MapCycles, Numbers, ServedRun, StreamNumbers, UnmapCycles};
+pub use served::{Length, ListNumbers, MapCycles, Numbers, ServedRun, SharedNumbers, StreamNumbers, UnmapCycles};
 
 use crate::machine::Machine;
 use crate::run::RunError;
@@ -141,7 +143,7 @@ const WHOLE: [Figure; 5] =
 
 impl Figure {
     /// Every group of figures.
-    pub const GROUPS: &'static [&'static str] = &["eiovar", "riommu", "fands"];
+    pub const GROUPS: &'static [&'static str] = &["eiovar", "riommu", "fands", "atc15"];
 
     /// What all figures of the laboratory have in common.
     const OF_LABORATORY: Self = Self {
@@ -155,7 +157,9 @@ impl Figure {
 
     /// Every figure.
     pub fn all() -> impl Iterator<Item = &'static Self> {
-        const ALL: [&[Figure]; 4] = [&WHOLE, &eiovar::FIGURES, &riommu::FIGURES, &fands::FIGURES];
+        const OWN: [Figure; 1] = [scaling::FIGURE];
+        const ALL: [&[Figure]; 6] =
+            [&WHOLE, &eiovar::FIGURES, &riommu::FIGURES, &fands::FIGURES, &atc15::FIGURES, &OWN];
         ALL.into_iter().flatten()
     }
 

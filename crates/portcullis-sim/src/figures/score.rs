@@ -59,6 +59,8 @@ pub struct Score {
     pub within: usize,
     /// Numbers that have a class by which they are scored.
     pub scored: usize,
+    /// How many would be within their class if every number were 1, as if nothing made a difference.
+    pub within_if_one: usize,
     /// Whether the runs were long.
     pub full: bool,
     /// The same two numbers as they were recorded. `None` for a new figure.
@@ -72,17 +74,20 @@ pub struct Score {
 pub fn scores(plan: &Plan, made: &[Made]) -> Vec<Score> {
     let recorded = Recorded::read();
     let recorded = |id: &str| recorded.of(plan.length()).get(id).copied();
-    let within = |made: &Made| -> Vec<bool> {
-        made.points.iter().filter(|point| point.class.is_some()).filter_map(|point| point.within).collect()
+    // Whether each number is within its class, and whether 1 would be.
+    let within = |made: &Made| -> Vec<[bool; 2]> {
+        let scored = made.points.iter().filter(|point| point.class.is_some());
+        scored.filter_map(|point| Some([point.within?, point.tolerance?.holds(1.0)])).collect()
     };
-    let score = |figure: &'static str, within: &[bool]| Score {
+    let score = |figure: &'static str, within: &[[bool; 2]]| Score {
         figure,
-        within: within.iter().filter(|within| **within).count(),
+        within: within.iter().filter(|[within, _]| *within).count(),
         scored: within.len(),
+        within_if_one: within.iter().filter(|[_, one]| *one).count(),
         full: plan.is_full(),
         recorded: recorded(figure),
     };
-    let all: Vec<(&Figure, Vec<bool>)> = plan.figures().iter().copied().zip(made.iter().map(within)).collect();
+    let all: Vec<(&Figure, Vec<[bool; 2]>)> = plan.figures().iter().copied().zip(made.iter().map(within)).collect();
     let of_figures = all.iter().map(|(figure, within)| score(figure.id, within));
     let of_groups = Figure::GROUPS.iter().filter_map(|group| {
         let is_complete = Figure::group(group).all(|one| all.iter().any(|(figure, _)| figure.id == one.id));
@@ -103,7 +108,7 @@ impl Score {
 
     /// Says what to do if the score is higher than the recorded one, or if none is recorded.
     pub fn advice(&self) -> Option<String> {
-        let Self { figure, within, scored, full, recorded } = self;
+        let Self { figure, within, scored, full, recorded, .. } = self;
         let is_higher = recorded.is_none_or(|recorded| self.compared_with(recorded).is_gt());
         let line = format!("\"{figure}\": [{within}, {scored}]");
         let part = if *full { "full" } else { "short" };
@@ -118,7 +123,11 @@ impl Score {
 
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} of {} numbers are within their class", self.figure, self.within, self.scored)
+        let Self { figure, within, scored, within_if_one, .. } = self;
+        write!(
+            f,
+            "{figure}: {within} of {scored} numbers are within their class; if each were 1, {within_if_one} would be"
+        )
     }
 }
 
@@ -130,7 +139,7 @@ mod tests {
     use super::*;
 
     fn score(within: usize, scored: usize, recorded: Option<[usize; 2]>) -> Score {
-        Score { figure: "a-figure", within, scored, full: false, recorded }
+        Score { figure: "a-figure", within, scored, within_if_one: 1, full: false, recorded }
     }
 
     #[test]
@@ -138,7 +147,8 @@ mod tests {
         let same = score(3, 4, Some([3, 4]));
         assert_eq!((same.violation(), same.advice()), (None, None));
         let lower = score(2, 4, Some([3, 4]));
-        let expected = "a-figure: 2 of 4 numbers are within their class; recorded are 3 of 4";
+        let expected =
+            "a-figure: 2 of 4 numbers are within their class; if each were 1, 1 would be; recorded are 3 of 4";
         assert_eq!((lower.violation().as_deref(), lower.advice()), (Some(expected), None));
         // Without a number that was out of its class.
         assert!(score(3, 3, Some([3, 4])).violation().is_some());

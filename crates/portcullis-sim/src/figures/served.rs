@@ -10,7 +10,7 @@ use crate::run::{ServerWork, ServerWorkload};
 use crate::simulate::{Simulate, Simulation};
 use portcullis::Protection;
 use portcullis::designs::Choice;
-use portcullis::platform::Phase;
+use portcullis::platform::{LockClass, Phase};
 use serde::{Deserialize, Serialize};
 
 /// A run to make.
@@ -44,6 +44,15 @@ pub struct ServedRun {
     /// Whether invalidations come without the hint that only leaves have changed.
     #[serde(default)]
     pub no_hint: bool,
+    /// Whether the invalidation queue is used as Linux does.
+    #[serde(default)]
+    pub linux_wait: bool,
+    /// Whether the driver of the card commits in two halves.
+    #[serde(default)]
+    pub halves: bool,
+    /// Whether the software of the protection layer costs nothing.
+    #[serde(default)]
+    pub is_free: bool,
     /// Values of the machine that are set for this run, each with its name.
     #[serde(default)]
     pub set: Vec<(String, String)>,
@@ -90,6 +99,53 @@ pub struct Numbers {
     /// The card and the streams that it receives.
     #[serde(default)]
     pub stream: StreamNumbers,
+    /// What CPUs share.
+    #[serde(default)]
+    pub shared: SharedNumbers,
+}
+
+/// What CPUs wait for, in percent of all their cycles, and the tables.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedNumbers {
+    /// The locks of the IOVA allocator.
+    #[serde(with = "number_or_null")]
+    pub iova_lock_percent: f64,
+    /// The locks of invalidations and of queues of unmaps.
+    #[serde(with = "number_or_null")]
+    pub invalidation_lock_percent: f64,
+    /// The hardware.
+    #[serde(with = "number_or_null")]
+    pub hardware_percent: f64,
+    /// The tables: writing and clearing entries, without waits.
+    #[serde(with = "number_or_null")]
+    pub table_percent: f64,
+    /// All of protection.
+    #[serde(with = "number_or_null")]
+    pub protection_percent: f64,
+    /// Pages of tables at the end.
+    #[serde(with = "number_or_null")]
+    pub table_pages: f64,
+}
+
+impl SharedNumbers {
+    const UNKNOWN: Self = {
+        const NAN: f64 = f64::NAN;
+        Self {
+            iova_lock_percent: NAN,
+            invalidation_lock_percent: NAN,
+            hardware_percent: NAN,
+            table_percent: NAN,
+            protection_percent: NAN,
+            table_pages: NAN,
+        }
+    };
+}
+
+impl Default for SharedNumbers {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
 }
 
 /// What a card looks up, and how streams go that may lose packets. A page is one that an application has read.
@@ -225,6 +281,9 @@ impl ServedRun {
             machine.set(key, value).map_err(|error| error.to_string())?;
         }
         machine.check().map_err(|error| error.to_string())?;
+        if self.is_free {
+            machine.costs = machine.costs.free();
+        }
         let work = ServerWork::new(&machine, &self.workload, Some(self.cores), Some(self.flows), self.ring);
         let mut work = work.map_err(|error| error.to_string())?;
         match self.length {
@@ -240,15 +299,17 @@ impl ServedRun {
             Length::Full => (work.warm_up, work.measured) = (5 * work.warm_up, 5 * work.measured),
         }
         work.earlier_runs = self.earlier_runs.unwrap_or(work.earlier_runs);
+        work.halves = self.halves;
         let choice = Choice::parse(&self.design).map_err(|error| error.to_string())?;
         let protection = [Protection::None, Protection::Strict, Protection::Deferred];
         let protection = protection.into_iter().find(|one| one.name() == self.protection);
         let protection = protection.ok_or_else(|| format!("no protection `{}`", self.protection))?;
         let mut simulate = Simulate::new(&machine, work, choice, protection).map_err(|error| error.to_string())?;
         (simulate.batch, simulate.seed, simulate.leaf_only_hint) = (self.batch, self.seed, !self.no_hint);
-        let (simulation, account) = simulate.alone().map_err(|error| error.to_string())?;
+        simulate.linux_wait = self.linux_wait;
+        let (simulation, account, busy) = simulate.alone().map_err(|error| error.to_string())?;
         match simulation.outcome.faults {
-            0 => Ok(Numbers::new(&machine, &simulation, &account)),
+            0 => Ok(Numbers::new(&machine, &simulation, &account, busy)),
             faults => Err(format!("{faults} accesses of the card were refused")),
         }
     }
@@ -269,10 +330,11 @@ impl Numbers {
             unmap: UnmapCycles { find: NAN, free: NAN, table: NAN, invalidate: NAN, other: NAN },
             lists: ListNumbers { satisfied: NAN, mean: NAN, longest: NAN },
             stream: StreamNumbers::UNKNOWN,
+            shared: SharedNumbers::UNKNOWN,
         }
     };
 
-    fn new(machine: &Machine, simulation: &Simulation, account: &Account) -> Self {
+    fn new(machine: &Machine, simulation: &Simulation, account: &Account, busy_cycles: u64) -> Self {
         let outcome = &simulation.outcome;
         let known = |value: Option<f64>| value.unwrap_or(f64::NAN);
         let (maps, unmaps, lists) = (account.maps() as f64, account.unmaps() as f64, account.lists());
@@ -280,6 +342,8 @@ impl Numbers {
         // The layer queues a deferred unmap in the phase of invalidations. The papers count it among the rest.
         let queueing = account.queued() as f64 / unmaps * (machine.costs.flush_queue_push + machine.costs.lock) as f64;
         let of_maps = |phase| account.map_cycles(phase) as f64 / maps;
+        let percent = |cycles: u64| 100.0 * cycles as f64 / (account.cycles() + busy_cycles).max(1) as f64;
+        let flush_locks = [LockClass::InvalidationQueue, LockClass::FlushQueue, LockClass::CentralFlushQueue];
         Self {
             rate: known(simulation.transactions_per_second.map(|rate| rate / 1e3).or(simulation.throughput_gbps)),
             latency_us: known(simulation.latency_us_mean),
@@ -311,6 +375,14 @@ impl Numbers {
                 unmapped_percent: known(simulation.unmapped_percent),
                 reuse_distance: known(simulation.reuse_distance_mean),
             },
+            shared: SharedNumbers {
+                iova_lock_percent: outcome.lock_wait_iova_percent,
+                invalidation_lock_percent: percent(flush_locks.map(|one| account.lock_wait_cycles(one)).iter().sum()),
+                hardware_percent: percent(account.hardware_wait_cycles()),
+                table_percent: percent(account.phase_cycles(Phase::Table)),
+                protection_percent: percent(account.cycles()),
+                table_pages: outcome.table_pages_end as f64,
+            },
         }
     }
 }
@@ -334,6 +406,9 @@ mod tests {
             earlier_runs: Some(0),
             length: Length::Short,
             no_hint: false,
+            linux_wait: false,
+            halves: false,
+            is_free: false,
             set: Vec::new(),
         }
     }

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 /// The parts of a machine's JSON that have values that users may set, besides the machine itself. All names differ.
 const PARTS: [&str; 3] = ["costs", "sharing", "iommu"];
-/// The value of the network card that users may set. It has others, and they follow from the machine or have a source.
-const OF_CARD: &str = "receive_buffer_bytes";
+/// The values of the server that users may set. It has others, and they follow from the machine or have a source.
+const OF_SERVER: [&str; 2] = ["/server/nic/receive_buffer_bytes", "/server/software/cycles_per_transaction"];
 /// The most that a step may cost, about a second, so that a typing error does not stop the clock.
 const CYCLES_MAX: u64 = 1_000_000_000;
 
@@ -155,19 +155,19 @@ impl Machine {
 fn names(all: &Value) -> Vec<String> {
     let own = all.as_object().into_iter().flatten().filter(|(_, value)| is_plain(value));
     let parts = PARTS.into_iter().filter_map(|part| all[part].as_object()).flatten();
-    let of_card = pointer(all, OF_CARD).map(|_| OF_CARD.to_owned());
-    own.chain(parts).map(|(key, _)| key.clone()).chain(of_card).collect()
+    let of_server = OF_SERVER.iter().filter(|at| all.pointer(at).is_some()).filter_map(|at| at.rsplit('/').next());
+    own.chain(parts).map(|(key, _)| key.clone()).chain(of_server.map(str::to_owned)).collect()
 }
 
 /// Where the value called `key` is, if it may be set.
 fn pointer(all: &Value, key: &str) -> Option<String> {
     let mut places = PARTS.into_iter().map(|part| format!("/{part}/{key}"));
     let own = || all.get(key).filter(|value| is_plain(value)).map(|_| format!("/{key}"));
-    let of_card = || (key == OF_CARD).then(|| format!("/server/nic/{key}"));
+    let of_server = || OF_SERVER.iter().find(|at| at.rsplit('/').next() == Some(key)).map(|at| (*at).to_owned());
     places
         .find(|place| all.pointer(place).is_some())
         .or_else(own)
-        .or_else(of_card)
+        .or_else(of_server)
         .filter(|at| all.pointer(at).is_some())
 }
 

@@ -59,7 +59,11 @@ impl Host {
         match self.work.workload {
             ServerWorkload::NetperfStream | ServerWorkload::NetperfRr | ServerWorkload::Iperf => match request {
                 CONTROL => respond(driver, self.cycles_per_request(), software.header_bytes + CONTROL_BYTES),
-                _ => respond(driver, self.cycles_per_request(), software.small_frame_bytes),
+                _ => {
+                    let memory = self.world.platform.memory();
+                    (0..self.work.background).for_each(|_| memory.borrow_mut().background_step());
+                    respond(driver, self.cycles_per_request(), software.small_frame_bytes);
+                }
             },
             ServerWorkload::Memcached => {
                 let bytes = if request == SET { STORED_BYTES } else { VALUE_BYTES + VALUE_LINES_BYTES };

@@ -4,6 +4,7 @@ use super::frames::FLOWS_MAX;
 use super::iperf::{IperfChoices, rings};
 use crate::machine::{Machine, NicDriver};
 use portcullis_model::PIECES_MAX;
+use std::ops::RangeInclusive;
 use thiserror::Error;
 
 /// An application and its clients.
@@ -56,7 +57,12 @@ pub const SERVER_WORKLOADS: &[(&str, ServerWorkload, &str)] = &[
         ServerWorkload::NetperfStream,
         "a client per flow sends a TCP stream as fast as the server takes it; `:message=BYTES` sets what it writes at once",
     ),
-    ("netperf-rr", ServerWorkload::NetperfRr, "a client per flow sends a byte, and waits for a byte"),
+    (
+        RR,
+        ServerWorkload::NetperfRr,
+        "a client per flow sends a byte, and waits for a byte; with `:background=N` other programs take N small objects \
+         from the kernel's allocator for each request",
+    ),
     ("apache-1m", ServerWorkload::Apache1m, "a client per flow asks for a file of 1 MiB, on a connection per request"),
     ("apache-1k", ServerWorkload::Apache1k, "a client per flow asks for a file of 1 KiB, on a connection per request"),
     ("memcached", ServerWorkload::Memcached, "a client per flow asks for a value of 1 KiB, or stores one"),
@@ -66,6 +72,10 @@ pub const SERVER_WORKLOADS: &[(&str, ServerWorkload, &str)] = &[
 /// The workload with a parameter: the bytes of a message.
 const STREAM: &str = "netperf-stream";
 const MESSAGE: &str = "message=";
+/// The workload beside which other programs may run.
+const RR: &str = "netperf-rr";
+const BACKGROUND: &str = "background=";
+const BACKGROUND_MAX: u32 = 1000;
 /// The workload whose packets may be lost.
 const IPERF: &str = "iperf";
 const IPERF_WHAT: &str = "a client per flow sends a TCP stream, and packets are lost if the server is too slow; \
@@ -91,6 +101,8 @@ pub struct ServerWork {
     pub receive_entries: u32,
     /// The bytes that the client of a stream writes at once.
     pub message_bytes: u32,
+    /// Small objects that other programs take from the kernel's allocator for each request of Netperf.
+    pub background: u32,
     /// The number of runs since the card was opened. They disturb the order of addresses.
     pub earlier_runs: u32,
     /// The packets or requests of each of these runs.
@@ -120,7 +132,7 @@ pub enum ServerError {
     /// A parameter that the application does not have, or a value out of its range.
     #[error(
         "the workload `{workload}` has no parameter `{parameter}`; there are: {STREAM}:{MESSAGE}BYTES, with 1 to \
-         {MESSAGE_BYTES_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024"
+         {MESSAGE_BYTES_MAX}; {RR}:{BACKGROUND}N, with 0 to {BACKGROUND_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024"
     )]
     Parameter {
         /// The application.
@@ -224,12 +236,18 @@ impl ServerWork {
                 known: names(SERVER_WORKLOADS.iter().map(|(id, ..)| *id).collect()),
             })?;
         let workload = workload.1;
-        let (mut bytes, mut iperf) = (MESSAGE_BYTES, IperfChoices::default());
+        let (mut bytes, mut background, mut iperf) = (MESSAGE_BYTES, 0, IperfChoices::default());
         match parameter {
             Some(parameters) if workload == ServerWorkload::Iperf => {
                 iperf = IperfChoices::of(parameters).ok_or_else(|| refused(id, parameters))?
             }
-            Some(parameter) => bytes = message_bytes(id, parameter)?,
+            Some(parameter) if workload == ServerWorkload::NetperfRr => {
+                background = within(id, parameter, BACKGROUND, 0..=BACKGROUND_MAX)?;
+            }
+            Some(parameter) if workload == ServerWorkload::NetperfStream => {
+                bytes = within(id, parameter, MESSAGE, 1..=MESSAGE_BYTES_MAX)?;
+            }
+            Some(parameter) => return Err(refused(id, parameter)),
             None => {}
         }
         let server = machine.server.as_ref().ok_or_else(|| no_server(machine))?;
@@ -278,6 +296,7 @@ impl ServerWork {
             transmit_entries,
             receive_entries,
             message_bytes: bytes,
+            background,
             iperf,
             earlier_runs: if workload == ServerWorkload::Iperf { 0 } else { server.software.earlier_runs },
             earlier_packets: earlier_packets(workload, driver, flows, receive_entries),
@@ -352,11 +371,10 @@ fn refused(workload: &str, parameter: &str) -> ServerError {
     ServerError::Parameter { workload: workload.to_owned(), parameter: parameter.to_owned() }
 }
 
-/// The parameter of a workload.
-fn message_bytes(workload: &str, parameter: &str) -> Result<u32, ServerError> {
-    let refused = || refused(workload, parameter);
-    let value = parameter.strip_prefix(MESSAGE).filter(|_| workload == STREAM).ok_or_else(refused)?;
-    value.parse().ok().filter(|bytes| (1..=MESSAGE_BYTES_MAX).contains(bytes)).ok_or_else(refused)
+/// The parameter of a workload, which begins with `key`.
+fn within(workload: &str, parameter: &str, key: &str, range: RangeInclusive<u32>) -> Result<u32, ServerError> {
+    let value = parameter.strip_prefix(key).and_then(|value| value.parse().ok());
+    value.filter(|value| range.contains(value)).ok_or_else(|| refused(workload, parameter))
 }
 
 fn no_server(machine: &Machine) -> ServerError {

@@ -1,0 +1,124 @@
+//! "Utilizing the IOMMU scalably" (ATC'15): what locks cost 16 cores, and what designs without them save.
+//!
+//! The text of the paper gives ratios, and only its plots give absolute rates, so ratios are scored. Shares of cycles
+//! that locks take are of class C2: two constants on which they hang, the cost per waiter and that of a register, have
+//! no source, and move them by a factor of two between them.
+
+mod latency;
+mod locks;
+mod memcached;
+mod tables;
+mod throughput;
+
+use super::class::Class;
+use super::lab::{Bar, DEFER_PLUS, Lab, NONE, RR, bar};
+use super::served::{Length, Numbers, ServedRun};
+use super::shape::{greatest, least};
+use super::{Figure, Point};
+use portcullis::Protection::{self, Deferred, Strict};
+
+/// The figures, in the order of the paper.
+pub(super) const FIGURES: [Figure; 7] = [
+    throughput::FIGURE_1,
+    locks::FIGURE_2,
+    throughput::FIGURE_3,
+    latency::FIGURE_4,
+    memcached::FIGURE_5,
+    tables::FIGURE_6,
+    throughput::FIGURE_7,
+];
+
+/// What each of them has in common.
+const ATC15: Figure = Figure {
+    id: "",
+    title: "",
+    source: "Utilizing the IOMMU scalably (ATC'15)",
+    group: Some("atc15"),
+    ..Figure::OF_LABORATORY
+};
+
+pub(super) const R430: &str = "r430-bcm57810";
+/// Connections of the parallel benchmark.
+const FLOWS: u32 = 270;
+/// The most cores.
+pub(super) const CORES: u32 = 16;
+pub(super) const CORES_SHOWN: [u32; 6] = [1, 2, 4, 8, 12, 16];
+
+const STOCK: Bar = bar("stock", "stock", Deferred);
+const EIOVAR: Bar = Bar { name: "EiovaR", ..DEFER_PLUS };
+const MAGAZINE: Bar = bar("magazine", "magazine", Deferred);
+const IDENTITY: Bar = bar("identity", "identity", Deferred);
+const KMALLOC: Bar = bar("kmalloc", "kmalloc", Deferred);
+/// The designs of the paper.
+const DESIGNS: [Bar; 3] = [MAGAZINE, IDENTITY, KMALLOC];
+
+/// The same design under strict protection.
+const fn strict(one: Bar) -> Bar {
+    bar(one.name, one.design, Strict)
+}
+
+/// The parallel benchmark on so many cores.
+pub(super) fn parallel(lab: &Lab<'_>, bar: Bar, cores: u32) -> ServedRun {
+    // The runs before it are those of the machine, and disturb the order of addresses of every design alike.
+    let earlier_runs = if bar.protection == Protection::None { Some(0) } else { None };
+    ServedRun { cores, earlier_runs, ..lab.run(R430, RR, FLOWS, bar) }
+}
+
+/// A number, made with each seed.
+#[derive(Clone, Copy)]
+pub(super) struct Sample {
+    /// The one in the middle.
+    pub(super) ours: f64,
+    /// The greatest over the least.
+    spread: f64,
+}
+
+/// The seeds of a number: three in long runs.
+fn seeds(lab: &Lab<'_>) -> std::ops::RangeInclusive<u64> {
+    match lab.length {
+        Length::Short => 1..=1,
+        Length::Full => 1..=3,
+    }
+}
+
+/// A number of some runs, each of which is made with the seed.
+pub(super) fn sample<const N: usize>(
+    lab: &Lab<'_>,
+    runs: [&ServedRun; N],
+    number: impl Fn([Numbers; N]) -> f64,
+) -> Sample {
+    let of_seed = |seed| number(runs.map(|run| lab.of(&ServedRun { seed, ..run.clone() })));
+    let mut all: Vec<f64> = seeds(lab).map(of_seed).collect();
+    let spread = greatest(&all) / least(&all);
+    all.sort_by(f64::total_cmp);
+    Sample { ours: all[all.len() / 2], spread }
+}
+
+/// The rate of a run, as a share of that without protection on as many cores.
+pub(super) fn share(lab: &Lab<'_>, run: &ServedRun) -> Sample {
+    let none = ServedRun {
+        design: NONE.design.to_owned(),
+        protection: NONE.protection.name().to_owned(),
+        earlier_runs: Some(0),
+        batch: None,
+        linux_wait: false,
+        halves: false,
+        is_free: false,
+        ..run.clone()
+    };
+    sample(lab, [run, &none], |[ours, none]| ours.rate / none.rate)
+}
+
+/// A number beside the published one. If seeds make a greater difference than its class allows, it is only shown.
+fn point(class: Class, name: impl Into<String>, published: f64, sample: Sample) -> Point {
+    let allowed = match class {
+        Class::R15 => 1.15,
+        Class::R25 => 1.25,
+        Class::C2 => 2.0,
+        _ => f64::INFINITY,
+    };
+    match sample.spread > allowed {
+        true => Point::new(name, sample.ours).beside(published),
+        false => Point::of(class, name, published, sample.ours),
+    }
+}

@@ -1,0 +1,51 @@
+//! Figure 6: the pages of tables after runs.
+
+use super::super::class::Class::C2;
+use super::super::lab::{Bar, Lab};
+use super::super::served::ServedRun;
+use super::super::shape::is_flat;
+use super::super::{Figure, Grid, Made, Make, Point};
+use super::{ATC15, CORES, DESIGNS, EIOVAR, STOCK, parallel, point, sample};
+
+pub(super) const FIGURE_6: Figure = Figure {
+    id: "atc15-fig6",
+    title: "Pages of tables after so many runs on 16 cores",
+    make: Make::FromRuns(figure_6),
+    ..ATC15
+};
+
+const RUNS: [u32; 3] = [1, 5, 9];
+/// Small objects that other programs take for each transaction. Assumed.
+const BACKGROUND: &str = "netperf-rr:background=1";
+
+fn figure_6(lab: &Lab<'_>) -> Made {
+    let run = |bar: Bar, runs: u32| ServedRun {
+        workload: BACKGROUND.to_owned(),
+        earlier_runs: Some(runs - 1),
+        ..parallel(lab, bar, CORES)
+    };
+    let last = RUNS[RUNS.len() - 1];
+    let pages = |bar| RUNS.map(|runs| lab.of(&run(bar, runs)).shared.table_pages);
+    let over_stock = |bar| {
+        sample(lab, [&run(bar, last), &run(STOCK, last)], |[one, stock]| {
+            one.shared.table_pages / stock.shared.table_pages
+        })
+    };
+    let [magazine, identity, kmalloc] = DESIGNS;
+    let grown = pages(kmalloc);
+    let alone = [RUNS[0], last]
+        .map(|runs| lab.of(&ServedRun { workload: "netperf-rr".to_owned(), ..run(kmalloc, runs) }).shared.table_pages);
+    let points = vec![
+        point(C2, "magazine over stock", 1.2, over_stock(magazine)),
+        point(C2, "identity over stock", 3.4, over_stock(identity)),
+        Point::shape("kmalloc grows from run to run", grown.windows(2).all(|pair| pair[1] > 1.1 * pair[0])),
+        Point::shape("magazine does not", is_flat(&pages(magazine), 0.1)),
+        Point::shape("identity does not", is_flat(&pages(identity), 0.1)),
+    ];
+    let names = RUNS.map(|runs| runs.to_string());
+    let row = |bar: &Bar| (bar.name, pages(*bar).to_vec());
+    let mut rows: Vec<(&str, Vec<f64>)> = [STOCK, EIOVAR, magazine, identity, kmalloc].iter().map(row).collect();
+    rows.push(("kmalloc alone", vec![alone[0], f64::NAN, alone[1]]));
+    let grid = Grid::of("pages of tables", "pages of tables", "runs", &names.each_ref().map(String::as_str), &rows);
+    Made { tables: vec![grid], points, ..Made::default() }
+}
