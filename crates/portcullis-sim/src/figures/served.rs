@@ -10,7 +10,7 @@ use crate::run::{ServerWork, ServerWorkload};
 use crate::simulate::{Simulate, Simulation};
 use portcullis::Protection;
 use portcullis::designs::Choice;
-use portcullis::platform::{LockClass, Phase};
+use portcullis::platform::Phase;
 use serde::{Deserialize, Serialize};
 
 /// A run to make.
@@ -343,7 +343,6 @@ impl Numbers {
         let queueing = account.queued() as f64 / unmaps * (machine.costs.flush_queue_push + machine.costs.lock) as f64;
         let of_maps = |phase| account.map_cycles(phase) as f64 / maps;
         let percent = |cycles: u64| 100.0 * cycles as f64 / (account.cycles() + busy_cycles).max(1) as f64;
-        let flush_locks = [LockClass::InvalidationQueue, LockClass::FlushQueue, LockClass::CentralFlushQueue];
         Self {
             rate: known(simulation.transactions_per_second.map(|rate| rate / 1e3).or(simulation.throughput_gbps)),
             latency_us: known(simulation.latency_us_mean),
@@ -377,7 +376,7 @@ impl Numbers {
             },
             shared: SharedNumbers {
                 iova_lock_percent: outcome.lock_wait_iova_percent,
-                invalidation_lock_percent: percent(flush_locks.map(|one| account.lock_wait_cycles(one)).iter().sum()),
+                invalidation_lock_percent: outcome.lock_wait_invalidation_percent,
                 hardware_percent: percent(account.hardware_wait_cycles()),
                 table_percent: percent(account.phase_cycles(Phase::Table)),
                 protection_percent: percent(account.cycles()),
