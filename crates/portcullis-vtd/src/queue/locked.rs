@@ -52,7 +52,9 @@ impl<P: Platform> Queue<P> {
         hardware: &Hardware<M, P>,
         submission: Submission,
     ) -> Result<bool, QueueError> {
-        self.ring().with(|ring| self.turn(ring, hardware, submission))?
+        // While the queue is halted no caller gets the ring. What has landed is done all the same.
+        let asked = self.ring().with(|ring| self.turn(ring, hardware, submission));
+        asked.unwrap_or_else(|_| self.look(&hardware.platform, submission))
     }
 
     fn turn<M: Mmio>(

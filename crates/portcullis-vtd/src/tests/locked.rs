@@ -3,6 +3,7 @@
 use super::fake_unit::*;
 use super::host::{Host, at_next_unlock};
 use super::{Driver, finish, page, page_descriptor};
+use crate::queue::SLOTS;
 use crate::{Discipline, Ticket, Unit, UnitConfig};
 use portcullis::iommu::{Iommu, QueueError};
 use portcullis::platform::Step;
@@ -75,18 +76,74 @@ fn each_turn_takes_the_lock_and_reads_the_register() {
     assert_eq!(unit.is_done(ticket), Ok(true));
 }
 
-/// A refused command fails its own commit only (S11).
+/// A refused command fails its own commit only (S11), of those that other CPUs have in flight. Late questions get the
+/// same answers.
 #[test]
 fn a_refused_commit_fails_alone() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
     let unit = with(Discipline::Linux, &fake, &host);
     fake.behave(Behaviour::Holding);
-    let sound = unit.submit_shared(&[page(7, 1)]).expect("room");
-    fake.with(|state| state.refuse = Some(page_descriptor(7, 2).encode()));
-    let refused = unit.submit_shared(&[page(7, 2)]).expect("room");
+    let submit = |cpu, pfn| {
+        run_on(cpu);
+        unit.submit_shared(&[page(7, pfn)]).expect("room")
+    };
+    let sound = [submit(0, 1), submit(1, 2)];
+    fake.with(|state| state.refuse = Some(page_descriptor(7, 3).encode()));
+    let refused = submit(2, 3);
+    let next = submit(3, 4);
     assert_eq!(finish(&unit, &host, refused), Err(QueueError::Descriptor));
     fake.behave(Behaviour::Prompt);
+    while fake.with(|state| !state.held.is_empty()) {
+        fake.land(0);
+    }
+    for ticket in [sound[0], sound[1], next] {
+        assert_eq!(finish(&unit, &host, ticket), Ok(()));
+    }
+    // The ring goes round several times, so that every slot is used again.
+    for turn in 0..3 * SLOTS as u64 {
+        let ticket = unit.submit_shared(&[page(7, 8 + turn % 64)]).expect("room");
+        assert_eq!(finish(&unit, &host, ticket), Ok(()));
+    }
+    assert_eq!(unit.is_done(refused), Err(QueueError::Descriptor));
+    assert_ne!(unit.is_done(sound[0]), Ok(false));
+}
+
+/// What lands while the unit is halted is done. The rest fails when the unit resumes.
+#[test]
+fn a_halt_fails_what_has_not_landed() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = with(Discipline::Linux, &fake, &host);
+    fake.behave(Behaviour::Holding);
+    let [landed, lost] = [1, 2].map(|pfn| unit.submit_shared(&[page(7, pfn)]).expect("room"));
+    unit.halt().expect("the queue goes off");
     fake.land(0);
-    assert_eq!(finish(&unit, &host, sound), Ok(()));
+    assert_eq!([landed, lost].map(|ticket| unit.is_done(ticket)), [Ok(true), Ok(false)]);
+    fake.with(|state| state.held.clear());
+    fake.behave(Behaviour::Prompt);
+    unit.resume().expect("a sound unit");
+    assert_eq!([landed, lost].map(|ticket| unit.is_done(ticket)), [Ok(true), Err(QueueError::Halted)]);
+    let ticket = unit.submit_shared(&[page(7, 3)]).expect("room");
+    assert_eq!(finish(&unit, &host, ticket), Ok(()));
+}
+
+/// A commit that finds the ring full waits for room, and goes on when there is some.
+#[test]
+fn a_full_ring_makes_room() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = with(Discipline::Linux, &fake, &host);
+    fake.behave(Behaviour::Holding);
+    let tickets: Vec<Ticket> =
+        (0..SLOTS as u64 / 2 - 1).map(|pfn| unit.submit_shared(&[page(7, pfn)]).expect("room")).collect();
+    assert_eq!(unit.try_submit_shared(&[page(7, 500), page(7, 502)]), Ok(None), "there is no room");
+    assert_eq!(unit.submit_shared(&[page(7, 500), page(7, 502)]), Err(QueueError::Timeout(1000)));
+    while fake.with(|state| !state.held.is_empty()) {
+        fake.land(0);
+    }
+    fake.behave(Behaviour::Prompt);
+    tickets.iter().for_each(|ticket| assert_eq!(unit.is_done(*ticket), Ok(true)));
+    let ticket = unit.submit_shared(&[page(7, 500), page(7, 502)]).expect("there is room again");
+    assert_eq!(finish(&unit, &host, ticket), Ok(()));
 }
