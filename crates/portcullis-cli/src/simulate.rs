@@ -11,7 +11,7 @@ use portcullis::design::Options;
 use portcullis::designs::Choice;
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Machine, ServerWork};
+use portcullis_sim::{Machine, ServerWork, ServerWorkload};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -57,6 +57,11 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
     let work = ServerWork::new(&machine, &arguments.workload, arguments.cores, arguments.flows, arguments.ring);
     let mut work = work.map_err(Failure::input)?;
     work.halves = arguments.halves;
+    let batch = arguments.batch.map_or(choice.design.info().batch_default, usize::from);
+    if work.halves && (batch == 1 || work.workload == ServerWorkload::Iperf) {
+        let reason = "--halves: only with batches, and not for iperf; --batch N makes batches";
+        return Err(Failure::Input(reason.to_owned()));
+    }
     let mut run = Simulate::new(&machine, work.clone(), choice, arguments.protection).map_err(Failure::input)?;
     run.batch = arguments.batch.map(usize::from);
     run.seed = arguments.seed;
@@ -112,7 +117,7 @@ fn machine(arguments: &SimulateArguments) -> Result<Machine, Failure> {
     let mut machine = Variant::with(machine, &arguments.settings)?.machine;
     machine.check().map_err(Failure::input)?;
     if arguments.costs == Costs::Zero {
-        machine.costs = machine.costs.free();
+        machine = machine.with_free_software();
     }
     Ok(machine)
 }

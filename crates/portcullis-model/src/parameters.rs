@@ -231,7 +231,7 @@ impl Parameters {
 
     /// Haswell-EP, whose walks snoop. Its capabilities are those of the units of two-socket Xeon E5 machines (kernel
     /// logs: CAP 8d2078c106f0466, ECAP f020df): tables of 4 levels only, leaves of 2 MiB and 1 GiB. Caches and times
-    /// are those of Sandy Bridge.
+    /// are those of Cascade Lake.
     pub fn haswell() -> Self {
         Self { three_level: false, ..Self::cascadelake() }
     }

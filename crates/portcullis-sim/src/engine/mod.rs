@@ -27,7 +27,6 @@ pub(crate) use one_thread::OneThread;
 pub use stuck::{Stuck, StuckCore};
 
 use crate::account::Account;
-use crate::machine::Sharing;
 use interrupts::{InterruptHandler, Pending};
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
@@ -209,20 +208,6 @@ impl Engine {
     pub fn with_actors(mut self, actors: usize) -> Self {
         self.cores.extend((0..actors).map(|_| CoreState::new(true)));
         self
-    }
-
-    /// Spreads its CPUs over the sockets of a machine of `cores` cores.
-    #[must_use]
-    pub fn with_sharing(mut self, sharing: &Sharing, cores: u32) -> Self {
-        self.lines = Lines::new(&self.costs, sharing, cores, self.cpus);
-        // What steps move goes from any CPU to any other.
-        self.costs.line_transfer = self.lines.mean();
-        self
-    }
-
-    /// Whether two CPUs are in one socket.
-    pub fn are_near(&self, one: Core, other: Core) -> bool {
-        self.lines.are_near(one, other)
     }
 
     /// Sets the hardware for whose completions spinning cores wait.

@@ -1,6 +1,6 @@
 //! What it costs to move cache lines between CPUs, and locks with the data behind them.
 
-use super::{Core, CostBook};
+use super::{Core, CostBook, Engine};
 use crate::machine::{LockKind, Sharing};
 use portcullis::platform::LockClass;
 
@@ -73,5 +73,21 @@ impl Lines {
     /// a ticket lock, every waiter reads it, one after the other.
     pub(super) fn handoff(&self, class: LockClass, from: Core, to: Core, waiters: usize) -> u64 {
         self.lock(class, from, to) + self.per_waiter * waiters as u64
+    }
+}
+
+impl Engine {
+    /// Spreads its CPUs over the sockets of a machine of `cores` cores.
+    #[must_use]
+    pub fn with_sharing(mut self, sharing: &Sharing, cores: u32) -> Self {
+        self.lines = Lines::new(&self.costs, sharing, cores, self.cpus);
+        // What steps move goes from any CPU to any other.
+        self.costs.line_transfer = self.lines.mean();
+        self
+    }
+
+    /// Whether two CPUs are in one socket.
+    pub fn are_near(&self, one: Core, other: Core) -> bool {
+        self.lines.are_near(one, other)
     }
 }

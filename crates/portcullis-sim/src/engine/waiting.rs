@@ -52,6 +52,15 @@ impl Engine {
         }
     }
 
+    /// Counts the time since `since_ps` as work of the running core that is not protection: it has waited without being
+    /// able to do anything else.
+    pub fn was_busy_since(&self, since_ps: u64) {
+        if let Some((_, state)) = self.running() {
+            let cycles = self.frequency.cycles(state.now_ps.get() - since_ps);
+            state.busy_cycles.set(state.busy_cycles.get() + cycles);
+        }
+    }
+
     /// Lets the running core sleep, uncharged, until `at_ps`. It takes interrupts in the meantime, unless it holds a
     /// lock.
     pub fn sleep_until(&self, at_ps: u64) {

@@ -79,7 +79,6 @@ impl<'r> Lab<'r> {
             no_hint: false,
             linux_wait: false,
             halves: false,
-            is_free: false,
             set: Vec::new(),
         }
     }

@@ -3,7 +3,7 @@
 //! A score may rise, and then the new one is recorded. It may not fall.
 
 use super::served::Length;
-use super::{Figure, Made, Plan};
+use super::{Class, Figure, Made, Plan, Point};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +59,8 @@ pub struct Score {
     pub within: usize,
     /// Numbers that have a class by which they are scored.
     pub scored: usize,
-    /// How many would be within their class if every number were 1, as if nothing made a difference.
+    /// How many would be within their class if every number were 1, as if nothing made a difference. No shape would be
+    /// there then.
     pub within_if_one: usize,
     /// Whether the runs were long.
     pub full: bool,
@@ -77,7 +78,8 @@ pub fn scores(plan: &Plan, made: &[Made]) -> Vec<Score> {
     // Whether each number is within its class, and whether 1 would be.
     let within = |made: &Made| -> Vec<[bool; 2]> {
         let scored = made.points.iter().filter(|point| point.class.is_some());
-        scored.filter_map(|point| Some([point.within?, point.tolerance?.holds(1.0)])).collect()
+        let if_one = |point: &Point| point.class != Some(Class::S) && point.tolerance.is_some_and(|it| it.holds(1.0));
+        scored.filter_map(|point| Some([point.within?, if_one(point)])).collect()
     };
     let score = |figure: &'static str, within: &[[bool; 2]]| Score {
         figure,

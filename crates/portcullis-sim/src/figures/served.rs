@@ -50,9 +50,6 @@ pub struct ServedRun {
     /// Whether the driver of the card commits in two halves.
     #[serde(default)]
     pub halves: bool,
-    /// Whether the software of the protection layer costs nothing.
-    #[serde(default)]
-    pub is_free: bool,
     /// Values of the machine that are set for this run, each with its name.
     #[serde(default)]
     pub set: Vec<(String, String)>,
@@ -281,9 +278,6 @@ impl ServedRun {
             machine.set(key, value).map_err(|error| error.to_string())?;
         }
         machine.check().map_err(|error| error.to_string())?;
-        if self.is_free {
-            machine.costs = machine.costs.free();
-        }
         let work = ServerWork::new(&machine, &self.workload, Some(self.cores), Some(self.flows), self.ring);
         let mut work = work.map_err(|error| error.to_string())?;
         match self.length {
@@ -407,7 +401,6 @@ mod tests {
             no_hint: false,
             linux_wait: false,
             halves: false,
-            is_free: false,
             set: Vec::new(),
         }
     }

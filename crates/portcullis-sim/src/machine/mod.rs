@@ -2,6 +2,7 @@
 
 mod named;
 mod server;
+mod servers;
 mod sharing;
 mod value;
 
@@ -93,6 +94,12 @@ impl Machine {
             Traffic::Disk => disks.or(self.link_gbps),
         }
         .unwrap_or_default()
+    }
+
+    /// The same machine with protection whose software costs nothing.
+    #[must_use]
+    pub fn with_free_software(self) -> Self {
+        Self { costs: self.costs.free(), sharing: self.sharing.free(), ..self }
     }
 
     /// The clock of a core.

@@ -3,7 +3,7 @@
 //! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's
 //! own code timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
 
-use super::{LockKind, Machine, Numbering, Sharing, server};
+use super::{LockKind, Machine, Numbering, Sharing, servers};
 use crate::engine::CostBook;
 use portcullis_model::Parameters;
 use std::collections::BTreeMap;
@@ -148,7 +148,7 @@ pub(super) fn r210_cx3() -> Machine {
             ("wait_ps", 90_000.0, 290_000.0),
         ]),
         only_traffic: None,
-        server: Some(server::r210_cx3()),
+        server: Some(servers::r210_cx3()),
     }
 }
 
@@ -163,7 +163,7 @@ pub(super) fn r210_bcm57810() -> Machine {
         link_gbps: Some(9.40), // [R] calibration, Netperf stream: the line rate
         unprotected_cycles_per_byte: CYCLES_PER_PACKET / SEGMENT_BYTES,
         only_traffic: None,
-        server: Some(server::r210_bcm57810()),
+        server: Some(servers::r210_bcm57810()),
         ..r210_cx3()
     }
 }
@@ -177,7 +177,7 @@ pub(super) fn r430_bcm57810() -> Machine {
     const CORE_HZ: f64 = 2.4e9;
     let r210 = r210_bcm57810();
     let mut assumed = r210.assumed;
-    // They depend on walks that do not snoop, or differ here.
+    // What another value was taken for here has another range.
     assumed.extend(ranges(&[("register_read", 300.0, 1000.0), ("line_transfer", 100.0, 141.0)]));
     Machine {
         id: "r430-bcm57810".to_owned(),
@@ -211,7 +211,7 @@ pub(super) fn r430_bcm57810() -> Machine {
         },
         iommu: Parameters::haswell(),
         assumed,
-        server: Some(server::r430_bcm57810()),
+        server: Some(servers::r430_bcm57810()),
         ..r210
     }
 }
@@ -352,7 +352,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("wait_ps", 20_000.0, 700_000.0),
         ]),
         only_traffic: None,
-        server: Some(server::cascadelake_cx5()),
+        server: Some(servers::cascadelake_cx5()),
     }
 }
 

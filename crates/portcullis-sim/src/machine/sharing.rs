@@ -16,7 +16,7 @@ pub struct Sharing {
     pub lock_kind: LockKind,
     /// Lines of data behind the lock of an IOVA allocator. They move with it to each next holder.
     pub iova_lock_lines: u64,
-    /// Lines of data behind the lock of an invalidation queue or of a queue of unmaps.
+    /// Lines of data behind the lock of an invalidation queue, or of the central queue of unmaps.
     pub queue_lock_lines: u64,
 }
 
@@ -59,15 +59,24 @@ impl Sharing {
         *self == Self::default()
     }
 
-    /// The first value that no machine of `cores` cores can have, and its range.
-    pub(super) fn out_of_range(&self, cores: u32) -> Option<(&'static str, &'static str)> {
+    /// The first value that no machine of `cores` cores can have, where a line from the own socket costs
+    /// `line_transfer`, and its range.
+    pub(super) fn out_of_range(&self, cores: u32, line_transfer: u64) -> Option<(&'static str, &'static str)> {
+        let is_far = self.sockets == 1 || self.line_transfer_far >= line_transfer;
         let checks = [
             ("sockets", (1..=cores).contains(&self.sockets), "from 1 to `cores`"),
             ("line_transfer_far", self.line_transfer_far <= CYCLES_MAX, "at most 1000000 cycles"),
+            ("line_transfer_far", is_far, "at least `line_transfer` if there are several sockets"),
             ("iova_lock_lines", self.iova_lock_lines <= LINES_MAX, "at most 1000"),
             ("queue_lock_lines", self.queue_lock_lines <= LINES_MAX, "at most 1000"),
         ];
         checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, expected)| (key, expected))
+    }
+
+    /// The same CPUs, where moving lines costs nothing.
+    #[must_use]
+    pub(crate) fn free(&self) -> Self {
+        Self { line_transfer_far: 0, ..self.clone() }
     }
 
     /// The socket of a CPU, of `cores` cores.
@@ -104,11 +113,12 @@ mod tests {
         let named = |change: fn(&mut Sharing)| {
             let mut sharing = Sharing::default();
             change(&mut sharing);
-            sharing.out_of_range(16).map(|(key, _)| key)
+            sharing.out_of_range(16, 100).map(|(key, _)| key)
         };
         assert_eq!(named(|_| ()), None);
         assert_eq!(named(|sharing| sharing.sockets = 0), Some("sockets"));
         assert_eq!(named(|sharing| sharing.sockets = 17), Some("sockets"));
+        assert_eq!(named(|sharing| sharing.sockets = 2), Some("line_transfer_far"));
         assert_eq!(named(|sharing| sharing.line_transfer_far = u64::MAX), Some("line_transfer_far"));
         assert_eq!(named(|sharing| sharing.iova_lock_lines = 1001), Some("iova_lock_lines"));
         assert_eq!(named(|sharing| sharing.queue_lock_lines = u64::MAX), Some("queue_lock_lines"));

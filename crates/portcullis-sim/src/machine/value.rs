@@ -132,7 +132,7 @@ impl Machine {
         if let Some((key, _)) = costs.as_object().into_iter().flatten().find(dear) {
             return Err(range(key, "at most 1000000000 cycles"));
         }
-        if let Some((key, expected)) = self.sharing.out_of_range(self.cores) {
+        if let Some((key, expected)) = self.sharing.out_of_range(self.cores, self.costs.line_transfer) {
             return Err(range(key, expected));
         }
         if let Some((key, expected)) = self.server.as_ref().and_then(Server::out_of_range) {

@@ -155,7 +155,7 @@ fn every_combination_runs_or_says_why_not() {
 #[test]
 fn free_software_leaves_the_wait_for_the_hardware() {
     let mut machine = machine("r210-cx3");
-    machine.costs = machine.costs.free();
+    machine = machine.with_free_software();
     let ours = simulated(&machine, early_stream(&machine), DesignId::Eiovar, Strict).outcome;
     assert!(ours.cycles_per_page > 1000.0, "{}", ours.cycles_per_page);
     assert!(is_near(ours.wait_cycles_per_page, ours.cycles_per_page, 1e-9), "{ours:?}");

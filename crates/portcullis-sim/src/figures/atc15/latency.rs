@@ -4,7 +4,7 @@ use super::super::class::Class::{C2, R25};
 use super::super::lab::{Bar, Lab, NONE};
 use super::super::served::ServedRun;
 use super::super::{Figure, Grid, Made, Make, Point};
-use super::{ATC15, DESIGNS, EIOVAR, R430, point, sample};
+use super::{ATC15, DESIGNS, EIOVAR, R430, made, point, sample};
 use crate::figures::lab::RR;
 
 pub(super) const FIGURE_4: Figure = Figure {
@@ -32,7 +32,7 @@ fn figure_4(lab: &Lab<'_>) -> Made {
         point(R25, "none, 16 cores, us", 41.0, latency(NONE, 16)),
         point(C2, "EiovaR more than none, 1 core, us", 1.2, more(1)),
         point(C2, "EiovaR more than none, 16 cores, us", 10.0, more(16)),
-        Point::shape("the three designs take no longer than none on 16 cores", is_short),
+        Point::shape("the three designs take no longer than none on 16 cores", is_short).into(),
     ];
     let names = CORES_SHOWN.map(|cores| cores.to_string());
     let bars = [NONE, EIOVAR, DESIGNS[0], DESIGNS[1], DESIGNS[2]];
@@ -40,5 +40,5 @@ fn figure_4(lab: &Lab<'_>) -> Made {
     let rows: Vec<(&str, Vec<f64>)> = bars.iter().map(row).collect();
     let quantity = "microseconds";
     let grid = Grid::of(quantity, quantity, "cores", &names.each_ref().map(String::as_str), &rows);
-    Made { tables: vec![grid], points, ..Made::default() }
+    made(lab, points, vec![grid])
 }

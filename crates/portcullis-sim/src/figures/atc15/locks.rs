@@ -4,7 +4,7 @@ use super::super::class::Class::C2;
 use super::super::lab::{Lab, bar};
 use super::super::served::{Numbers, ServedRun};
 use super::super::{Figure, Grid, Made, Make};
-use super::{ATC15, CORES, DESIGNS, EIOVAR, STOCK, parallel, point, sample};
+use super::{ATC15, CORES, DESIGNS, EIOVAR, STOCK, made, parallel, point, sample, shown};
 use portcullis::Protection::Deferred;
 
 pub(super) const FIGURE_2: Figure =
@@ -32,7 +32,7 @@ fn figure_2(lab: &Lab<'_>) -> Made {
         point(C2, "EiovaR: waiting for both, %", 53.6, of(&eiovar, both)),
         point(C2, "EiovaR: page tables, %", 2.8, of(&eiovar, |numbers| numbers.shared.table_percent)),
         point(C2, "EiovaR with queues per core: waiting for the IOVA lock, %", 70.0, of(&per_core_run, iova)),
-        point(C2, "the same over that of EiovaR", 2.1, grows),
+        shown("the same over that of EiovaR", 2.1, grows),
     ];
     let columns = ["IOVA lock", "invalidation lock", "hardware", "page tables", "all of protection"];
     let row = |numbers: Numbers| {
@@ -48,5 +48,5 @@ fn figure_2(lab: &Lab<'_>) -> Made {
     let bars = [STOCK, EIOVAR, per_core, DESIGNS[0], DESIGNS[1], DESIGNS[2]];
     let rows: Vec<(&str, Vec<f64>)> = bars.iter().map(|bar| (bar.name, row(lab.of(&run(*bar))))).collect();
     let grid = Grid::of("percent of the cycles of 16 cores", "percent", "design", &columns, &rows);
-    Made { tables: vec![grid], points, ..Made::default() }
+    made(lab, points, vec![grid])
 }

@@ -4,7 +4,7 @@ use super::super::class::Class::R25;
 use super::super::lab::{Bar, Lab, MEMCACHED, NONE};
 use super::super::served::ServedRun;
 use super::super::{Figure, Grid, Made, Make};
-use super::{ATC15, CORES, DESIGNS, EIOVAR, R430, point, sample, share};
+use super::{ATC15, CORES, DESIGNS, EIOVAR, R430, made, point, sample, share};
 
 pub(super) const FIGURE_5: Figure =
     Figure { id: "atc15-fig5", title: "Memcached on 1 to 16 cores", make: Make::FromRuns(figure_5), ..ATC15 };
@@ -40,5 +40,5 @@ fn figure_5(lab: &Lab<'_>) -> Made {
     let rows: Vec<(&str, Vec<f64>)> = bars.iter().map(row).collect();
     let quantity = "thousands of requests per second";
     let grid = Grid::of(quantity, quantity, "cores", &names.each_ref().map(String::as_str), &rows);
-    Made { tables: vec![grid], points, ..Made::default() }
+    made(lab, points, vec![grid])
 }

@@ -14,7 +14,7 @@ use super::class::Class;
 use super::lab::{Bar, DEFER_PLUS, Lab, NONE, RR, bar};
 use super::served::{Length, Numbers, ServedRun};
 use super::shape::{greatest, least};
-use super::{Figure, Point};
+use super::{Figure, Grid, Made, Point};
 use portcullis::Protection::{self, Deferred, Strict};
 
 /// The figures, in the order of the paper.
@@ -89,7 +89,8 @@ pub(super) fn sample<const N: usize>(
 ) -> Sample {
     let of_seed = |seed| number(runs.map(|run| lab.of(&ServedRun { seed, ..run.clone() })));
     let mut all: Vec<f64> = seeds(lab).map(of_seed).collect();
-    let spread = greatest(&all) / least(&all);
+    // A difference whose sign is not certain is not known at all.
+    let spread = if least(&all) <= 0.0 { f64::INFINITY } else { greatest(&all) / least(&all) };
     all.sort_by(f64::total_cmp);
     Sample { ours: all[all.len() / 2], spread }
 }
@@ -103,22 +104,50 @@ pub(super) fn share(lab: &Lab<'_>, run: &ServedRun) -> Sample {
         batch: None,
         linux_wait: false,
         halves: false,
-        is_free: false,
         ..run.clone()
     };
     sample(lab, [run, &none], |[ours, none]| ours.rate / none.rate)
 }
 
+/// A number, and how far its seeds are apart.
+struct Seeded {
+    point: Point,
+    spread: f64,
+}
+
+impl From<Point> for Seeded {
+    /// One that has no spread, such as a shape.
+    fn from(point: Point) -> Self {
+        Self { point, spread: f64::NAN }
+    }
+}
+
 /// A number beside the published one. If seeds make a greater difference than its class allows, it is only shown.
-fn point(class: Class, name: impl Into<String>, published: f64, sample: Sample) -> Point {
+fn point(class: Class, name: impl Into<String>, published: f64, sample: Sample) -> Seeded {
     let allowed = match class {
         Class::R15 => 1.15,
         Class::R25 => 1.25,
         Class::C2 => 2.0,
         _ => f64::INFINITY,
     };
-    match sample.spread > allowed {
+    let point = match sample.spread > allowed {
         true => Point::new(name, sample.ours).beside(published),
         false => Point::of(class, name, published, sample.ours),
+    };
+    Seeded { point, spread: sample.spread }
+}
+
+/// A number that follows from others which are scored. So it is only shown.
+fn shown(name: impl Into<String>, published: f64, sample: Sample) -> Seeded {
+    Seeded { point: Point::new(name, sample.ours).beside(published), spread: sample.spread }
+}
+
+/// A figure. In long runs it also shows what the seeds do.
+fn made(lab: &Lab<'_>, numbers: Vec<Seeded>, mut tables: Vec<Grid>) -> Made {
+    if lab.length == Length::Full {
+        let known = numbers.iter().filter(|one| !one.spread.is_nan());
+        let rows: Vec<(&str, Vec<f64>)> = known.map(|one| (one.point.point.as_str(), vec![one.spread])).collect();
+        tables.push(Grid::of("Three seeds", "the greatest over the least", "number", &["spread"], &rows));
     }
+    Made { tables, points: numbers.into_iter().map(|one| one.point).collect(), ..Made::default() }
 }

@@ -5,7 +5,10 @@ use super::super::lab::{Bar, Lab, NONE};
 use super::super::served::{Length, ServedRun};
 use super::super::shape::is_flat;
 use super::super::{Figure, Grid, Made, Make, Point};
-use super::{ATC15, CORES, CORES_SHOWN, DESIGNS, EIOVAR, STOCK, Sample, parallel, point, sample, share, strict};
+use super::{
+    ATC15, CORES, CORES_SHOWN, DESIGNS, EIOVAR, STOCK, Sample, Seeded, made, parallel, point, sample, share, shown,
+    strict,
+};
 
 pub(super) const FIGURE_1: Figure = Figure {
     id: "atc15-fig1",
@@ -76,10 +79,10 @@ fn figure_1(lab: &Lab<'_>) -> Made {
     let [stock, eiovar] = [STOCK, EIOVAR].map(|bar| lab.of(&run(bar, CORES)).rate);
     let points = vec![
         point(R25, "none: 16 cores over one", 14.4, speedup(NONE)),
-        point(R25, "EiovaR: 16 cores over one", 3.8, speedup(EIOVAR)),
-        Point::shape("stock is slower than EiovaR on 16 cores", stock < eiovar),
+        shown("EiovaR: 16 cores over one", 3.8, speedup(EIOVAR)),
+        Point::shape("stock is slower than EiovaR on 16 cores", stock < eiovar).into(),
     ];
-    Made { tables: vec![rates(lab, &[NONE, STOCK, EIOVAR], run)], points, ..Made::default() }
+    made(lab, points, vec![rates(lab, &[NONE, STOCK, EIOVAR], run)])
 }
 
 fn figure_3(lab: &Lab<'_>) -> Made {
@@ -97,21 +100,21 @@ fn figure_3(lab: &Lab<'_>) -> Made {
     }
     let bars = [NONE, EIOVAR, DESIGNS[0], DESIGNS[1], DESIGNS[2]];
     let known: Vec<_> = bars[1..].iter().map(|bar| (bar.name, run(*bar, CORES))).collect();
-    Made { tables: vec![rates(lab, &bars, run), sensitivity(lab, &known)], points, ..Made::default() }
+    made(lab, points, vec![rates(lab, &bars, run), sensitivity(lab, &known)])
 }
 
 fn figure_7(lab: &Lab<'_>) -> Made {
     let ours = |bar: Bar, cores| parallel(lab, strict(bar), cores);
     let linux = |bar: Bar, cores| ServedRun { linux_wait: true, ..ours(bar, cores) };
     let shares: [Sample; 3] = DESIGNS.map(|bar| share(lab, &linux(bar, CORES)));
-    let mut points: Vec<Point> = DESIGNS
+    let mut points: Vec<Seeded> = DESIGNS
         .iter()
         .zip(shares)
         .map(|(bar, share)| point(R25, format!("{} over none, 16 cores", bar.name), 1.0 / 6.0, share))
         .collect();
     let many = CORES_SHOWN.iter().filter(|cores| **cores > 6);
     let is_flat = many.clone().all(|cores| is_flat(&DESIGNS.map(|bar| lab.of(&linux(bar, *cores)).rate), 0.1));
-    points.push(Point::shape("on more than 6 cores, the designs are within a tenth of each other", is_flat));
+    points.push(Point::shape("on more than 6 cores, the designs are within a tenth of each other", is_flat).into());
     let bars = [EIOVAR, DESIGNS[0], DESIGNS[1], DESIGNS[2]];
     let titled = |title: &str, grid: Grid| Grid { title: title.to_owned(), ..grid };
     let known: Vec<_> = bars.iter().map(|bar| (bar.name, linux(*bar, CORES))).collect();
@@ -120,5 +123,5 @@ fn figure_7(lab: &Lab<'_>) -> Made {
         titled("strict, with the wait of our driver", rates(lab, &bars, ours)),
         sensitivity(lab, &known),
     ];
-    Made { tables, points, ..Made::default() }
+    made(lab, points, tables)
 }

@@ -30,6 +30,8 @@ pub(super) struct Outgoing {
 
 /// What the card has sent and the driver has unmapped.
 struct Sent {
+    /// Whether the ring was full, so that processes may wait for room.
+    was_full: bool,
     slots: SmallVec<[Slot; 64]>,
     flows: SmallVec<[usize; 4]>,
 }
@@ -64,7 +66,8 @@ struct Ring {
     live: RefCell<VecDeque<Pieces>>,
     /// Frames that found a transmit ring full.
     waiting: RefCell<VecDeque<Outgoing>>,
-    /// Whether a core fills an entry. Only if there are more cores than rings, two may want to.
+    /// Whether a core fills an entry. Another may want to, because cores may share a ring, and a core that polls answers
+    /// for processes that have moved.
     is_held: Cell<bool>,
     /// The rate of a receive ring.
     rate: RefCell<Rate>,
@@ -97,12 +100,14 @@ impl Ring {
         self.filled.get().wrapping_sub(self.taken.get()) < self.shape.entries
     }
 
-    /// Runs `fill` while no other core fills an entry. The wait for another core is not counted as work.
+    /// Runs `fill` while no other core fills an entry. The kernel spins until that is so.
     fn hold<R>(&self, host: &Host, fill: impl FnOnce() -> R) -> R {
         let (engine, event) = (&host.world.engine, Wanted::Ring(self.stream).into());
+        let since_ps = engine.now_ps();
         while self.is_held.replace(true) {
             engine.wait_until(event, || !self.is_held.get());
         }
+        engine.was_busy_since(since_ps);
         let result = fill();
         self.is_held.set(false);
         engine.notify(event);
@@ -234,8 +239,13 @@ impl Card {
 
     /// Requests an interrupt for a full transmit ring, if its completions raise none otherwise.
     pub(super) fn ask_for_room(&self, host: &Host, ring: usize) {
-        if host.server.driver.reaps_every.is_some() && !self.has_room(ring) {
-            self.transmit[ring].arm(host);
+        self.arm_if_full(host, &self.transmit[ring]);
+    }
+
+    fn arm_if_full(&self, host: &Host, ring: &Ring) {
+        let is_full = !ring.has_room() || !ring.waiting.borrow().is_empty();
+        if host.server.driver.reaps_every.is_some() && is_full {
+            ring.arm(host);
         }
     }
 
@@ -264,7 +274,10 @@ impl Card {
         host.world.engine.uninterrupted(|| {
             ring.hold(host, || match ring.has_room() {
                 true => self.fill(host, driver, ring, &frame),
-                false => ring.waiting.borrow_mut().push_back(frame),
+                false => {
+                    ring.waiting.borrow_mut().push_back(frame);
+                    self.arm_if_full(host, ring);
+                }
             });
             if host.server.driver.reaps_every.is_some_and(|every| ring.filled.get().is_multiple_of(every)) {
                 self.reap(host, driver, ring);
@@ -326,8 +339,13 @@ impl Card {
 
     /// Begins to unmap the buffers of frames that were sent.
     fn unmap_sent(host: &Host, driver: &mut Driver<'_>, ring: &Ring) -> Sent {
+        let was_full = !ring.has_room() || !ring.waiting.borrow().is_empty();
         let (mut slots, mut flows) = (SmallVec::new(), SmallVec::<[usize; 4]>::new());
-        while let Some(completion) = ring.take(host) {
+        // As bnx2x does, only what is in the ring by now: another core may fill it as fast as this one empties it.
+        let until = ring.filled.get();
+        while ring.taken.get() != until
+            && let Some(completion) = ring.take(host)
+        {
             let pieces = ring.live.borrow_mut().pop_front().unwrap_or_default();
             pieces.iter().for_each(|slot| driver.unmap_only(*slot));
             slots.extend(pieces);
@@ -337,7 +355,7 @@ impl Card {
                 flows.push(flow);
             }
         }
-        Sent { slots, flows }
+        Sent { was_full, slots, flows }
     }
 
     /// The buffers of frames that were sent are ours again.
@@ -348,6 +366,10 @@ impl Card {
             self.put(host, driver, ring, frame);
         }
         sent.flows.into_iter().for_each(|flow| host.notify_flow(flow));
+        // A process of any core may have found the ring full.
+        if sent.was_full && host.work.cores > 1 {
+            (0..host.work.cores as usize).for_each(|core| host.world.engine.notify(Wanted::Flows(core).into()));
+        }
     }
 
     /// Takes frames that have arrived, up to the budget, and replaces their buffers. Returns whether there may be more.

@@ -48,7 +48,11 @@ impl Host {
             one.is_measured = is_measured;
             (one.sender, one.receiver) = (Sender::default(), Receiver::default());
         }
-        self.move_to(flow, self.work.core_of_ring(self.receive_ring(flow)));
+        let (before, core) = (self.flows.borrow()[flow].core, self.work.core_of_ring(self.receive_ring(flow)));
+        if core != before {
+            self.move_to(flow, core);
+            self.notify_flow(flow);
+        }
     }
 
     /// How many payload bytes of its response a flow may send now, in one frame.

@@ -101,12 +101,15 @@ impl Host {
             return None;
         }
         let idle = {
-            let idle = schedule.idle.borrow();
-            if idle.contains(&core) {
+            let (idle, ready) = (schedule.idle.borrow(), schedule.ready.borrow());
+            // A core that was woken for another process is in the set until it runs.
+            let is_free = |other: usize| idle.contains(&other) && ready[other].iter().all(|one| *one == flow);
+            if is_free(core) {
                 return None;
             }
-            let is_near = |other: &&usize| self.world.engine.are_near(core, **other);
-            *idle.iter().find(is_near).or_else(|| idle.first())?
+            let mut free = idle.iter().copied().filter(|other| is_free(*other)).peekable();
+            let first = *free.peek()?;
+            free.find(|other| self.world.engine.are_near(core, *other)).unwrap_or(first)
         };
         self.move_to(flow, idle);
         Some(idle)

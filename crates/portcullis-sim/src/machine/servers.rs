@@ -1,0 +1,245 @@
+//! The servers of the named machines. Every value has its source; see [`named`](super::named) for the letters.
+
+use super::server::EARLIER_RUNS;
+use super::{Adaptation, NicDriver, Reader, Server, Software, Striding};
+use portcullis::PAGE_SIZE;
+use portcullis_model::{Moderation, NicParameters};
+
+pub(super) const PS_PER_US: u64 = 1_000_000;
+/// The payload and the headers of a packet: an MTU of 1500 bytes, less 20 of IP and 32 of TCP with time stamps, which
+/// follow 14 of Ethernet.
+const SEGMENT_BYTES: u32 = 1448;
+const HEADER_BYTES: u32 = 66;
+/// 64 KiB, the most of an IP packet.
+pub(super) const OFFLOAD_PACKETS: u32 = (64 << 10) / SEGMENT_BYTES;
+
+/// What both machines have in common: two servers back to back, with an MTU of 1500 bytes.
+fn software() -> Software {
+    Software {
+        segment_bytes: SEGMENT_BYTES,
+        header_bytes: HEADER_BYTES,
+        small_frame_bytes: 60, // the least of Ethernet, without the checksum
+        cycles_per_packet: 0,
+        cycles_per_transaction: 0,
+        cycles_per_apache_1m: 0,
+        cycles_per_apache_1k: 0,
+        cycles_per_memcached: 0,
+        window_bytes: 4 << 20, // tcp_wmem's most, Linux's Documentation/networking/ip-sysctl
+        queued_bytes_max: None,
+        propagation_ps: 10_000,   // assumed: two metres of cable
+        client_ps: 2 * PS_PER_US, // assumed
+        client_transaction_ps: 0,
+        client_request_ps: 10 * PS_PER_US,              // assumed
+        client_message_ps: 300_000,                     // assumed: a system call that copies a short message
+        delayed_acknowledgement_ps: 40_000 * PS_PER_US, // TCP_DELACK_MIN of Linux
+        earlier_runs: EARLIER_RUNS,
+        reader: None,
+    }
+}
+
+/// A card on a PCIe bus of 2012.
+fn nic(link_gbps: f64) -> NicParameters {
+    NicParameters {
+        link_gbps,
+        segment_bytes: SEGMENT_BYTES,
+        header_bytes: HEADER_BYTES,
+        frame_overhead_bytes: 24,        // preamble 8, checksum 4, gap 12 (IEEE 802.3)
+        doorbell_ps: 200_000,            // assumed: a posted write, half a read's way
+        read_ps: 550_000,                // SIGCOMM'18, a read of 64 bytes that hits the cache, from memory, unverified
+        read_window_bytes: 16_384,       // PCIe: 32 tags without extended ones, requests of at most 512 bytes
+        write_window_bytes: 4096,        // Fast & Safe: p, which goes with the IOMMU's l0 and lm
+        transaction_bytes: 512,          // Fast & Safe, derived
+        fetch_entries: 8,                // assumed
+        receive_buffer_bytes: 512 << 10, // assumed
+    }
+}
+
+/// The server `r210-cx3`: a ConnectX-3 at 40 Gb/s under mlx4_en of Linux 3.4.
+///
+/// Sources: the driver is the published `drivers/net/ethernet/mellanox/mlx4` of that kernel (`mlx4_en.h`, `en_rx.c`,
+/// `en_tx.c`, `en_netdev.c`). The 12 K live addresses of EiovaR §7 imply six receive rings, because each ring has 1024
+/// entries of two buffers. Cycles and rates: rIOMMU's unprotected columns.
+pub(super) fn r210_cx3() -> Server {
+    Server {
+        nic: nic(40.0),
+        driver: NicDriver {
+            name: "mlx4_en of Linux 3.4".to_owned(),
+            transmit_rings: 8,
+            transmit_entries: 512,
+            receive_rings: 6,
+            receive_entries: 1024,
+            entries_range: [64, 8192],
+            entries_power_of_two: true,
+            receive_buffers: vec![510, 1024],
+            fills_across_rings: true,
+            inline_bytes: 104,
+            inlines_headers_to_cut: true,
+            maps_headers_last: true,
+            offload_packets: OFFLOAD_PACKETS,
+            reaps_every: Some(16),
+            budget: 64,
+            transmit_moderation: Moderation { delay_ps: 128 * PS_PER_US, frames: Some(5) },
+            receive_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(44) },
+            adapts: Some(Adaptation {
+                // The published driver measures for 250 ms. A run is shorter than that.
+                sample_ps: 5_000 * PS_PER_US,
+                low_rate: 400_000.0,
+                high_rate: 450_000.0,
+                longest_ps: 128 * PS_PER_US,
+                small_bytes: 256,
+            }),
+            kept_pages: 0,
+            striding: None,
+        },
+        software: Software {
+            cycles_per_packet: 1816, // [R] calibration: stream, none
+            // As on `r210-bcm57810`. At 74.8 k/s that is 30 % of a core, and EiovaR reports 29 %.
+            cycles_per_transaction: 12_500,
+            cycles_per_apache_1m: 1_620_000, // [R] calibration: 1.914 k/s with no protection
+            cycles_per_apache_1k: 256_000,   // [R] calibration: 12.09 k/s
+            cycles_per_memcached: 23_100,    // [R] calibration: 134.3 k/s
+            client_transaction_ps: 7_920_000, // [R] calibration: 74.8 k/s with no protection
+            ..software()
+        },
+    }
+}
+
+/// The server `r210-bcm57810`: a BCM57810 at 10 Gb/s under bnx2x of Linux 3.11.
+///
+/// Sources: the driver is the published `drivers/net/ethernet/broadcom/bnx2x` of that kernel (`bnx2x.h`, `bnx2x_cmn.c`,
+/// `bnx2x_main.c`). The 3 K live addresses of EiovaR §7 imply three receive rings, because each of four queues has a
+/// quarter of 4078 entries. Cycles and rates: rIOMMU's unprotected columns.
+pub(super) fn r210_bcm57810() -> Server {
+    Server {
+        nic: nic(10.0),
+        driver: NicDriver {
+            name: "bnx2x of Linux 3.11".to_owned(),
+            transmit_rings: 3,
+            transmit_entries: 2039, // 4078 descriptors, of which the smallest packet takes two
+            receive_rings: 3,
+            receive_entries: 1019,
+            entries_range: [64, 4078],
+            entries_power_of_two: false,
+            receive_buffers: vec![1600], // the MTU, headers and alignment; all of it is one page
+            fills_across_rings: false,
+            inline_bytes: 0,
+            inlines_headers_to_cut: false,
+            maps_headers_last: false,
+            offload_packets: OFFLOAD_PACKETS,
+            reaps_every: None,
+            budget: 64,
+            transmit_moderation: Moderation { delay_ps: 48 * PS_PER_US, frames: None },
+            receive_moderation: Moderation { delay_ps: 24 * PS_PER_US, frames: None },
+            adapts: None,
+            kept_pages: 0,
+            striding: None,
+        },
+        software: Software {
+            cycles_per_packet: 1200,          // [R] calibration: 9.40 Gb/s at 31.4 % of a core
+            cycles_per_transaction: 12_500,   // [R] calibration: 29.0 k/s at 11.7 %
+            cycles_per_apache_1m: 927_000,    // [R] calibration: 1.12 k/s at 33.5 %
+            cycles_per_apache_1k: 225_000,    // [R] calibration: 13.37 k/s at 97 %
+            cycles_per_memcached: 19_200,     // [R] calibration: 159.7 k/s at 99 %
+            queued_bytes_max: Some(131_072),  // tcp_limit_output_bytes, Linux 3.6 and later
+            client_transaction_ps: 4_381_000, // [R] calibration: 29.0 k/s with no protection
+            ..software()
+        },
+    }
+}
+
+/// The server `r430-bcm57810`: the same card under bnx2x of Linux 3.17, with as many rings as it has (ATC'15, §6).
+///
+/// Sources: as `r210-bcm57810`. The driver gives each of 15 receive rings a part of 4078 entries.
+pub(super) fn r430_bcm57810() -> Server {
+    let r210 = r210_bcm57810();
+    Server {
+        driver: NicDriver {
+            name: "bnx2x of Linux 3.17".to_owned(),
+            transmit_rings: 15,
+            receive_rings: 15,
+            receive_entries: 271,
+            kept_pages: 1020, // MAX_RX_SGE_CNT * NUM_RX_SGE_PAGES; EiovaR's live addresses show none on `r210-bcm57810`
+            ..r210.driver
+        },
+        software: Software {
+            // [U] calibration: EiovaR at one core has 86 % of the unprotected rate. That point is excluded. The 93 to
+            // 95 % that the designs of ATC'15 have there ask for more.
+            cycles_per_transaction: 14_200,
+            earlier_runs: 2, // [U] §6.1: the median of five runs is published. This is the middle one.
+            ..r210.software
+        },
+        ..r210
+    }
+}
+
+/// The server `cascadelake-cx5`: a ConnectX-5 at 100 Gb/s under mlx5e of Linux 6.0, with an MTU of 4000.
+///
+/// Sources: Fast & Safe (SOSP'24) and its scripts for the set-up; for the driver, the published `en.h`, `en_rx.c` and
+/// `en/params.c` in `drivers/net/ethernet/mellanox/mlx5/core` of that kernel.
+pub(super) fn cascadelake_cx5() -> Server {
+    const SEGMENT_BYTES: u32 = 3948; // the MTU, less 20 of IP and 32 of TCP with time stamps
+    Server {
+        nic: NicParameters {
+            segment_bytes: SEGMENT_BYTES,
+            read_window_bytes: 65_536, // PCIe 3: 256 extended tags, as many reads of 256 bytes. Assumed.
+            // Two buffers of 130,944 bytes (mlnx_qos on an MCX516A). They may not both serve one priority, so figures
+            // are also drawn with one.
+            receive_buffer_bytes: 261_888,
+            ..nic(100.0)
+        },
+        driver: NicDriver {
+            name: "mlx5e of Linux 6.0".to_owned(),
+            transmit_rings: 32, // a channel per CPU
+            transmit_entries: 1024,
+            receive_rings: 32,
+            receive_entries: 256, // [F]
+            entries_range: [64, 8192],
+            entries_power_of_two: true,
+            receive_buffers: vec![PAGE_SIZE as u32],
+            fills_across_rings: false,
+            inline_bytes: 0,
+            inlines_headers_to_cut: false,
+            maps_headers_last: false,
+            offload_packets: 16,
+            reaps_every: None,
+            budget: 64,
+            // MLX5E_PARAMS_DEFAULT_TX_CQ_MODERATION_USEC and _PKTS, and those of RX. The driver adapts them (DIM),
+            // which is not modelled.
+            transmit_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(32) },
+            receive_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(32) },
+            adapts: None,
+            kept_pages: 0,
+            striding: Some(Striding {
+                entry_pages: 64,    // MLX5_MPWRQ_LOG_WQE_SZ 18
+                stride_bytes: 256,  // [F]'s scripts turn completion compression on
+                entry_frames: 32,   // from a linear fragment of 8 KiB at an MTU of 4000
+                cached_pages: 255,  // MLX5E_CACHE_SIZE 256, one of which stays empty
+                entries_at_once: 2, // MLX5E's UMR_WQE_BULK
+                completion_bytes: 64,
+                transmit_entry_bytes: 64, // MLX5_SEND_WQE_BB
+                events: 64,               // 4 KiB of 64 bytes, one page. Assumed.
+            }),
+        },
+        software: Software {
+            segment_bytes: SEGMENT_BYTES,
+            header_bytes: HEADER_BYTES,
+            // [F]'s `setup-envir.sh`: tcp_rmem of 2,000,000 without auto-tuning, half of which is window.
+            window_bytes: 1_000_000,
+            client_ps: 5 * PS_PER_US, // assumed: from the interrupt to the end of its handling
+            // [F] calibration: 97.6 Gb/s with five cores, of which none can be spared, are from 4,272 to 5,340 cycles
+            // per packet. This is the value of `unprotected_cycles_per_byte`.
+            cycles_per_packet: POLL_CYCLES + COPY_CYCLES,
+            reader: Some(Reader {
+                poll_cycles: POLL_CYCLES,
+                copy_cycles: COPY_CYCLES,
+                switch_cycles: 1_838, // [F] calibration: 85.3 Gb/s with 40 flows and no protection
+                read_packets: 33,     // iperf reads 128 KiB at once
+            }),
+            ..software()
+        },
+    }
+}
+
+/// How the calibrated sum divides is assumed: 7 to 9.
+const POLL_CYCLES: u64 = 1_869;
+const COPY_CYCLES: u64 = 2_403;
