@@ -252,7 +252,9 @@ fn help_and_version_are_results() {
     assert!(printed(&["compare", "--help"]).contains("--accesses"));
     let simulate = printed(&["simulate", "--help"]);
     assert!(
-        simulate.contains("Machines whose card is known: r210-cx3, r210-bcm57810, r430-bcm57810, cascadelake-cx5\n"),
+        simulate.contains(
+            "Machines whose card is known: r210-cx3, r210-bcm57810, r430-bcm57810, cascadelake-cx5, future-800g\n"
+        ),
         "{simulate}"
     );
     assert!(printed(&["--version"]).starts_with("portcullis "));

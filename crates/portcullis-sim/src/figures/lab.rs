@@ -79,6 +79,7 @@ impl<'r> Lab<'r> {
             no_hint: false,
             linux_wait: false,
             halves: false,
+            zero_costs: false,
             set: Vec::new(),
         }
     }

@@ -50,6 +50,9 @@ pub struct ServedRun {
     /// Whether the driver of the card commits in two halves.
     #[serde(default)]
     pub halves: bool,
+    /// Whether the software of the protection layer costs nothing.
+    #[serde(default)]
+    pub zero_costs: bool,
     /// Values of the machine that are set for this run, each with its name.
     #[serde(default)]
     pub set: Vec<(String, String)>,
@@ -278,6 +281,9 @@ impl ServedRun {
             machine.set(key, value).map_err(|error| error.to_string())?;
         }
         machine.check().map_err(|error| error.to_string())?;
+        if self.zero_costs {
+            machine = machine.with_free_software();
+        }
         let work = ServerWork::new(&machine, &self.workload, Some(self.cores), Some(self.flows), self.ring);
         let mut work = work.map_err(|error| error.to_string())?;
         match self.length {
@@ -401,6 +407,7 @@ mod tests {
             no_hint: false,
             linux_wait: false,
             halves: false,
+            zero_costs: false,
             set: Vec::new(),
         }
     }

@@ -68,7 +68,13 @@ pub struct Machine {
 impl Machine {
     /// Every machine.
     pub fn all() -> Vec<Self> {
-        vec![named::r210_cx3(), named::r210_bcm57810(), named::r430_bcm57810(), named::cascadelake_cx5()]
+        vec![
+            named::r210_cx3(),
+            named::r210_bcm57810(),
+            named::r430_bcm57810(),
+            named::cascadelake_cx5(),
+            named::future_800g(),
+        ]
     }
 
     /// The machine called `id`.

@@ -356,6 +356,58 @@ pub(super) fn cascadelake_cx5() -> Machine {
     }
 }
 
+/// A server that does not exist: 128 cores and a link of 800 Gb/s, behind one unit.
+///
+/// What is argued here and not published:
+/// * The CPUs are those of `cascadelake-cx5`, 64 in a socket. Lines take 51 ns from the own socket and 108 ns from the
+///   other one, as on a two-socket Ice Lake 8375C (nviennot/core-to-core-latency). Locks are queued (Linux since 4.2).
+/// * 800 Gb/s are 24.4 million pages a second. At 197 ns a walk, 4.8 walkers are busy if each page misses once. There
+///   are 16, so that bursts do not wait. At 65 and 197 ns, 100 GB/s need 26 KB in flight; there are 64 KiB.
+/// * The caches of the unit, and the times of an invalidation and of a wait, are those of the older parts: nothing newer
+///   is published. So what the one queue carries is that of 2012.
+pub(super) fn future_800g() -> Machine {
+    const CORE_HZ: f64 = 3.0e9;
+    const LINK_GBPS: f64 = 800.0;
+    let cascadelake = cascadelake_cx5();
+    let mut assumed = cascadelake.assumed;
+    // What the link and the CPUs are is given, so it has no range.
+    let given = |key: &str| key.starts_with("unprotected") || key.starts_with("disk");
+    assumed.retain(|key, _| !given(key));
+    assumed.extend(ranges(&[
+        ("line_transfer_far", 200.0, 450.0),
+        ("iova_lock_lines", 1.0, 4.0),
+        ("queue_lock_lines", 0.0, 2.0),
+        ("walkers", 8.0, 32.0),
+        ("bytes_in_flight", 26_000.0, 262_144.0),
+    ]));
+    Machine {
+        id: "future-800g".to_owned(),
+        description: "a server that does not exist: 128 cores on two sockets, 800 Gb/s, one unit".to_owned(),
+        source: "CPUs and software costs of `cascadelake-cx5`; lines of an Ice Lake 8375C; invalidations of 2012"
+            .to_owned(),
+        core_hz: CORE_HZ,
+        cores: 128,
+        link_gbps: Some(LINK_GBPS),
+        disk_iops: None,
+        disk_bytes_per_second: None,
+        unprotected_cycles_per_request: 0.0,
+        bytes_in_flight: 65_536,
+        costs: CostBook { line_transfer: 153, copy_kib: copy_kib(CORE_HZ), ..cascadelake.costs },
+        sharing: Sharing {
+            sockets: 2,
+            numbering: Numbering::Blocks,
+            line_transfer_far: 324,
+            lock_kind: LockKind::Queued,
+            iova_lock_lines: 2, // as on `r430-bcm57810`
+            queue_lock_lines: 1,
+        },
+        iommu: Parameters { walkers: 16, ..cascadelake.iommu },
+        assumed,
+        server: Some(servers::future_800g()),
+        ..cascadelake
+    }
+}
+
 /// Values by name, each with its range.
 fn ranges(all: &[(&str, f64, f64)]) -> BTreeMap<String, [f64; 2]> {
     all.iter().map(|(key, low, high)| ((*key).to_owned(), [*low, *high])).collect()

@@ -240,6 +240,33 @@ pub(super) fn cascadelake_cx5() -> Server {
     }
 }
 
+/// The server `future-800g`: the card and the driver of `cascadelake-cx5`, eight times as fast, with a ring for each of
+/// 128 cores.
+pub(super) fn future_800g() -> Server {
+    let cascadelake = cascadelake_cx5();
+    Server {
+        nic: NicParameters {
+            link_gbps: 800.0,
+            read_window_bytes: 524_288, // eight times that of PCIe 3, as the rate
+            write_window_bytes: 65_536, // what the machine has in flight
+            receive_buffer_bytes: 8 * 261_888,
+            ..cascadelake.nic
+        },
+        driver: NicDriver {
+            name: "mlx5e of Linux 6.0, with 128 rings".to_owned(),
+            transmit_rings: 128,
+            receive_rings: 128,
+            ..cascadelake.driver
+        },
+        software: Software {
+            // Those of `r430-bcm57810`: the kernel has hardly become faster a request.
+            cycles_per_transaction: 14_200,
+            client_transaction_ps: 4_381_000, // as of `r210-bcm57810`
+            ..cascadelake.software
+        },
+    }
+}
+
 /// How the calibrated sum divides is assumed: 7 to 9.
 const POLL_CYCLES: u64 = 1_869;
 const COPY_CYCLES: u64 = 2_403;

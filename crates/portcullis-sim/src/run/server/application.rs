@@ -5,6 +5,7 @@ use super::card::Outgoing;
 use super::clients::{ASK, CONTROL, SET};
 use super::frames::{Kind, Meaning};
 use super::work::ServerWorkload;
+use crate::machine::Software;
 use crate::run::driver::Driver;
 
 /// The control messages of Netperf: `netperf_request` and `netperf_response` of its version 2.
@@ -35,18 +36,24 @@ pub(super) fn run(host: &Host, driver: &mut Driver<'_>, core: usize) {
     }
 }
 
+impl Software {
+    /// The cycles of a request. Zero if they are not known.
+    pub(super) fn cycles_of(&self, workload: ServerWorkload) -> u64 {
+        match workload {
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr | ServerWorkload::Iperf => {
+                self.cycles_per_transaction
+            }
+            ServerWorkload::Apache1m => self.cycles_per_apache_1m,
+            ServerWorkload::Apache1k => self.cycles_per_apache_1k,
+            ServerWorkload::Memcached => self.cycles_per_memcached,
+        }
+    }
+}
+
 impl Host {
     /// The cycles of a request.
     pub(super) fn cycles_per_request(&self) -> u64 {
-        let software = &self.server.software;
-        match self.work.workload {
-            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr | ServerWorkload::Iperf => {
-                software.cycles_per_transaction
-            }
-            ServerWorkload::Apache1m => software.cycles_per_apache_1m,
-            ServerWorkload::Apache1k => software.cycles_per_apache_1k,
-            ServerWorkload::Memcached => software.cycles_per_memcached,
-        }
+        self.server.software.cycles_of(self.work.workload)
     }
 
     /// Does the work of a request, and begins its response.

@@ -252,7 +252,9 @@ impl ServerWork {
         }
         let server = machine.server.as_ref().ok_or_else(|| no_server(machine))?;
         let driver = &server.driver;
-        if driver.striding.is_some() != (workload == ServerWorkload::Iperf) {
+        // What a request costs is not known of every server.
+        let is_known = workload == ServerWorkload::Iperf || server.software.cycles_of(workload) > 0;
+        if workload == ServerWorkload::Iperf && driver.striding.is_none() || !is_known {
             return Err(ServerError::Driver {
                 workload: id.to_owned(),
                 machine: machine.id.clone(),
