@@ -1,8 +1,8 @@
 //! Does strict protection scale? Ours beside every strict design, on 1 to 16 cores.
 
 use super::atc15::{CORES, CORES_SHOWN, R430, parallel, share};
-use super::lab::{Bar, Lab, bar};
-use super::served::ServedRun;
+use super::lab::{Bar, Lab, NONE, bar};
+use super::served::{Length, ServedRun};
 use super::{Figure, Grid, Made, Make, Point};
 use crate::machine::Machine;
 use portcullis::Protection::Strict;
@@ -59,7 +59,7 @@ fn scaling(lab: &Lab<'_>) -> Made {
         ("the poll's batches", parts(poll(CHUNKS, CORES))),
         ("the same in two halves", parts(halves(CHUNKS, CORES))),
     ];
-    let tables = vec![
+    let mut tables = vec![
         table("single unmaps", &single, Some(ceiling)),
         table("the poll's own batches", &poll, None),
         table("the same, in two halves", &halves, None),
@@ -71,6 +71,9 @@ fn scaling(lab: &Lab<'_>) -> Made {
             &rows,
         ),
     ];
+    if lab.length == Length::Full {
+        tables.push(of_128_cores(lab));
+    }
     let of = |name: &str, run: ServedRun| Point::new(name, 100.0 * share(lab, &run).ours);
     let points = vec![
         of("portcullis in two halves, 16 cores, % of none", halves(CHUNKS, CORES)),
@@ -78,6 +81,32 @@ fn scaling(lab: &Lab<'_>) -> Made {
         of("portcullis, single unmaps, 16 cores, % of none", single(CHUNKS, CORES)),
     ];
     Made { tables, points, ..Made::default() }
+}
+
+/// A server that does not exist. The control makes the same translations with software that costs nothing.
+fn of_128_cores(lab: &Lab<'_>) -> Grid {
+    const MACHINE: &str = "future-800g";
+    const CORES: u32 = 128;
+    const CONNECTIONS: u32 = 1000;
+    let run = |workload: &str, flows, bar: Bar| ServedRun {
+        cores: CORES,
+        batch: Some(POLL),
+        ..lab.run(MACHINE, workload, flows, bar)
+    };
+    let of = |workload: &str, flows, bar: Bar, other: &dyn Fn(&ServedRun) -> ServedRun| {
+        let run = run(workload, flows, bar);
+        100.0 * lab.of(&run).rate / lab.of(&other(&run)).rate
+    };
+    let none = |run: &ServedRun| ServedRun { cores: CORES, ..lab.run(MACHINE, &run.workload, run.flows, NONE) };
+    let control = |run: &ServedRun| ServedRun { zero_costs: true, ..run.clone() };
+    let row = |bar: &Bar| {
+        let iperf = |other: &dyn Fn(&ServedRun) -> ServedRun| of("iperf", CORES, *bar, other);
+        let rr = |other: &dyn Fn(&ServedRun) -> ServedRun| of("netperf-rr", CONNECTIONS, *bar, other);
+        (bar.name, vec![iperf(&none), iperf(&control), rr(&none), rr(&control)])
+    };
+    let rows: Vec<(&str, Vec<f64>)> = [DESIGNS[4], DESIGNS[5], CHUNKS].iter().map(row).collect();
+    let columns = ["iperf, of none", "iperf, of free software", "netperf-rr, of none", "netperf-rr, of free software"];
+    Grid::of("128 cores and 800 Gb/s, one unit, batches of 64", "percent", "design", &columns, &rows)
 }
 
 /// An estimate: thousands of transactions per second if each of their two unmaps has a command and a wait of its own,

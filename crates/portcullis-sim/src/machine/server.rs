@@ -367,7 +367,7 @@ mod tests {
             ("r210-bcm57810", 0xe304_d9df_d9fc_5d1b),
             ("r430-bcm57810", 0xb31d_752d_a72e_6bd3),
             ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
-            ("future-800g", 0xe0d1_5018_fda3_2c3a),
+            ("future-800g", 0x0817_1a70_fdb7_998b),
         ];
         for (id, pinned) in pinned {
             let machine = Machine::by_id(id).expect("a machine");
