@@ -14,7 +14,6 @@ use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::Simulate;
 use portcullis_sim::{Job, Machine, PayloadRule, ServerWork, Work, machine_pace, run};
 use portcullis_trace::Trace;
-use portcullis_vtd::Discipline;
 use std::hint::black_box;
 use std::io::Cursor;
 use std::sync::Arc;
@@ -91,7 +90,7 @@ fn every_design(criterion: &mut Criterion, name: &str, work: &Work, expected: &E
                 seed: SEED,
                 leaf_only_hint: true,
                 merge_min: None,
-                discipline: Discipline::Combining,
+                discipline: Default::default(),
                 hints: Hints::NONE,
                 payload: PayloadRule::Shown,
             };

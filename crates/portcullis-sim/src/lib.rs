@@ -29,11 +29,9 @@ pub mod totals;
 mod traffic;
 
 pub use account::Account;
-pub use engine::CostBook;
+pub use engine::{CostBook, LockKind, Numbering, Sharing};
 pub use free_lists::FreeLists;
-pub use machine::{
-    Adaptation, LockKind, Machine, MachineError, NicDriver, Numbering, Reader, Server, Sharing, Software, Striding,
-};
+pub use machine::{Adaptation, Machine, MachineError, NicDriver, Reader, Server, Software, Striding};
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;

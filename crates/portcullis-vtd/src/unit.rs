@@ -35,7 +35,7 @@ pub struct UnitConfig {
     /// all are page-selective and for leaves only, in one domain, and within one block that the unit can name
     /// (CAP.MAMV: of 1 GiB mostly). It also drops the cached leaves of other pages in that block. A submission has at
     /// most 64 commands. `None`: never. A hypervisor that has to look for what has changed (CAP.CM) would look at the
-    /// whole block, so a unit with that flag never does this. Under [`Discipline::Linux`] no commits share a submission.
+    /// whole block, so a unit with that flag never does this. Under [`Discipline::Linux`] commits share no submission.
     pub merge_min: Option<u8>,
     /// The PCI segment of the devices behind the unit: [`Drhd::segment`](crate::dmar::Drhd::segment). The unit itself
     /// sees requester ids only. `attach` refuses a device of another segment

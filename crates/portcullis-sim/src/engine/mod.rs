@@ -11,6 +11,7 @@
 mod cost;
 mod frequency;
 mod interrupts;
+mod lines;
 mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
@@ -24,16 +25,17 @@ pub use cost::CostBook;
 pub use frequency::Frequency;
 pub use lock::LabLock;
 pub(crate) use one_thread::OneThread;
+pub use sharing::{LockKind, Numbering, Sharing};
 pub use stuck::{Stuck, StuckCore};
 
 use crate::account::Account;
 use interrupts::{InterruptHandler, Pending};
+use lines::Lines;
 use lock::Turnstile;
 use portcullis::platform::{Phase, Step, Wait};
 use portcullis_coherence::fiber::{self, Fiber};
 use portcullis_model::Vtd;
 use rustc_hash::FxHashMap;
-use sharing::Lines;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,93 +1,126 @@
-//! What it costs to move cache lines between CPUs, and locks with the data behind them.
+//! What it costs CPUs of several sockets to share cache lines and locks.
 
-use super::{Core, CostBook, Engine};
-use crate::machine::{LockKind, Sharing};
-use portcullis::platform::LockClass;
+use serde::{Deserialize, Serialize};
 
-/// The lines of a machine.
-pub(super) struct Lines {
-    /// The socket of each CPU.
-    sockets: Vec<u32>,
-    /// Moving a line within a socket, and between sockets, in cycles.
-    near: u64,
-    far: u64,
-    /// What each core that still waits adds to a hand-off.
-    per_waiter: u64,
-    iova_lock_lines: u64,
-    queue_lock_lines: u64,
+/// How the CPUs of a machine share. The default is one socket, whose ticket locks stand alone on their lines.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sharing {
+    /// Sockets, over which all CPUs are spread evenly.
+    pub sockets: u32,
+    /// How CPUs are numbered.
+    pub numbering: Numbering,
+    /// Moving a cache line from the other socket, in core cycles. From the own socket it costs `line_transfer`.
+    pub line_transfer_far: u64,
+    /// The kind of the host's locks.
+    pub lock_kind: LockKind,
+    /// Lines of data behind the lock of an IOVA allocator. They move with it to each next holder.
+    pub iova_lock_lines: u64,
+    /// Lines of data behind the lock of an invalidation queue, or of the central queue of unmaps.
+    pub queue_lock_lines: u64,
 }
 
-impl Lines {
-    /// All CPUs are in one socket, and locks stand alone.
-    pub(super) fn of_one_socket(costs: &CostBook) -> Self {
-        Self::new(costs, &Sharing::default(), 1, 0)
-    }
+/// How CPUs are numbered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Numbering {
+    /// Over the sockets in turn.
+    Alternating,
+    /// One socket after the other.
+    Blocks,
+}
 
-    /// Those of `cpus` CPUs of a machine of `cores` cores.
-    pub(super) fn new(costs: &CostBook, sharing: &Sharing, cores: u32, cpus: usize) -> Self {
-        let per_waiter = match sharing.lock_kind {
-            LockKind::Ticket => costs.handoff_per_waiter,
-            LockKind::Queued => 0,
-        };
+/// Kinds of locks. Both are fair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LockKind {
+    /// All waiters read one line, so each of them adds to a hand-off.
+    Ticket,
+    /// Each waiter has a line of its own.
+    Queued,
+}
+
+impl Default for Sharing {
+    fn default() -> Self {
         Self {
-            sockets: (0..cpus).map(|cpu| sharing.socket_of(cpu, cores)).collect(),
-            near: costs.line_transfer,
-            far: sharing.line_transfer_far,
-            per_waiter,
-            iova_lock_lines: sharing.iova_lock_lines,
-            queue_lock_lines: sharing.queue_lock_lines,
+            sockets: 1,
+            numbering: Numbering::Blocks,
+            line_transfer_far: 0,
+            lock_kind: LockKind::Ticket,
+            iova_lock_lines: 0,
+            queue_lock_lines: 0,
         }
     }
+}
 
-    /// Whether two CPUs are in one socket.
-    pub(super) fn are_near(&self, one: Core, other: Core) -> bool {
-        // An actor is in no socket.
-        let socket = |core: Core| self.sockets.get(core);
-        socket(one).zip(socket(other)).is_none_or(|(one, other)| one == other)
+impl Sharing {
+    /// Whether it is the default, which is not written.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 
-    /// Moving a line from one CPU to another.
-    pub(super) fn transfer(&self, from: Core, to: Core) -> u64 {
-        if self.are_near(from, to) { self.near } else { self.far }
+    /// The first value that no machine of `cores` cores can have, where a line from the own socket costs
+    /// `line_transfer`, and its range.
+    pub(crate) fn out_of_range(&self, cores: u32, line_transfer: u64) -> Option<(&'static str, &'static str)> {
+        let is_far = self.sockets == 1 || self.line_transfer_far >= line_transfer;
+        let checks = [
+            ("sockets", (1..=cores).contains(&self.sockets), "from 1 to `cores`"),
+            ("line_transfer_far", self.line_transfer_far <= CYCLES_MAX, "at most 1000000 cycles"),
+            ("line_transfer_far", is_far, "at least `line_transfer` if there are several sockets"),
+            ("iova_lock_lines", self.iova_lock_lines <= LINES_MAX, "at most 1000"),
+            ("queue_lock_lines", self.queue_lock_lines <= LINES_MAX, "at most 1000"),
+        ];
+        checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, expected)| (key, expected))
     }
 
-    /// Moving a line between two CPUs, on average over all pairs.
-    pub(super) fn mean(&self) -> u64 {
-        let cpus = 0..self.sockets.len();
-        let pairs = cpus.clone().flat_map(|from| cpus.clone().filter(move |to| *to != from).map(move |to| (from, to)));
-        let (sum, count) = pairs.fold((0, 0), |(sum, count), (from, to)| (sum + self.transfer(from, to), count + 1));
-        if count == 0 { self.near } else { sum / count }
+    /// The same CPUs, where moving lines costs nothing.
+    #[must_use]
+    pub(crate) fn free(&self) -> Self {
+        Self { line_transfer_far: 0, ..self.clone() }
     }
 
-    /// Moving a lock from the CPU that held it last, with the lines of data behind it.
-    pub(super) fn lock(&self, class: LockClass, from: Core, to: Core) -> u64 {
-        let behind = match class {
-            LockClass::IovaAllocator => self.iova_lock_lines,
-            LockClass::InvalidationQueue | LockClass::CentralFlushQueue => self.queue_lock_lines,
-            _ => 0,
-        };
-        self.transfer(from, to) * (1 + behind)
-    }
-
-    /// Handing a lock on to the first of its waiters, while `waiters` more wait. After the hand-off writes the line of
-    /// a ticket lock, every waiter reads it, one after the other.
-    pub(super) fn handoff(&self, class: LockClass, from: Core, to: Core, waiters: usize) -> u64 {
-        self.lock(class, from, to) + self.per_waiter * waiters as u64
+    /// The socket of a CPU, of `cores` cores.
+    pub fn socket_of(&self, cpu: usize, cores: u32) -> u32 {
+        let cpu = cpu as u32;
+        match self.numbering {
+            Numbering::Alternating => cpu % self.sockets,
+            Numbering::Blocks => (cpu / cores.div_ceil(self.sockets)).min(self.sockets - 1),
+        }
     }
 }
 
-impl Engine {
-    /// Spreads its CPUs over the sockets of a machine of `cores` cores.
-    #[must_use]
-    pub fn with_sharing(mut self, sharing: &Sharing, cores: u32) -> Self {
-        self.lines = Lines::new(&self.costs, sharing, cores, self.cpus);
-        // What steps move goes from any CPU to any other.
-        self.costs.line_transfer = self.lines.mean();
-        self
+const CYCLES_MAX: u64 = 1_000_000;
+const LINES_MAX: u64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_spread_over_sockets() {
+        let of = |numbering, sockets| {
+            let sharing = Sharing { sockets, numbering, ..Sharing::default() };
+            (0..8).map(|cpu| sharing.socket_of(cpu, 8)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(Numbering::Alternating, 2), [0, 1, 0, 1, 0, 1, 0, 1]);
+        assert_eq!(of(Numbering::Blocks, 2), [0, 0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(of(Numbering::Blocks, 3), [0, 0, 0, 1, 1, 1, 2, 2]);
+        assert_eq!(of(Numbering::Alternating, 1), [0; 8]);
     }
 
-    /// Whether two CPUs are in one socket.
-    pub fn are_near(&self, one: Core, other: Core) -> bool {
-        self.lines.are_near(one, other)
+    #[test]
+    fn what_cannot_be_is_named() {
+        let named = |change: fn(&mut Sharing)| {
+            let mut sharing = Sharing::default();
+            change(&mut sharing);
+            sharing.out_of_range(16, 100).map(|(key, _)| key)
+        };
+        assert_eq!(named(|_| ()), None);
+        assert_eq!(named(|sharing| sharing.sockets = 0), Some("sockets"));
+        assert_eq!(named(|sharing| sharing.sockets = 17), Some("sockets"));
+        assert_eq!(named(|sharing| sharing.sockets = 2), Some("line_transfer_far"));
+        assert_eq!(named(|sharing| sharing.line_transfer_far = u64::MAX), Some("line_transfer_far"));
+        assert_eq!(named(|sharing| sharing.iova_lock_lines = 1001), Some("iova_lock_lines"));
+        assert_eq!(named(|sharing| sharing.queue_lock_lines = u64::MAX), Some("queue_lock_lines"));
     }
 }

@@ -3,14 +3,12 @@
 mod named;
 mod server;
 mod servers;
-mod sharing;
 mod value;
 
 pub use server::{Adaptation, NicDriver, Reader, Server, Software, Striding};
-pub use sharing::{LockKind, Numbering, Sharing};
 pub use value::MachineError;
 
-use crate::engine::{CostBook, Frequency};
+use crate::engine::{CostBook, Frequency, Sharing};
 use crate::traffic::Traffic;
 use portcullis_model::Parameters;
 use serde::{Deserialize, Serialize};

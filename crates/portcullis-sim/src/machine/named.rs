@@ -3,8 +3,8 @@
 //! Sources: \[E\] EiovaR, FAST'15; \[R\] rIOMMU, ASPLOS'15, Table 1; \[F\] Fast & Safe, SOSP'24; *peers*: Linux 6.12's
 //! own code timed in user space on a recent two-core machine; *assumed*: neither published nor measured.
 
-use super::{LockKind, Machine, Numbering, Sharing, servers};
-use crate::engine::CostBook;
+use super::{Machine, servers};
+use crate::engine::{CostBook, LockKind, Numbering, Sharing};
 use portcullis_model::Parameters;
 use std::collections::BTreeMap;
 
@@ -363,8 +363,8 @@ pub(super) fn cascadelake_cx5() -> Machine {
 ///   other one, as on a two-socket Ice Lake 8375C (nviennot/core-to-core-latency). Locks are queued (Linux since 4.2).
 /// * 800 Gb/s are 24.4 million pages a second. At 197 ns a walk, 4.8 walkers are busy if each page misses once. There
 ///   are 16, so that bursts do not wait. At 65 and 197 ns, 100 GB/s need 26 KB in flight; there are 64 KiB.
-/// * The caches of the unit, and the times of an invalidation and of a wait, are those of the older parts: nothing newer
-///   is published. So what the one queue carries is that of 2012.
+/// * The caches of the unit, and the times of an invalidation and of a wait, are those of the older parts. Nothing
+///   newer is published. So what the one queue carries is that of 2012.
 pub(super) fn future_800g() -> Machine {
     const CORE_HZ: f64 = 3.0e9;
     const LINK_GBPS: f64 = 800.0;

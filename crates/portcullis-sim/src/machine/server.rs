@@ -108,7 +108,8 @@ pub struct NicDriver {
     pub receive_moderation: Moderation,
     /// How the driver adapts that, if it does.
     pub adapts: Option<Adaptation>,
-    /// Pages of each receive ring that are mapped when the card is opened, and stay so: for packets that the card joins.
+    /// Pages of each receive ring that are mapped when the card is opened, for packets that the card joins. They stay
+    /// mapped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub kept_pages: u32,
     /// If the entries of a receive ring have many pages, into which the card writes frame after frame.

@@ -1,5 +1,5 @@
-//! The server of ATC'15 with 16 cores and 270 flows, and what moves its results: one cost is switched off at a time, and
-//! the direction is named before.
+//! The server of ATC'15 with 16 cores and 270 flows, and what moves its results: one cost is switched off at a time,
+//! and the direction is named before.
 
 use super::machine;
 use portcullis::Protection::{self, Deferred, Strict};
@@ -68,7 +68,8 @@ fn queues_per_core_leave_the_lock_of_the_addresses() {
     assert!(per_core.throughput_vs_none < global.throughput_vs_none);
 }
 
-/// With Linux's wait all strict designs end at the same rate, that of the lock of the queue. Without it they are faster.
+/// With Linux's wait all strict designs end at the same rate, that of the lock of the queue. Without it they are
+/// faster.
 #[test]
 fn linux_s_wait_makes_all_strict_designs_equally_slow() {
     let designs = ["magazine", "identity", "kmalloc"];

@@ -200,7 +200,7 @@ impl<P: Platform> Queue<P> {
         let ring = || Unbroken::closed(platform.lock(LockClass::InvalidationQueue, Ring::default()));
         let hot = try_on_lines(platform, || Hot { behind: AtomicU64::new(0), ring: ring() })?;
         let (none, form) = (Page::none, one_page.map_or(0, OnePage::form));
-        // Then every commit takes the path of posts, which looks at the discipline. So the fast path has no further step.
+        // Then every commit takes the path of posts, which looks at the discipline. So the fast path has no more steps.
         let posts_first = discipline == Discipline::Linux;
         let (cells, statuses_at) = (Cells::new(platform, posts_first)?, PhysAddr::new(0));
         let merging = merge_min.map(|commits_min| Merging { commits_min, mask_max });

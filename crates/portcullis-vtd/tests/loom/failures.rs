@@ -19,7 +19,7 @@ fn finish(bench: &Bench, number: u64, submitted: Submitted) {
 }
 
 /// Two commits are in flight, so others are posted. A CPU submits two more before it waits for any; hardware refuses
-/// the first of them. The second finds the cell of its CPU in use, so it takes the ring, and the posts along. Another CPU
+/// the first of them. The second finds the cell of its CPU in use, so it takes the ring and the posts. Another CPU
 /// commits meanwhile, and may be in the submission that fails.
 fn a_refusal_among_others(returns_early: bool, tally: &'static Tally) {
     let mut builder = Builder::new();

@@ -1,6 +1,6 @@
 //! The examples in the README of the repository compile and run. The package cannot include that file, which is outside
-//! of it. So each example is also in the README of the package, whose examples are documentation tests. The poll loop of
-//! the porting guide is in the documentation of the type that it is about.
+//! of it. So each example is also in the README of the package, whose examples are documentation tests. The poll loop
+//! of the porting guide is in the documentation of the type that it is about.
 
 /// The Rust code of a document, block by block.
 fn examples(document: &str) -> Vec<&str> {

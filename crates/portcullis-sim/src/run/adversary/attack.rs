@@ -26,8 +26,8 @@ pub struct Attacked {
     /// Accesses that reached bytes of a page outside the buffer for which it was mapped (S8). This is no breach,
     /// because an IOMMU translates whole pages.
     pub residual_accesses: u64,
-    /// Accesses that reached buffers between the two halves of their commits, which the device still has then; `None` if
-    /// commits are whole.
+    /// Accesses that reached buffers between the two halves of their commits, when the device still has them; `None`
+    /// if commits are whole.
     pub between_halves: Option<u64>,
     /// The most entries of one ring that the device reached at once although they were cleared: inside a burst, before
     /// the invalidation at its end. `None` if there are no rings.

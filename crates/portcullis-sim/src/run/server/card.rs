@@ -66,8 +66,8 @@ struct Ring {
     live: RefCell<VecDeque<Pieces>>,
     /// Frames that found a transmit ring full.
     waiting: RefCell<VecDeque<Outgoing>>,
-    /// Whether a core fills an entry. Another may want to, because cores may share a ring, and a core that polls answers
-    /// for processes that have moved.
+    /// Whether a core fills an entry. Another may want to, because cores may share a ring, and a core that polls
+    /// answers for processes that have moved.
     is_held: Cell<bool>,
     /// The rate of a receive ring.
     rate: RefCell<Rate>,

@@ -353,8 +353,8 @@ impl ServerWork {
     }
 }
 
-/// The packets or requests of an earlier run: of each flow where there are runs, otherwise of all. All entries of a ring
-/// are used, so that each of its addresses is given back and taken again. Several flows of a ring do so together.
+/// The packets or requests of an earlier run: of each flow where there are runs, otherwise of all. All entries of a
+/// ring are used, so that each of its addresses is given back and taken again. Several flows of a ring do so together.
 fn earlier_packets(workload: ServerWorkload, driver: &NicDriver, flows: u32, receive_entries: u32) -> u32 {
     // A request for a long file takes many entries.
     if workload == ServerWorkload::Apache1m {
