@@ -6,7 +6,7 @@
 //! Here they are masked while the lock is held only.
 
 use super::ring::Ring;
-use super::{Handed, Queue, Submission, Ticket, Words};
+use super::{Handed, Queue, Submission, Ticket, Words, has_error};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use portcullis::iommu::TrySubmit;
@@ -33,6 +33,7 @@ impl<P: Platform> Queue<P> {
         self.once(|ring| self.push_locked(ring, hardware, &mut descriptors()))
     }
 
+    /// Writes a submission if there is room, and looks once.
     pub(super) fn push_locked<M: Mmio>(
         &self,
         ring: &mut Ring,
@@ -40,8 +41,10 @@ impl<P: Platform> Queue<P> {
         descriptors: &mut impl ExactSizeIterator<Item = Words>,
     ) -> Option<Ticket> {
         let submission = self.push(ring, hardware, descriptors)?;
-        // The result is in memory for the next look.
-        let _ = self.turn(ring, hardware, submission);
+        // The first turn. If there is an error, the next one handles it, because this stack is deep.
+        if self.look(&hardware.platform, submission) == Ok(false) {
+            let _ = has_error(hardware);
+        }
         Some(Ticket(Handed::Locked(submission)))
     }
 
