@@ -1,23 +1,15 @@
 use super::fake_unit::*;
 use super::host::Host;
-use super::{Driver, bring_up};
+use super::{CONFIG, Driver, bring_up};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::*;
-use crate::{BringUpError, Discipline, RegisterTimeout, TakeOver, Unit, UnitConfig};
+use crate::{BringUpError, RegisterTimeout, TakeOver, Unit};
 use portcullis::{NoMemory, PhysAddr, QueueError};
 use std::sync::atomic::Ordering;
 
 /// Pages of a unit without devices: two root tables, of which one stays empty, and two of the queue.
 const PAGES: usize = 4;
-const CONFIG: UnitConfig = UnitConfig {
-    physical_bits: 46,
-    wait_us_max: 50,
-    leaf_only_hint: true,
-    merge_min: None,
-    segment: 0,
-    discipline: Discipline::Combining,
-};
 
 /// Takes over a unit that must be refused, checks that no page is left allocated, and returns the error.
 fn refusal(host: &Host, fake: &FakeUnit<'_>) -> BringUpError {

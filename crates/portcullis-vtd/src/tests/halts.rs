@@ -3,24 +3,16 @@
 use super::domains::TABLES;
 use super::fake_unit::*;
 use super::host::Host;
-use super::{bring_up, close, finish, open, page, page_descriptor};
+use super::{CONFIG, bring_up, close, finish, open, page, page_descriptor};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor};
 use crate::spec::registers::*;
-use crate::{BringUpError, Discipline, RegisterTimeout, TakeOver, Unit, UnitConfig};
+use crate::{BringUpError, RegisterTimeout, TakeOver, Unit};
 use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId, Translation};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DEVICE: SourceId = SourceId::new(1, 3, 0);
 const OTHER: SourceId = SourceId::new(2, 0, 0);
-const CONFIG: UnitConfig = UnitConfig {
-    physical_bits: 46,
-    wait_us_max: 50,
-    leaf_only_hint: true,
-    merge_min: None,
-    segment: 0,
-    discipline: Discipline::Combining,
-};
 
 /// A leaked unit, so that interrupt handlers can refer to it.
 fn leaked(capability: Capability) -> (&'static Host, &'static FakeUnit<'static>, &'static super::Driver<'static>) {

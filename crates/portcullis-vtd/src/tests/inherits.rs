@@ -3,22 +3,14 @@
 use super::domains::{TABLES, drained};
 use super::fake_unit::*;
 use super::host::Host;
-use super::{Driver, close, finish, open, page};
+use super::{CONFIG, Driver, close, finish, open, page};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::registers::*;
 use crate::spec::tables::{ContextEntry, RootEntry, TranslationType, context_index, root_index};
-use crate::{BringUpError, Discipline, InheritanceError, TakeOver, Unit, UnitConfig};
+use crate::{BringUpError, InheritanceError, TakeOver, Unit};
 use portcullis::iommu::{AttachError, DomainId, Iommu, QueueError, SourceId};
 use portcullis::{NoMemory, PhysAddr};
 
-const CONFIG: UnitConfig = UnitConfig {
-    physical_bits: 46,
-    wait_us_max: 50,
-    leaf_only_hint: true,
-    merge_min: None,
-    segment: 0,
-    discipline: Discipline::Combining,
-};
 /// The tables of the previous owner.
 const ROOT: u64 = 0x12_3000;
 const CONTEXTS: u64 = 0x45_6000;

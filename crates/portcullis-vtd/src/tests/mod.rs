@@ -25,11 +25,21 @@ mod strict_host;
 mod units;
 
 use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
-use crate::{Unit, UnitConfig};
+use crate::{Discipline, Unit, UnitConfig};
 use fake_unit::FakeUnit;
 use host::Host;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, Translation};
 use portcullis::{Iova, Platform};
+
+/// Physical addresses of 46 bits, and hardware that is given little time.
+const CONFIG: UnitConfig = UnitConfig {
+    physical_bits: 46,
+    wait_us_max: 50,
+    leaf_only_hint: true,
+    merge_min: None,
+    segment: 0,
+    discipline: Discipline::Combining,
+};
 
 type Driver<'a> = Unit<&'a FakeUnit<'a>, &'a Host>;
 

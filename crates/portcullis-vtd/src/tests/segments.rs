@@ -6,18 +6,11 @@ use super::host::Host;
 use super::inherits::left_on;
 use super::open;
 use crate::spec::faults::{FaultReason, FaultRecord, FaultRequest, status};
-use crate::{Discipline, TakeOver, Unit, UnitConfig};
+use crate::{TakeOver, Unit, UnitConfig};
 use portcullis::Iova;
 use portcullis::iommu::{AttachError, Iommu, SourceId};
 
-const CONFIG: UnitConfig = UnitConfig {
-    physical_bits: 46,
-    wait_us_max: 50,
-    leaf_only_hint: true,
-    merge_min: None,
-    segment: 2,
-    discipline: Discipline::Combining,
-};
+const CONFIG: UnitConfig = UnitConfig { segment: 2, ..super::CONFIG };
 const OTHER: SourceId = SourceId::new(0, 3, 0);
 const DEVICE: SourceId = OTHER.in_segment(2);
 
