@@ -1,9 +1,9 @@
 //! Does strict protection scale? Ours beside every strict design, on 1 to 16 cores.
 
-use super::atc15::{CORES, CORES_SHOWN, R430, parallel, share};
+use super::atc15::{CORES, CORES_SHOWN, R430, parallel, share, table, unprotected};
 use super::lab::{Bar, Lab, NONE, bar};
 use super::served::{Length, ServedRun};
-use super::{Figure, Grid, Made, Make, Point};
+use super::{Figure, Grid, GridRow, Made, Make, Point};
 use crate::machine::Machine;
 use portcullis::Protection::Strict;
 
@@ -32,23 +32,16 @@ fn scaling(lab: &Lab<'_>) -> Made {
     let single = |bar: Bar, cores| ServedRun { batch: Some(1), ..parallel(lab, bar, cores) };
     let poll = |bar: Bar, cores| ServedRun { batch: Some(POLL), ..parallel(lab, bar, cores) };
     let halves = |bar: Bar, cores| ServedRun { halves: true, ..poll(bar, cores) };
-    let names = CORES_SHOWN.map(|cores| cores.to_string());
-    let columns = names.each_ref().map(String::as_str);
-    let percents =
-        |run: &dyn Fn(u32) -> ServedRun| CORES_SHOWN.map(|cores| 100.0 * share(lab, &run(cores)).ours).to_vec();
-    let table = |title: &str, run: &dyn Fn(Bar, u32) -> ServedRun, ceiling: Option<[f64; CORES_SHOWN.len()]>| {
-        let row = |bar: &Bar| (bar.name, percents(&|cores| run(*bar, cores)));
-        let mut rows: Vec<(&str, Vec<f64>)> = DESIGNS.iter().map(row).collect();
-        rows.extend(ceiling.map(|ceiling| ("ceiling of the hardware (estimate)", ceiling.to_vec())));
-        Grid::of(title, "percent of the unprotected rate on as many cores", "cores", &columns, &rows)
+    let percent = |run: &ServedRun| 100.0 * share(lab, run).ours;
+    let table = |title: &str, run: &dyn Fn(Bar, u32) -> ServedRun| {
+        let percents = |bar, cores| percent(&run(bar, cores));
+        let quantity = "percent of the unprotected rate on as many cores";
+        Grid { title: title.to_owned(), ..table(quantity, "cores", CORES_SHOWN, &DESIGNS, percents) }
     };
-    let none = |cores| ServedRun {
-        design: "none".to_owned(),
-        protection: "none".to_owned(),
-        earlier_runs: Some(0),
-        ..single(CHUNKS, cores)
-    };
-    let ceiling = CORES_SHOWN.map(|cores| 100.0 * (single_commits_ktps() / lab.of(&none(cores)).rate).min(1.0));
+    let none = |cores| lab.of(&parallel(lab, NONE, cores)).rate;
+    let ceiling = CORES_SHOWN.map(|cores| Some(100.0 * (single_commits_ktps() / none(cores)).min(1.0)));
+    let mut singles = table("single unmaps", &single);
+    singles.rows.push(GridRow { name: "ceiling of the hardware (estimate)".to_owned(), values: ceiling.to_vec() });
     let parts = |run: ServedRun| {
         let shared = lab.of(&run).shared;
         let waits = shared.hardware_percent;
@@ -60,9 +53,9 @@ fn scaling(lab: &Lab<'_>) -> Made {
         ("the same in two halves", parts(halves(CHUNKS, CORES))),
     ];
     let mut tables = vec![
-        table("single unmaps", &single, Some(ceiling)),
-        table("the poll's own batches", &poll, None),
-        table("the same, in two halves", &halves, None),
+        singles,
+        table("the poll's own batches", &poll),
+        table("the same, in two halves", &halves),
         Grid::of(
             "portcullis on 16 cores",
             "percent of all cycles",
@@ -74,7 +67,7 @@ fn scaling(lab: &Lab<'_>) -> Made {
     if lab.length == Length::Full {
         tables.push(of_128_cores(lab));
     }
-    let of = |name: &str, run: ServedRun| Point::new(name, 100.0 * share(lab, &run).ours);
+    let of = |name: &str, run: ServedRun| Point::new(name, percent(&run));
     let points = vec![
         of("portcullis in two halves, 16 cores, % of none", halves(CHUNKS, CORES)),
         of("portcullis, the poll's own batches, 16 cores, % of none", poll(CHUNKS, CORES)),
@@ -88,21 +81,14 @@ fn of_128_cores(lab: &Lab<'_>) -> Grid {
     const MACHINE: &str = "future-800g";
     const CORES: u32 = 128;
     const CONNECTIONS: u32 = 1000;
-    let run = |workload: &str, flows, bar: Bar| ServedRun {
-        cores: CORES,
-        batch: Some(POLL),
-        ..lab.run(MACHINE, workload, flows, bar)
+    let percents = |bar: Bar, workload: &str, flows| {
+        let run = ServedRun { cores: CORES, batch: Some(POLL), ..lab.run(MACHINE, workload, flows, bar) };
+        let control = ServedRun { zero_costs: true, ..run.clone() };
+        [unprotected(lab, &run), control].map(|other| 100.0 * lab.of(&run).rate / lab.of(&other).rate)
     };
-    let of = |workload: &str, flows, bar: Bar, other: &dyn Fn(&ServedRun) -> ServedRun| {
-        let run = run(workload, flows, bar);
-        100.0 * lab.of(&run).rate / lab.of(&other(&run)).rate
-    };
-    let none = |run: &ServedRun| ServedRun { cores: CORES, ..lab.run(MACHINE, &run.workload, run.flows, NONE) };
-    let control = |run: &ServedRun| ServedRun { zero_costs: true, ..run.clone() };
     let row = |bar: &Bar| {
-        let iperf = |other: &dyn Fn(&ServedRun) -> ServedRun| of("iperf", CORES, *bar, other);
-        let rr = |other: &dyn Fn(&ServedRun) -> ServedRun| of("netperf-rr", CONNECTIONS, *bar, other);
-        (bar.name, vec![iperf(&none), iperf(&control), rr(&none), rr(&control)])
+        let all = [percents(*bar, "iperf", CORES), percents(*bar, "netperf-rr", CONNECTIONS)];
+        (bar.name, all.concat())
     };
     let rows: Vec<(&str, Vec<f64>)> = [DESIGNS[4], DESIGNS[5], CHUNKS].iter().map(row).collect();
     let columns = ["iperf, of none", "iperf, of free software", "netperf-rr, of none", "netperf-rr, of free software"];

@@ -1,11 +1,10 @@
 //! Figure 4: the latency of a transaction, with one connection per core.
 
 use super::super::class::Class::{C2, R25};
-use super::super::lab::{Bar, Lab, NONE};
+use super::super::lab::{Bar, Lab, NONE, RR};
 use super::super::served::ServedRun;
-use super::super::{Figure, Grid, Made, Make, Point};
-use super::{ATC15, DESIGNS, EIOVAR, R430, made, point, sample};
-use crate::figures::lab::RR;
+use super::super::{Figure, Made, Make, Point};
+use super::{ATC15, DESIGNS, EIOVAR, R430, made, point, sample, table};
 
 pub(super) const FIGURE_4: Figure = Figure {
     id: "atc15-fig4",
@@ -17,10 +16,7 @@ pub(super) const FIGURE_4: Figure = Figure {
 const CORES_SHOWN: [u32; 5] = [1, 2, 4, 8, 16];
 
 fn figure_4(lab: &Lab<'_>) -> Made {
-    let run = |bar: Bar, cores| {
-        let earlier_runs = if bar.design == NONE.design { Some(0) } else { None };
-        ServedRun { cores, earlier_runs, ..lab.run(R430, RR, cores, bar) }
-    };
+    let run = |bar: Bar, cores| ServedRun { cores, ..lab.run(R430, RR, cores, bar) };
     let latency = |bar, cores| sample(lab, [&run(bar, cores)], |[one]| one.latency_us);
     let more = |cores| {
         sample(lab, [&run(EIOVAR, cores), &run(NONE, cores)], |[eiovar, none]| eiovar.latency_us - none.latency_us)
@@ -34,11 +30,7 @@ fn figure_4(lab: &Lab<'_>) -> Made {
         point(C2, "EiovaR more than none, 16 cores, us", 10.0, more(16)),
         Point::shape("the three designs take no longer than none on 16 cores", is_short).into(),
     ];
-    let names = CORES_SHOWN.map(|cores| cores.to_string());
     let bars = [NONE, EIOVAR, DESIGNS[0], DESIGNS[1], DESIGNS[2]];
-    let row = |bar: &Bar| (bar.name, CORES_SHOWN.map(|cores| latency(*bar, cores).ours).to_vec());
-    let rows: Vec<(&str, Vec<f64>)> = bars.iter().map(row).collect();
-    let quantity = "microseconds";
-    let grid = Grid::of(quantity, quantity, "cores", &names.each_ref().map(String::as_str), &rows);
+    let grid = table("microseconds", "cores", CORES_SHOWN, &bars, |bar, cores| latency(bar, cores).ours);
     made(lab, points, vec![grid])
 }

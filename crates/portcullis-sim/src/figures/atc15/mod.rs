@@ -14,8 +14,8 @@ use super::class::Class;
 use super::lab::{Bar, DEFER_PLUS, Lab, NONE, RR, bar};
 use super::served::{Length, Numbers, ServedRun};
 use super::shape::{greatest, least};
-use super::{Figure, Grid, Made, Point};
-use portcullis::Protection::{self, Deferred, Strict};
+use super::{Figure, Grid, Made, Point, Tolerance};
+use portcullis::Protection::{Deferred, Strict};
 
 /// The figures, in the order of the paper.
 pub(super) const FIGURES: [Figure; 7] = [
@@ -59,9 +59,28 @@ const fn strict(one: Bar) -> Bar {
 
 /// The parallel benchmark on so many cores.
 pub(super) fn parallel(lab: &Lab<'_>, bar: Bar, cores: u32) -> ServedRun {
-    // The runs before it are those of the machine, and disturb the order of addresses of every design alike.
-    let earlier_runs = if bar.protection == Protection::None { Some(0) } else { None };
-    ServedRun { cores, earlier_runs, ..lab.run(R430, RR, FLOWS, bar) }
+    ServedRun { cores, ..lab.run(R430, RR, FLOWS, bar) }
+}
+
+/// The same work without protection, on the same machine.
+pub(super) fn unprotected(lab: &Lab<'_>, run: &ServedRun) -> ServedRun {
+    let ServedRun { machine, workload, coherent, cores, flows, ring, .. } = run;
+    let none = lab.run(machine, workload, *flows, NONE);
+    ServedRun { coherent: *coherent, cores: *cores, ring: *ring, set: run.set.clone(), ..none }
+}
+
+/// A number of each design, by cores or by something else.
+pub(super) fn table<const N: usize>(
+    quantity: &str,
+    across: &str,
+    columns: [u32; N],
+    bars: &[Bar],
+    number: impl Fn(Bar, u32) -> f64,
+) -> Grid {
+    let names = columns.map(|column| column.to_string());
+    let row = |bar: &Bar| (bar.name, columns.map(|column| number(*bar, column)).to_vec());
+    let rows: Vec<(&str, Vec<f64>)> = bars.iter().map(row).collect();
+    Grid::of(quantity, quantity, across, &names.each_ref().map(String::as_str), &rows)
 }
 
 /// A number, made with each seed.
@@ -97,16 +116,7 @@ pub(super) fn sample<const N: usize>(
 
 /// The rate of a run, as a share of that without protection on as many cores.
 pub(super) fn share(lab: &Lab<'_>, run: &ServedRun) -> Sample {
-    let none = ServedRun {
-        design: NONE.design.to_owned(),
-        protection: NONE.protection.name().to_owned(),
-        earlier_runs: Some(0),
-        batch: None,
-        linux_wait: false,
-        halves: false,
-        ..run.clone()
-    };
-    sample(lab, [run, &none], |[ours, none]| ours.rate / none.rate)
+    sample(lab, [run, &unprotected(lab, run)], |[ours, none]| ours.rate / none.rate)
 }
 
 /// A number, and how far its seeds are apart.
@@ -124,13 +134,11 @@ impl From<Point> for Seeded {
 
 /// A number beside the published one. If seeds make a greater difference than its class allows, it is only shown.
 fn point(class: Class, name: impl Into<String>, published: f64, sample: Sample) -> Seeded {
-    let allowed = match class {
-        Class::R15 => 1.15,
-        Class::R25 => 1.25,
-        Class::C2 => 2.0,
-        _ => f64::INFINITY,
+    let is_apart = match class.tolerance(1.0) {
+        Some(Tolerance::Between(_, most)) => sample.spread > most,
+        _ => false,
     };
-    let point = match sample.spread > allowed {
+    let point = match is_apart {
         true => Point::new(name, sample.ours).beside(published),
         false => Point::of(class, name, published, sample.ours),
     };

@@ -4,8 +4,8 @@ use super::super::class::Class::{C2, Input};
 use super::super::lab::{Bar, Lab};
 use super::super::served::ServedRun;
 use super::super::shape::is_flat;
-use super::super::{Figure, Grid, Made, Make, Point};
-use super::{ATC15, CORES, DESIGNS, EIOVAR, STOCK, made, parallel, point, sample};
+use super::super::{Figure, GridRow, Made, Make, Point};
+use super::{ATC15, CORES, DESIGNS, EIOVAR, STOCK, made, parallel, point, sample, table};
 
 pub(super) const FIGURE_6: Figure = Figure {
     id: "atc15-fig6",
@@ -25,7 +25,8 @@ fn figure_6(lab: &Lab<'_>) -> Made {
         ..parallel(lab, bar, CORES)
     };
     let last = RUNS[RUNS.len() - 1];
-    let pages = |bar| RUNS.map(|runs| lab.of(&run(bar, runs)).shared.table_pages);
+    let pages_after = |bar, runs| lab.of(&run(bar, runs)).shared.table_pages;
+    let pages = |bar| RUNS.map(|runs| pages_after(bar, runs));
     let over_stock = |bar| {
         sample(lab, [&run(bar, last), &run(STOCK, last)], |[one, stock]| {
             one.shared.table_pages / stock.shared.table_pages
@@ -43,10 +44,8 @@ fn figure_6(lab: &Lab<'_>) -> Made {
         Point::shape("magazine does not", is_flat(&pages(magazine), 0.1)).into(),
         Point::shape("identity does not", is_flat(&pages(identity), 0.1)).into(),
     ];
-    let names = RUNS.map(|runs| runs.to_string());
-    let row = |bar: &Bar| (bar.name, pages(*bar).to_vec());
-    let mut rows: Vec<(&str, Vec<f64>)> = [STOCK, EIOVAR, magazine, identity, kmalloc].iter().map(row).collect();
-    rows.push(("kmalloc alone", vec![alone[0], f64::NAN, alone[1]]));
-    let grid = Grid::of("pages of tables", "pages of tables", "runs", &names.each_ref().map(String::as_str), &rows);
+    let mut grid = table("pages of tables", "runs", RUNS, &[STOCK, EIOVAR, magazine, identity, kmalloc], pages_after);
+    let values = vec![Some(alone[0]), None, Some(alone[1])];
+    grid.rows.push(GridRow { name: "kmalloc alone".to_owned(), values });
     made(lab, points, vec![grid])
 }

@@ -7,7 +7,7 @@ use super::super::shape::is_flat;
 use super::super::{Figure, Grid, Made, Make, Point};
 use super::{
     ATC15, CORES, CORES_SHOWN, DESIGNS, EIOVAR, STOCK, Sample, Seeded, made, parallel, point, sample, share, shown,
-    strict,
+    strict, table,
 };
 
 pub(super) const FIGURE_1: Figure = Figure {
@@ -60,17 +60,10 @@ fn sensitivity(lab: &Lab<'_>, runs: &[(&'static str, ServedRun)]) -> Grid {
     Grid::of("16 cores, with other values of what is not known", "percent of none", "design", &columns, &rows)
 }
 
-fn names() -> [String; CORES_SHOWN.len()] {
-    CORES_SHOWN.map(|cores| cores.to_string())
-}
-
 /// Thousands of transactions per second, by cores.
 fn rates(lab: &Lab<'_>, bars: &[Bar], run: impl Fn(Bar, u32) -> ServedRun) -> Grid {
-    let names = names();
-    let of = |one: &Bar| (one.name, CORES_SHOWN.map(|cores| lab.of(&run(*one, cores)).rate).to_vec());
-    let rows: Vec<(&str, Vec<f64>)> = bars.iter().map(of).collect();
-    let quantity = "thousands of transactions per second";
-    Grid::of(quantity, quantity, "cores", &names.each_ref().map(String::as_str), &rows)
+    let rate = |bar, cores| lab.of(&run(bar, cores)).rate;
+    table("thousands of transactions per second", "cores", CORES_SHOWN, bars, rate)
 }
 
 fn figure_1(lab: &Lab<'_>) -> Made {

@@ -95,6 +95,11 @@ impl Ring {
         }
     }
 
+    /// Whether a frame must wait: no entry is free, or others wait already.
+    fn is_full(&self) -> bool {
+        !self.has_room() || !self.waiting.borrow().is_empty()
+    }
+
     /// Whether an entry is free.
     fn has_room(&self) -> bool {
         self.filled.get().wrapping_sub(self.taken.get()) < self.shape.entries
@@ -233,8 +238,7 @@ impl Card {
 
     /// Whether a transmit ring has room for a frame.
     pub(super) fn has_room(&self, ring: usize) -> bool {
-        let ring = &self.transmit[ring];
-        ring.has_room() && ring.waiting.borrow().is_empty()
+        !self.transmit[ring].is_full()
     }
 
     /// Requests an interrupt for a full transmit ring, if its completions raise none otherwise.
@@ -243,8 +247,7 @@ impl Card {
     }
 
     fn arm_if_full(&self, host: &Host, ring: &Ring) {
-        let is_full = !ring.has_room() || !ring.waiting.borrow().is_empty();
-        if host.server.driver.reaps_every.is_some() && is_full {
+        if host.server.driver.reaps_every.is_some() && ring.is_full() {
             ring.arm(host);
         }
     }
@@ -339,7 +342,7 @@ impl Card {
 
     /// Begins to unmap the buffers of frames that were sent.
     fn unmap_sent(host: &Host, driver: &mut Driver<'_>, ring: &Ring) -> Sent {
-        let was_full = !ring.has_room() || !ring.waiting.borrow().is_empty();
+        let was_full = ring.is_full();
         let (mut slots, mut flows) = (SmallVec::new(), SmallVec::<[usize; 4]>::new());
         // As bnx2x does, only what is in the ring by now: another core may fill it as fast as this one empties it.
         let until = ring.filled.get();
