@@ -122,3 +122,31 @@ fn what_does_not_fit_together_is_refused_in_one_line() {
     refused(&on("r210-cx3", "netperf-rr", "stocks"), &["`stocks`"]);
     refused(&[&on("r210-cx3", "netperf-rr", "stock")[..], &["--ring", "1000"]].concat(), &["a power of two"]);
 }
+
+/// Linux's wait is slower with many cores, and a poll in two halves is faster. What each run was is in its JSON.
+#[test]
+fn the_wait_and_the_poll_loop_can_be_chosen() {
+    let run = |design: &str, more: &[&str]| -> Value {
+        let server = ["simulate", "--machine", "r430-bcm57810", "--workload", "netperf-rr", "--flows", "64", "--cores"];
+        let arguments = [&server[..], &["8", "--design", design, "--protection", "strict", "--json"], more].concat();
+        let output = portcullis(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let share = |document: &Value| document["results"][0]["throughput_vs_none"].as_f64().expect("a number");
+    let (ours, linux) = (run("magazine", &[]), run("magazine", &["--linux-wait"]));
+    assert_eq!((ours.get("linux_wait"), linux["linux_wait"].as_bool()), (None, Some(true)));
+    assert!(share(&linux) < 0.9 * share(&ours), "{} and {}", share(&linux), share(&ours));
+    let (whole, halves) = (run("portcullis", &[]), run("portcullis", &["--halves"]));
+    assert_eq!((whole.get("halves"), halves["halves"].as_bool()), (None, Some(true)));
+    assert!(share(&halves) > share(&whole), "{} and {}", share(&halves), share(&whole));
+}
+
+#[test]
+fn halves_are_refused_where_they_do_nothing() {
+    refused(&with(&["--protection", "strict", "--halves"]), &["--halves", "only with batches"]);
+    let iperf = ["simulate", "--machine", "cascadelake-cx5", "--workload", "iperf", "--design", "portcullis"];
+    refused(&[&iperf[..], &["--protection", "strict", "--halves"]].concat(), &["--halves", "not for iperf"]);
+    let background = ["--workload", "netperf-rr:background=1001", "--protection", "strict"];
+    refused(&with(&background), &["background=1001", "0 to 1000"]);
+}
