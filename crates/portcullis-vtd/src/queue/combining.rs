@@ -260,7 +260,7 @@ impl<P: Platform> Queue<P> {
         let platform = &hardware.platform;
         let count = own.len();
         self.make_room(ring, platform);
-        if ring.room() <= count {
+        if !self.has_room(ring, count + 1) {
             return Turn::NoRoom;
         }
         probe_write(platform, count + 1);

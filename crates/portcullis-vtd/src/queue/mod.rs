@@ -42,7 +42,7 @@ use crate::sorted::{OnLines, try_on_lines};
 use crate::spec::descriptors::{InvalidationDescriptor, OnePage, StatusWrite};
 use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Hint, Ordering};
 use crate::unbroken::Unbroken;
 use crate::{BringUpError, Mmio};
 use core::num::NonZeroU64;
@@ -183,6 +183,9 @@ pub(crate) struct Queue<P: Platform> {
     form: u64,
     merging: Option<Merging>,
     discipline: Discipline,
+    /// The most slots that a caller has found missing; zero once such a caller has got them. Written with the lock of
+    /// the ring held.
+    wanted: Hint,
     cells: Cells,
     hot: OnLines<Hot<P::Lock<Ring>>>,
 }
@@ -204,7 +207,8 @@ impl<P: Platform> Queue<P> {
         let posts_first = discipline == Discipline::Linux;
         let (cells, statuses_at) = (Cells::new(platform, posts_first)?, PhysAddr::new(0));
         let merging = merge_min.map(|commits_min| Merging { commits_min, mask_max });
-        Ok(Self { descriptors: none(), statuses: none(), statuses_at, form, merging, discipline, cells, hot })
+        let (descriptors, statuses, wanted) = (none(), none(), Hint::default());
+        Ok(Self { descriptors, statuses, statuses_at, form, merging, discipline, wanted, cells, hot })
     }
 
     /// Gives the queue its pages, before it is started.
@@ -383,10 +387,34 @@ impl<P: Platform> Queue<P> {
     ) -> Option<Submission> {
         let needed = descriptors.len() + 1;
         debug_assert!(needed <= BURST_MAX + 1);
-        if ring.room() < needed {
+        if !self.has_room(ring, needed) {
             return None;
         }
         Some(self.write_submission(ring, hardware, self.pages(&hardware.platform), descriptors))
+    }
+
+    /// Whether a caller may take `needed` slots of the ring.
+    #[inline(always)]
+    fn has_room(&self, ring: &Ring, needed: usize) -> bool {
+        let room = ring.room();
+        match self.wanted.load(Ordering::Relaxed) {
+            0 if room >= needed => true,
+            wanted => self.share_room(room, needed, wanted as usize),
+        }
+    }
+
+    /// Decides who gets room where it is short. A caller leaves what the greatest caller has found missing: small ones
+    /// would take all room as it comes, and a great one might never find enough. If that one does not come back,
+    /// nothing is lost, because two of the greatest fit into an empty ring.
+    #[cold]
+    #[inline(never)]
+    fn share_room(&self, room: usize, needed: usize, wanted: usize) -> bool {
+        let is_greatest = needed >= wanted;
+        let may_take = room >= if is_greatest { needed } else { needed + wanted };
+        if is_greatest {
+            self.wanted.store(if may_take { 0 } else { needed as u32 }, Ordering::Relaxed);
+        }
+        may_take
     }
 
     /// Writes a submission and tells the hardware. There must be room.

@@ -63,6 +63,8 @@ impl Commit {
 /// one CPU.
 struct Slots {
     free: usize,
+    /// What the greatest commit has found missing, if it was not taken since.
+    wanted: usize,
     /// Shared submissions.
     in_flight: usize,
     /// The page that is posted.
@@ -76,7 +78,7 @@ struct Slots {
 impl Slots {
     /// One slot always stays free, because a full ring would look empty.
     fn empty() -> Self {
-        Self { free: SLOTS - 1, in_flight: 0, posted: None, has_posted: false, pages: Vec::new() }
+        Self { free: SLOTS - 1, wanted: 0, in_flight: 0, posted: None, has_posted: false, pages: Vec::new() }
     }
 
     /// Takes the slots for a commit, if there are enough, or its post.
@@ -86,10 +88,14 @@ impl Slots {
             (self.posted, self.has_posted) = (Some(commit.pages(index).start), true);
             return true;
         }
-        if self.free < count + 1 {
+        let needed = count + 1;
+        if needed >= self.wanted {
+            self.wanted = if self.free < needed { needed } else { 0 };
+        }
+        if self.free < needed + self.wanted {
             return false;
         }
-        self.free -= count + 1;
+        self.free -= needed;
         self.pages.extend(commit.pages(index));
         if is_shared {
             self.in_flight += 1;
@@ -253,21 +259,61 @@ fn an_error_that_comes_again_and_again_does_not_keep_a_commit() {
     assert_eq!(Alone(BURST_MAX).submit(&unit, 3), Err(QueueError::Timeout(1000)));
 }
 
-/// Other callers take all room that becomes free. The one that needs more of it fails alone, because the queue moves.
+/// Other callers take what room they can get, whenever some becomes free. The one that needs more of it comes first.
+#[test]
+fn small_callers_leave_room_for_a_great_one() {
+    let (host, fake, unit) = full_unit(Behaviour::Holding);
+    let unit: &'static Driver<'static> = Box::leak(Box::new(unit));
+    let take_all = || while unit.try_invalidate(page(8, 0)) != Err(Ok(None)) {};
+    take_all();
+    let held = || fake.with(|state| state.held.len());
+    let before = held();
+    host.on_pause(move || {
+        land_one(fake);
+        take_all();
+    });
+    assert!(matches!(Alone(BURST_MAX).submit(unit, 3), Ok(Some(_))), "S7: others have taken its room");
+    assert_eq!(held(), before, "S7: it has waited for more than the room of one like it");
+    // Nobody waits now, so they have all of it.
+    take_all();
+    land_one(fake);
+    assert!(matches!(unit.try_invalidate(page(8, 0)), Err(Ok(Some(_)))), "S7: room is kept for nobody");
+}
+
+/// Other callers that need as much are always first. The one that has no luck fails alone, because the queue moves.
 #[test]
 fn a_caller_that_others_leave_no_room_fails_alone() {
     let (host, fake, unit) = full_unit(Behaviour::Holding);
     let unit: &'static Driver<'static> = Box::leak(Box::new(unit));
-    while unit.try_invalidate(page(8, 0)) != Err(Ok(None)) {}
-    host.on_pause(|| {
-        if fake.with(|state| !state.held.is_empty()) {
-            fake.land(0);
-        }
-        while unit.try_invalidate(page(8, 0)) != Err(Ok(None)) {}
+    let commands: Vec<Invalidation> = Alone(BURST_MAX).pages(4).map(|pfn| page(7, pfn)).collect();
+    host.on_pause(move || {
+        land_one(fake);
+        while unit.try_submit_shared(&commands) != Ok(None) {}
     });
     assert_eq!(Alone(BURST_MAX).submit(unit, 3), Err(QueueError::Timeout(1000)));
-    fake.land(0);
+    (0..3).for_each(|_| land_one(fake));
     assert!(matches!(unit.try_invalidate(page(8, 0)), Err(Ok(Some(_)))), "others are refused too");
+}
+
+/// A caller that has found no room does not come back. The others go on.
+#[test]
+fn a_caller_that_does_not_come_back_for_its_room_stops_nobody() {
+    let (_, fake, unit) = full_unit(Behaviour::Holding);
+    let commands: Vec<Invalidation> = Alone(BURST_MAX).pages(4).map(|pfn| page(7, pfn)).collect();
+    assert_eq!(unit.try_submit_shared(&commands), Ok(None));
+    while fake.with(|state| !state.held.is_empty()) {
+        fake.land(0);
+    }
+    for count in [1, BURST_MAX - 1, 2, BURST_MAX, 1] {
+        assert!(matches!(Alone(count).submit(&unit, 5), Ok(Some(_))), "{count} commands");
+    }
+}
+
+/// Lands the oldest submission that is held, if there is one.
+fn land_one(fake: &FakeUnit<'_>) {
+    if fake.with(|state| !state.held.is_empty()) {
+        fake.land(0);
+    }
 }
 
 /// A CPU that was held up past the time limit polls once more, and takes the room that has become free.
