@@ -9,12 +9,13 @@ use portcullis::domain::{RawBatch, Submitted};
 use portcullis::invalidation::Due;
 use portcullis::{DomainConfig, DynDomain, IovaRange, NewDomainError, Open, RawMapError, Request};
 use std::fmt;
+use std::sync::Arc;
 
 /// Unmaps that are committed together.
-pub(super) type AnyBatch<'d> = RawBatch<&'d DynDomain>;
+pub(super) type AnyBatch = RawBatch<Arc<DynDomain>>;
 
 /// Such a batch between the halves of its commit.
-pub(super) type InFlightBatch<'d> = Submitted<AnyBatch<'d>>;
+pub(super) type InFlightBatch = Submitted<AnyBatch>;
 
 /// Maps memory of the model.
 pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
@@ -24,7 +25,7 @@ pub(super) fn map(domain: &DynDomain, request: &Request<'_>) -> Result<IovaRange
 
 /// Whether the last unmap of a batch has left its pages within reach. It has not if other mappings still use all of the
 /// pages. `None` if the unmap does not say: the design has kept the page mapped, perhaps for other mappings.
-pub(super) fn leaves_within_reach(batch: &AnyBatch<'_>) -> Option<bool> {
+pub(super) fn leaves_within_reach(batch: &AnyBatch) -> Option<bool> {
     batch.revoked().last().map_or(Some(false), |revoked| match revoked.due {
         Due::Nothing => Some(false),
         Due::StaysMapped => None,
@@ -32,7 +33,7 @@ pub(super) fn leaves_within_reach(batch: &AnyBatch<'_>) -> Option<bool> {
     })
 }
 
-type Opened = Result<Box<DynDomain>, NewDomainError>;
+type Opened = Result<Arc<DynDomain>, NewDomainError>;
 
 /// A design, as a run takes it: from the list ([`From<DesignId>`](DesignId)), or from another crate ([`of`](Self::of)).
 #[derive(Clone, Copy)]
@@ -49,7 +50,7 @@ impl LabDesign {
             open: |unit, platform, config| {
                 // SAFETY: as for `map`.
                 let domain = unsafe { D::open_unprotected(unit, platform, config) }?;
-                Ok(Box::new(domain))
+                Ok(Arc::new(domain))
             },
         }
     }

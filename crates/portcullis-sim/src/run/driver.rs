@@ -24,7 +24,7 @@ pub(super) struct Driver<'w> {
     /// The queue for which it maps, if the driver has queues.
     stream: Stream,
     /// A batch for each device. Only one of them has members.
-    batches: Vec<AnyBatch<'w>>,
+    batches: Vec<AnyBatch>,
     /// The mappings of the uncommitted batch, all of one device.
     members: Vec<Leaving>,
     /// When each of them was unmapped.
@@ -32,19 +32,19 @@ pub(super) struct Driver<'w> {
     /// Whether it commits in two halves.
     halves: bool,
     /// The batches that are submitted and not taken back.
-    in_flight: Vec<Submitted<'w>>,
+    in_flight: Vec<Submitted>,
 }
 
 /// A batch between its halves.
-struct Submitted<'w> {
-    batch: InFlightBatch<'w>,
+pub(super) struct Submitted {
+    batch: InFlightBatch,
     members: Vec<Leaving>,
     since_ps: Vec<u64>,
 }
 
 impl<'w> Driver<'w> {
     pub(super) fn new(world: &'w World, core: usize, batch_max: usize) -> Self {
-        let batches = world.domains.iter().map(|domain| domain.raw_batch()).collect();
+        let batches = world.domains.iter().cloned().map(AnyBatch::new).collect();
         let (members, since_ps) = (Vec::with_capacity(batch_max), Vec::with_capacity(batch_max));
         let (stream, in_flight) = (Stream::default(), Vec::new());
         Self { world, core, batch_max, stream, batches, members, since_ps, halves: false, in_flight }
@@ -371,7 +371,7 @@ impl<'w> Driver<'w> {
     fn submit(&mut self, device: usize) {
         let world = self.world;
         let (members, since_ps) = (mem::take(&mut self.members), mem::take(&mut self.since_ps));
-        let batch = mem::replace(&mut self.batches[device], world.domains[device].raw_batch());
+        let batch = mem::replace(&mut self.batches[device], AnyBatch::new(world.domains[device].clone()));
         match world.engine.charged(|| batch.submit()) {
             Ok(batch) => self.in_flight.push(Submitted { batch, members, since_ps }),
             Err(error) => return world.fail(RunError::Commit(error)),
@@ -385,6 +385,17 @@ impl<'w> Driver<'w> {
         if self.in_flight.iter_mut().all(|submitted| world.engine.charged(|| submitted.batch.is_done())) {
             self.take_back();
         }
+    }
+
+    /// Ends the batch. Its buffers come back when it is [put back](Self::put_back) and taken back.
+    pub(super) fn put_aside(&mut self) -> Vec<Submitted> {
+        self.commit();
+        mem::take(&mut self.in_flight)
+    }
+
+    /// What was [put aside](Self::put_aside), perhaps by another poll, is in flight here.
+    pub(super) fn put_back(&mut self, aside: Vec<Submitted>) {
+        self.in_flight.extend(aside);
     }
 
     /// The second half of every commit in flight: waits for the hardware, and hands the buffers back to the driver.

@@ -123,7 +123,7 @@ pub(super) struct World {
     pub(super) unit: LabUnit,
     /// The description of the design of its domains.
     pub(super) info: &'static Info,
-    pub(super) domains: Vec<Box<DynDomain>>,
+    pub(super) domains: Vec<Arc<DynDomain>>,
     pub(super) devices: RefCell<Vec<Device>>,
     /// By slot. There are many more slots than mappings.
     pub(super) live: RefCell<Vec<Option<Box<Live>>>>,

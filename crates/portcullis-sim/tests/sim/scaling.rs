@@ -99,7 +99,8 @@ fn without_a_cost_per_waiter_locks_cost_less() {
     }
 }
 
-/// A driver that maps new buffers while the hardware invalidates waits less, and gets as much work done.
+/// A driver that maps new buffers while the hardware invalidates, and takes the buffers of sent frames back with the
+/// next poll, waits less and gets more done.
 #[test]
 fn a_poll_in_two_halves_waits_less() {
     let machine = r430();
@@ -110,7 +111,7 @@ fn a_poll_in_two_halves_waits_less() {
         assert_eq!((simulation.outcome.faults, simulation.outcome.stale_accesses), (0, 0));
         simulation
     });
-    assert!(halves.outcome.wait_cycles_per_page < 0.8 * whole.outcome.wait_cycles_per_page);
+    assert!(halves.outcome.wait_cycles_per_page < 0.6 * whole.outcome.wait_cycles_per_page);
     assert!(halves.throughput_vs_none > whole.throughput_vs_none);
 }
 

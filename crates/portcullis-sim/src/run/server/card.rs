@@ -6,7 +6,7 @@ use super::memory::{Packets, Part, RingMemory, RingShape};
 use super::rate::Rate;
 use super::{Host, ServerWork};
 use crate::machine::{Machine, NicDriver};
-use crate::run::driver::Driver;
+use crate::run::driver::{Driver, Submitted};
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::Wanted;
 use portcullis::{Access, Iova, PAGE_SIZE};
@@ -14,6 +14,7 @@ use portcullis_model::{Completion, Descriptor, Direction, PIECES_MAX, RingFormat
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
 
 /// The buffers of an entry.
@@ -64,6 +65,8 @@ struct Ring {
     /// The mapped buffers: for a transmit ring in the order of its frames, for a receive ring by the index of the
     /// entry.
     live: RefCell<VecDeque<Pieces>>,
+    /// The batches of sent frames whose commit is between its halves, and their buffers.
+    in_flight: RefCell<(Vec<Submitted>, SmallVec<[Slot; 64]>)>,
     /// Frames that found a transmit ring full.
     waiting: RefCell<VecDeque<Outgoing>>,
     /// Whether a core fills an entry. Another may want to, because cores may share a ring, and a core that polls
@@ -89,6 +92,7 @@ impl Ring {
             filled: Cell::new(0),
             taken: Cell::new(0),
             live: RefCell::default(),
+            in_flight: RefCell::default(),
             waiting: RefCell::default(),
             is_held: Cell::new(false),
             rate: RefCell::new(Rate::new(driver)),
@@ -362,8 +366,13 @@ impl Card {
     }
 
     /// The buffers of frames that were sent are ours again.
-    fn have_sent(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, sent: Sent) {
-        self.packets.give_back(sent.slots);
+    fn have_sent(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, mut sent: Sent) {
+        self.packets.give_back(mem::take(&mut sent.slots));
+        self.refill_sent(host, driver, ring, sent);
+    }
+
+    /// Others may use the entries of frames that were sent.
+    fn refill_sent(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, sent: Sent) {
         while ring.has_room() {
             let Some(frame) = ring.waiting.borrow_mut().pop_front() else { break };
             self.put(host, driver, ring, frame);
@@ -442,21 +451,31 @@ impl Card {
         is_full
     }
 
-    /// Handles the rings of a vector in two halves: submits what both directions have unmapped, refills, waits, and
-    /// only then hands anything on. Returns whether there may be more.
+    /// Handles the rings of a vector in two halves: submits what has arrived, then what was sent, refills, and waits
+    /// for what has arrived before it hands that on. Nobody needs the buffers of sent frames at once: they come back
+    /// with the next poll. Returns whether there may be more.
     fn poll_in_halves(&self, host: &Host, driver: &mut Driver<'_>, vector: u8) -> bool {
         driver.commits_in_halves(true);
-        let sent = self.transmit_of(vector).map(|ring| (ring, Self::unmap_sent(host, driver, ring)));
-        let sent: SmallVec<[_; 2]> = sent.collect();
+        self.transmit_of(vector).for_each(|ring| {
+            let (submitted, slots) = mem::take(&mut *ring.in_flight.borrow_mut());
+            driver.put_back(submitted);
+            driver.take_back();
+            self.packets.give_back(slots);
+        });
         let received = self.receive_of(vector).map(|ring| Some((ring, self.unmap_received(host, driver, ring)?)));
         let Some(received) = received.collect::<Option<SmallVec<[_; 2]>>>() else { return false };
-        driver.commit();
+        let arrived = driver.put_aside();
+        for ring in self.transmit_of(vector) {
+            let mut sent = Self::unmap_sent(host, driver, ring);
+            ring.in_flight.replace((driver.put_aside(), mem::take(&mut sent.slots)));
+            self.refill_sent(host, driver, ring, sent);
+        }
         if !received.iter().all(|(ring, received)| self.refill(host, driver, ring, received)) {
             return false;
         }
+        driver.put_back(arrived);
         driver.take_back();
         driver.commits_in_halves(false);
-        sent.into_iter().for_each(|(ring, sent)| self.have_sent(host, driver, ring, sent));
         let mut is_full = false;
         for (ring, received) in received {
             is_full |= self.have_received(host, driver, ring, received);

@@ -38,6 +38,8 @@ pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
 fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
     let receive = driver.receive_rings * work.receive_entries * driver.receive_buffers.len() as u32;
     let transmit = driver.transmit_rings * work.transmit_entries * work.transmit_pieces();
+    // With commits in two halves, frames that were sent wait for the next poll, and others take their entries.
+    let transmit = if work.halves { 2 * transmit } else { transmit };
     2 * receive + transmit + driver.receive_rings * driver.kept_pages
 }
 
