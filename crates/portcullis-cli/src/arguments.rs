@@ -197,7 +197,8 @@ pub(crate) struct SimulateArguments {
     /// batches, and not for iperf
     #[arg(long)]
     pub(crate) halves: bool,
-    /// Sets a value of the machine, such as iotlb_entries=64, but none of its card; `list machines --json` shows all
+    /// Sets a value of the machine, such as iotlb_entries=64, but of its card only the numbers of rings and the receive
+    /// buffer; `list machines --json` shows all
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
     /// Seed of the clients

@@ -28,6 +28,8 @@ pub struct RunOutcome {
     pub search_steps_max: Option<u64>,
     /// Invalidation commands.
     pub invalidations_per_page: f64,
+    /// Wait descriptors.
+    pub waits_per_page: f64,
     /// Submissions to the invalidation queue per wait descriptor. More than one if submissions share waits.
     pub commits_per_wait: Option<f64>,
     /// Pages that page-selective invalidations covered beyond the unmapped ones.
@@ -251,6 +253,7 @@ impl RunOutcome {
             search_steps_mean: translated.and_then(|()| mean(account.search_steps() as f64, account.allocations())),
             search_steps_max: translated.map(|()| account.search_steps_max()),
             invalidations_per_page: per_page(invalidations),
+            waits_per_page: per_page(measured.queue.waits),
             commits_per_wait: mean(measured.queue.commits as f64, measured.queue.waits),
             over_invalidated_pages: measured.over_invalidated_pages,
             iotlb_dropped_live_per_page: per_page(counters.iotlb_dropped_live),

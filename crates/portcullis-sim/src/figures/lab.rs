@@ -79,6 +79,7 @@ impl<'r> Lab<'r> {
             no_hint: false,
             linux_wait: false,
             halves: false,
+            merge_min: None,
             zero_costs: false,
             set: Vec::new(),
         }

@@ -50,6 +50,9 @@ pub struct ServedRun {
     /// Whether the driver of the card commits in two halves.
     #[serde(default)]
     pub halves: bool,
+    /// If so many commits share a submission, one command may replace theirs; `None`: never.
+    #[serde(default)]
+    pub merge_min: Option<u8>,
     /// Whether the software of the protection layer costs nothing.
     #[serde(default)]
     pub zero_costs: bool,
@@ -123,6 +126,9 @@ pub struct SharedNumbers {
     /// All of protection.
     #[serde(with = "number_or_null")]
     pub protection_percent: f64,
+    /// For how much of the time the unit has performed commands and waits, one after the other.
+    #[serde(default, with = "number_or_null")]
+    pub unit_percent: f64,
     /// Pages of tables at the end.
     #[serde(with = "number_or_null")]
     pub table_pages: f64,
@@ -137,6 +143,7 @@ impl SharedNumbers {
             hardware_percent: NAN,
             table_percent: NAN,
             protection_percent: NAN,
+            unit_percent: NAN,
             table_pages: NAN,
         }
     };
@@ -306,7 +313,7 @@ impl ServedRun {
         let protection = protection.ok_or_else(|| format!("no protection `{}`", self.protection))?;
         let mut simulate = Simulate::new(&machine, work, choice, protection).map_err(|error| error.to_string())?;
         (simulate.batch, simulate.seed, simulate.leaf_only_hint) = (self.batch, self.seed, !self.no_hint);
-        simulate.linux_wait = self.linux_wait;
+        (simulate.linux_wait, simulate.merge_min) = (self.linux_wait, self.merge_min);
         let (simulation, account, busy) = simulate.alone().map_err(|error| error.to_string())?;
         match simulation.outcome.faults {
             0 => Ok(Numbers::new(&machine, &simulation, &account, busy)),
@@ -342,6 +349,8 @@ impl Numbers {
         // The layer queues a deferred unmap in the phase of invalidations. The papers count it among the rest.
         let queueing = account.queued() as f64 / unmaps * (machine.costs.flush_queue_push + machine.costs.lock) as f64;
         let of_maps = |phase| account.map_cycles(phase) as f64 / maps;
+        let unit_ps = outcome.invalidations_per_page * machine.iommu.invalidation_ps as f64
+            + outcome.waits_per_page * machine.iommu.wait_ps as f64;
         let percent = |cycles: u64| 100.0 * cycles as f64 / (account.cycles() + busy_cycles).max(1) as f64;
         Self {
             rate: known(simulation.transactions_per_second.map(|rate| rate / 1e3).or(simulation.throughput_gbps)),
@@ -380,6 +389,7 @@ impl Numbers {
                 hardware_percent: percent(account.hardware_wait_cycles()),
                 table_percent: percent(account.phase_cycles(Phase::Table)),
                 protection_percent: percent(account.cycles()),
+                unit_percent: 100.0 * unit_ps * outcome.pages as f64 / (outcome.span_us * 1e6),
                 table_pages: outcome.table_pages_end as f64,
             },
         }
@@ -407,6 +417,7 @@ mod tests {
             no_hint: false,
             linux_wait: false,
             halves: false,
+            merge_min: None,
             zero_costs: false,
             set: Vec::new(),
         }

@@ -8,7 +8,12 @@ use thiserror::Error;
 /// The parts of a machine's JSON that have values that users may set, besides the machine itself. All names differ.
 const PARTS: [&str; 3] = ["costs", "sharing", "iommu"];
 /// The values of the server that users may set. It has others, and they follow from the machine or have a source.
-const OF_SERVER: [&str; 2] = ["/server/nic/receive_buffer_bytes", "/server/software/cycles_per_transaction"];
+const OF_SERVER: [&str; 4] = [
+    "/server/nic/receive_buffer_bytes",
+    "/server/driver/transmit_rings",
+    "/server/driver/receive_rings",
+    "/server/software/cycles_per_transaction",
+];
 /// The most that a step may cost, about a second, so that a typing error does not stop the clock.
 const CYCLES_MAX: u64 = 1_000_000_000;
 

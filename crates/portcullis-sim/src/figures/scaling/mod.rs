@@ -1,5 +1,8 @@
 //! Does strict protection scale? Ours beside every strict design, on 1 to 16 cores.
 
+mod applications;
+mod future;
+
 use super::atc15::{CORES, CORES_SHOWN, R430, parallel, share, table, unprotected};
 use super::lab::{Bar, Lab, NONE, bar};
 use super::served::{Length, ServedRun};
@@ -64,8 +67,9 @@ fn scaling(lab: &Lab<'_>) -> Made {
             &rows,
         ),
     ];
+    tables.extend(applications::tables(lab));
     if lab.length == Length::Full {
-        tables.push(of_128_cores(lab));
+        tables.extend(future::tables(lab));
     }
     let of = |name: &str, run: ServedRun| Point::new(name, percent(&run));
     let points = vec![
@@ -74,25 +78,6 @@ fn scaling(lab: &Lab<'_>) -> Made {
         of("portcullis, single unmaps, 16 cores, % of none", single(CHUNKS, CORES)),
     ];
     Made { tables, points, ..Made::default() }
-}
-
-/// A server that does not exist. The control makes the same translations with software that costs nothing.
-fn of_128_cores(lab: &Lab<'_>) -> Grid {
-    const MACHINE: &str = "future-800g";
-    const CORES: u32 = 128;
-    const CONNECTIONS: u32 = 1000;
-    let percents = |bar: Bar, workload: &str, flows| {
-        let run = ServedRun { cores: CORES, batch: Some(POLL), ..lab.run(MACHINE, workload, flows, bar) };
-        let control = ServedRun { zero_costs: true, ..run.clone() };
-        [unprotected(lab, &run), control].map(|other| 100.0 * lab.of(&run).rate / lab.of(&other).rate)
-    };
-    let row = |bar: &Bar| {
-        let all = [percents(*bar, "iperf", CORES), percents(*bar, "netperf-rr", CONNECTIONS)];
-        (bar.name, all.concat())
-    };
-    let rows: Vec<(&str, Vec<f64>)> = [DESIGNS[4], DESIGNS[5], CHUNKS].iter().map(row).collect();
-    let columns = ["iperf, of none", "iperf, of free software", "netperf-rr, of none", "netperf-rr, of free software"];
-    Grid::of("128 cores and 800 Gb/s, one unit, batches of 64", "percent", "design", &columns, &rows)
 }
 
 /// An estimate: thousands of transactions per second if each of their two unmaps has a command and a wait of its own,

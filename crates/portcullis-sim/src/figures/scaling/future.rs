@@ -1,0 +1,69 @@
+//! 128 cores and 800 Gb/s: a server that does not exist.
+//!
+//! With several units, each serves a card of its own for an equal share of the cores. Such shares have nothing in
+//! common: no queue, no domain, no ring. So one share is run.
+
+use super::super::served::{Numbers, ServedRun};
+use super::{Bar, CHUNKS, DESIGNS, Grid, Lab, POLL, unprotected};
+
+const MACHINE: &str = "future-800g";
+const CORES: u32 = 128;
+/// Connections of `netperf-rr`.
+const CONNECTIONS: u32 = 1000;
+const UNITS: [u32; 3] = [1, 2, 4];
+/// So many commits that share a submission may be replaced by one command.
+const MERGE_MIN: u8 = 4;
+
+pub(super) fn tables(lab: &Lab<'_>) -> [Grid; 3] {
+    [of_one_unit(lab), of_units(lab, "% of none", percent_of_none), of_units(lab, "busy, %", unit_percent)]
+}
+
+fn percent_of_none(lab: &Lab<'_>, run: &ServedRun, numbers: &Numbers) -> f64 {
+    100.0 * numbers.rate / lab.of(&unprotected(lab, run)).rate
+}
+
+fn unit_percent(_: &Lab<'_>, _: &ServedRun, numbers: &Numbers) -> f64 {
+    numbers.shared.unit_percent
+}
+
+/// The control makes the same translations with software that costs nothing.
+fn of_one_unit(lab: &Lab<'_>) -> Grid {
+    let percents = |bar: Bar, workload: &str, flows| {
+        let run = ServedRun { cores: CORES, batch: Some(POLL), ..lab.run(MACHINE, workload, flows, bar) };
+        let control = ServedRun { zero_costs: true, ..run.clone() };
+        [unprotected(lab, &run), control].map(|other| 100.0 * lab.of(&run).rate / lab.of(&other).rate)
+    };
+    let row = |bar: &Bar| {
+        let all = [percents(*bar, "iperf", CORES), percents(*bar, "netperf-rr", CONNECTIONS)];
+        (bar.name, all.concat())
+    };
+    let rows: Vec<(&str, Vec<f64>)> = [DESIGNS[4], DESIGNS[5], CHUNKS].iter().map(row).collect();
+    let columns = ["iperf, of none", "iperf, of free software", "netperf-rr, of none", "netperf-rr, of free software"];
+    Grid::of("128 cores and 800 Gb/s, one unit, batches of 64", "percent", "design", &columns, &rows)
+}
+
+/// `netperf-rr` on so many units, and what of them is used.
+fn of_units(lab: &Lab<'_>, quantity: &str, number: fn(&Lab<'_>, &ServedRun, &Numbers) -> f64) -> Grid {
+    let share = |units: u32| {
+        let rings = (CORES / units).to_string();
+        let set = ["transmit_rings", "receive_rings"].map(|key| (key.to_owned(), rings.clone())).to_vec();
+        ServedRun { cores: CORES / units, set, ..lab.run(MACHINE, "netperf-rr", CONNECTIONS / units, CHUNKS) }
+    };
+    let single = |units| ServedRun { batch: Some(1), ..share(units) };
+    let poll = |units| ServedRun { batch: Some(POLL), ..share(units) };
+    let halves = |units| ServedRun { halves: true, ..poll(units) };
+    let ways: [(&str, &dyn Fn(u32) -> ServedRun); 5] = [
+        ("single unmaps", &single),
+        ("the same, merging", &|units| ServedRun { merge_min: Some(MERGE_MIN), ..single(units) }),
+        ("the poll's batches", &poll),
+        ("the same in two halves", &halves),
+        ("free software, in two halves", &|units| ServedRun { zero_costs: true, ..halves(units) }),
+    ];
+    let of_way = |run: &dyn Fn(u32) -> ServedRun| {
+        let of = |units| number(lab, &run(units), &lab.of(&run(units)));
+        UNITS.map(of).to_vec()
+    };
+    let rows: Vec<(&str, Vec<f64>)> = ways.iter().map(|(name, run)| (*name, of_way(*run))).collect();
+    let columns = ["1 unit", "2 units", "4 units"];
+    Grid::of("netperf-rr on 128 cores, strict portcullis", quantity, "unmaps", &columns, &rows)
+}
