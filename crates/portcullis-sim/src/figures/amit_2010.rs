@@ -18,6 +18,7 @@ pub(super) const FIGURE: Figure = Figure {
     source: "Amit et al., WIOSCA 2010: misses of an E1000 that sends, as ratios to the naive IOTLB",
     is_hypothetical: true,
     group: None,
+    reasons: &[],
     make: Make::Whole(make),
 };
 

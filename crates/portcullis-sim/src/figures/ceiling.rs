@@ -14,6 +14,7 @@ pub(super) const FIGURE: Figure = Figure {
     source: "this project",
     is_hypothetical: true,
     group: None,
+    reasons: &[],
     make: Make::Whole(make),
 };
 

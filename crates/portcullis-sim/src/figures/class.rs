@@ -48,6 +48,23 @@ impl Class {
         }
     }
 
+    /// Every class.
+    pub const ALL: [Self; 8] = [Self::R15, Self::R25, Self::C2, Self::C4, Self::Z, Self::S, Self::Cal, Self::Input];
+
+    /// What it is for, and how near a number must be.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::R15 => "cycles per packet, and others that vary as little: within 15 %",
+            Self::R25 => "ratios, rates and other costs: within 25 %",
+            Self::C2 => "counts: within a factor of 2",
+            Self::C4 => "searches under strict protection, for which papers differ by 2: within a factor of 4",
+            Self::Z => "published below .06: at most .06",
+            Self::S => "a shape, such as an order or a trend: there or not",
+            Self::Cal => "the model is calibrated with the published number: not scored",
+            Self::Input => "an input of the model: not scored",
+        }
+    }
+
     /// The range in which a number must lie. `None` if agreement shows nothing.
     pub fn tolerance(self, published: f64) -> Option<Tolerance> {
         let part = |part: f64| Tolerance::Between(published * (1.0 - part), published * (1.0 + part));

@@ -12,6 +12,7 @@ pub(super) const FIGURE: Figure = Figure {
     source: "this project",
     is_hypothetical: true,
     group: None,
+    reasons: &[],
     make: Make::Whole(make),
 };
 

@@ -15,6 +15,7 @@ mod lab;
 mod number_or_null;
 mod plan;
 mod point;
+mod reason;
 mod riommu;
 mod riommu_cycles;
 mod runs;
@@ -22,6 +23,7 @@ mod scaling;
 mod score;
 mod served;
 mod shape;
+mod tally;
 mod thesis_prefetch;
 
 pub use class::Class;
@@ -29,11 +31,13 @@ pub use plan::{Outcome, Piece, Plan};
 pub use point::{Point, Tolerance};
 pub use score::{Score, scores, unrecorded};
 pub use served::{Length, ListNumbers, MapCycles, Numbers, ServedRun, SharedNumbers, StreamNumbers, UnmapCycles};
+pub use tally::{Paper, Tally, papers};
 
 use crate::machine::Machine;
 use crate::run::RunError;
 use lab::Lab;
 use portcullis_trace::{Trace, TraceError};
+use reason::Reason;
 use runs::Bench;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -51,6 +55,8 @@ pub struct Figure {
     pub is_hypothetical: bool,
     /// The name of all figures of the same publication together, if its figures have one.
     pub group: Option<&'static str>,
+    /// Why some of its numbers are outside their class.
+    reasons: &'static [Reason],
     make: Make,
 }
 
@@ -152,6 +158,7 @@ impl Figure {
         source: "",
         is_hypothetical: false,
         group: None,
+        reasons: &[],
         make: Make::FromRuns(|_| Made::default()),
     };
 

@@ -147,7 +147,11 @@ impl Plan {
                 made
             }
         };
-        made.points.iter_mut().for_each(|point| point.id = figure.id.into());
+        for point in &mut made.points {
+            point.id = figure.id.into();
+            let why = point.is_outside().then(|| figure.why(&point.point, self.length)).flatten();
+            point.why = why.map(Into::into);
+        }
         made
     }
 }

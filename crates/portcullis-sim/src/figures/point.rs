@@ -47,13 +47,25 @@ pub struct Point {
     pub calibration: bool,
     /// The class of a number of the laboratory.
     pub class: Option<Class>,
+    /// Why it is outside its class, if it is.
+    pub why: Option<Cow<'static, str>>,
 }
 
 impl Point {
     /// A number that is only shown.
     pub(super) fn new(point: impl Into<String>, ours: f64) -> Self {
         let (id, point) = ("".into(), point.into());
-        Self { id, point, published: None, ours, tolerance: None, within: None, calibration: false, class: None }
+        Self {
+            id,
+            point,
+            published: None,
+            ours,
+            tolerance: None,
+            within: None,
+            calibration: false,
+            class: None,
+            why: None,
+        }
     }
 
     /// A number of the laboratory, by its class.
@@ -76,6 +88,17 @@ impl Point {
     pub(super) fn held(self, tolerance: impl Into<Option<Tolerance>>) -> Self {
         let tolerance = tolerance.into();
         Self { tolerance, within: tolerance.map(|tolerance| tolerance.holds(self.ours)), ..self }
+    }
+
+    /// Whether it is a number of the laboratory outside its class.
+    pub fn is_outside(&self) -> bool {
+        self.class.is_some() && self.within == Some(false)
+    }
+
+    /// Says so if the number is outside its class and no reason is given.
+    pub fn unexplained(&self) -> Option<String> {
+        let is_unexplained = self.is_outside() && self.why.is_none();
+        is_unexplained.then(|| format!("{}, {}: outside its class, and no reason is given", self.id, self.point))
     }
 
     /// Says what is wrong if the number is out of its tolerance.

@@ -16,6 +16,7 @@ pub(super) const FIGURE: Figure = Figure {
     source: "rIOMMU (ASPLOS'15), Netperf stream on r210-cx3",
     is_hypothetical: true,
     group: None,
+    reasons: &[],
     make: Make::Whole(make),
 };
 

@@ -3,7 +3,7 @@
 //! A score may rise, and then the new one is recorded. It may not fall.
 
 use super::served::Length;
-use super::{Class, Figure, Made, Plan, Point};
+use super::{Figure, Made, Plan, Tally};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,6 +41,12 @@ impl Recorded {
     }
 }
 
+/// The recorded score of a figure or a group, for runs of this length.
+#[cfg(test)]
+pub(super) fn recorded(id: &str, length: Length) -> Option<[usize; 2]> {
+    Recorded::read().of(length).get(id).copied()
+}
+
 /// The first figure of the plan whose score was never recorded for runs of this length, although it was recorded for
 /// runs of the other length. There is nothing to check it with.
 ///
@@ -55,16 +61,12 @@ pub fn unrecorded(plan: &Plan) -> Option<&'static str> {
 pub struct Score {
     /// The figure or the group.
     pub figure: &'static str,
-    /// Numbers within their class.
-    pub within: usize,
-    /// Numbers that have a class by which they are scored.
-    pub scored: usize,
-    /// How many would be within their class if every number were 1, as if nothing made a difference. No shape would be
-    /// there then.
-    pub within_if_one: usize,
+    /// Its numbers.
+    #[serde(flatten)]
+    pub tally: Tally,
     /// Whether the runs were long.
     pub full: bool,
-    /// The same two numbers as they were recorded. `None` for a new figure.
+    /// The numbers within their class, and those that are scored, as they were recorded. `None` for a new figure.
     pub recorded: Option<[usize; 2]>,
 }
 
@@ -75,42 +77,31 @@ pub struct Score {
 pub fn scores(plan: &Plan, made: &[Made]) -> Vec<Score> {
     let recorded = Recorded::read();
     let recorded = |id: &str| recorded.of(plan.length()).get(id).copied();
-    // Whether each number is within its class, and whether 1 would be.
-    let within = |made: &Made| -> Vec<[bool; 2]> {
-        let scored = made.points.iter().filter(|point| point.class.is_some());
-        let if_one = |point: &Point| point.class != Some(Class::S) && point.tolerance.is_some_and(|it| it.holds(1.0));
-        scored.filter_map(|point| Some([point.within?, if_one(point)])).collect()
-    };
-    let score = |figure: &'static str, within: &[[bool; 2]]| Score {
-        figure,
-        within: within.iter().filter(|[within, _]| *within).count(),
-        scored: within.len(),
-        within_if_one: within.iter().filter(|[_, one]| *one).count(),
-        full: plan.is_full(),
-        recorded: recorded(figure),
-    };
-    let all: Vec<(&Figure, Vec<[bool; 2]>)> = plan.figures().iter().copied().zip(made.iter().map(within)).collect();
-    let of_figures = all.iter().map(|(figure, within)| score(figure.id, within));
+    let score =
+        |figure: &'static str, tally: Tally| Score { figure, tally, full: plan.is_full(), recorded: recorded(figure) };
+    let all: Vec<(&Figure, Tally)> = plan.figures().iter().copied().zip(made.iter().map(Made::tally)).collect();
+    let of_figures = all.iter().map(|(figure, tally)| score(figure.id, *tally));
     let of_groups = Figure::GROUPS.iter().filter_map(|group| {
         let is_complete = Figure::group(group).all(|one| all.iter().any(|(figure, _)| figure.id == one.id));
-        let of_group = all.iter().filter(|(figure, _)| figure.group == Some(group));
-        is_complete.then(|| score(group, &of_group.flat_map(|(_, within)| within.clone()).collect::<Vec<_>>()))
+        let mut tally = Tally::default();
+        all.iter().filter(|(figure, _)| figure.group == Some(group)).for_each(|(_, more)| tally += *more);
+        is_complete.then(|| score(group, tally))
     });
-    of_figures.chain(of_groups).filter(|score| score.scored > 0).collect()
+    of_figures.chain(of_groups).filter(|score| score.tally.scored > 0).collect()
 }
 
 impl Score {
     /// Says what is wrong if the score is lower than the recorded one.
     pub fn violation(&self) -> Option<String> {
         let [within, scored] = self.recorded?;
-        let has_fewer = self.scored < scored;
+        let has_fewer = self.tally.scored < scored;
         (has_fewer || self.compared_with([within, scored]).is_lt())
             .then(|| format!("{self}; recorded are {within} of {scored}"))
     }
 
     /// Says what to do if the score is higher than the recorded one, or if none is recorded.
     pub fn advice(&self) -> Option<String> {
-        let Self { figure, within, scored, full, recorded, .. } = self;
+        let Self { figure, tally: Tally { within, scored, .. }, full, recorded } = self;
         let is_higher = recorded.is_none_or(|recorded| self.compared_with(recorded).is_gt());
         let line = format!("\"{figure}\": [{within}, {scored}]");
         let part = if *full { "full" } else { "short" };
@@ -119,13 +110,13 @@ impl Score {
     }
 
     fn compared_with(&self, [within, scored]: [usize; 2]) -> std::cmp::Ordering {
-        (self.within * scored).cmp(&(within * self.scored))
+        (self.tally.within * scored).cmp(&(within * self.tally.scored))
     }
 }
 
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { figure, within, scored, within_if_one, .. } = self;
+        let Self { figure, tally: Tally { within, scored, within_if_one, .. }, .. } = self;
         write!(
             f,
             "{figure}: {within} of {scored} numbers are within their class; if each were 1, {within_if_one} would be"
@@ -141,7 +132,8 @@ mod tests {
     use super::*;
 
     fn score(within: usize, scored: usize, recorded: Option<[usize; 2]>) -> Score {
-        Score { figure: "a-figure", within, scored, within_if_one: 1, full: false, recorded }
+        let tally = Tally { within, scored, within_if_one: 1, ..Tally::default() };
+        Score { figure: "a-figure", tally, full: false, recorded }
     }
 
     #[test]

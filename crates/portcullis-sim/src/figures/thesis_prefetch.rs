@@ -17,6 +17,7 @@ pub(super) const FIGURE: Figure = Figure {
     source: "Malka's thesis (Technion, 2014), as rIOMMU (ASPLOS'15, §5.4) tells it: shapes, no numbers",
     is_hypothetical: true,
     group: None,
+    reasons: &[],
     make: Make::Whole(make),
 };
 

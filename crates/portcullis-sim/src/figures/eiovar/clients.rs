@@ -3,12 +3,17 @@
 use super::super::class::Class::R25;
 use super::super::lab::{CX3, Lab, MEMCACHED, STRICT, STRICT_PLUS};
 use super::super::shape::rises;
-use super::super::{Figure, Grid, Made, Make, Point};
+use super::super::{Figure, Grid, Made, Make, Point, Reason};
 use super::EIOVAR;
 
 pub(super) const FIGURE_12: Figure = Figure {
     id: "eiovar-fig12",
     title: "Memcached under strict protection, by its number of clients",
+    reasons: &[Reason::new(
+        &["the baseline falls behind with clients", "an allocation of the baseline takes longer with clients"],
+        "Not from step to step: two clients search for longer than four and eight, and published searches grow with each \
+         step. Two rings at different places make every search long, and more rings keep more addresses free.",
+    )],
     make: Make::FromRuns(figure_12),
     ..EIOVAR
 };

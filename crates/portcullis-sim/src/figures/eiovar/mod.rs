@@ -11,6 +11,7 @@ mod search;
 mod table_2;
 
 use super::Figure;
+pub(super) use table_2::SHORT_SEARCHES;
 
 /// The figures and tables, in the order of the paper.
 pub(super) const FIGURES: [Figure; 12] = [

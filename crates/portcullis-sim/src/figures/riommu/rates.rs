@@ -1,12 +1,13 @@
 //! Cycles per packet, throughput and round trips of rings, over `stock` and EiovaR.
 
 use super::super::class::Class::{Cal, R15, R25};
+use super::super::eiovar::SHORT_SEARCHES;
 use super::super::lab::{
     APACHE_1K, APACHE_1M, APPLICATIONS, BARS, BCM, Bar, CX3, DEFER, DEFER_PLUS, Lab, MEMCACHED, NONE, RR, STREAM,
     STRICT, STRICT_PLUS,
 };
-use super::super::served::Numbers;
-use super::super::{Figure, Grid, Made, Make, Point};
+use super::super::served::{Length, Numbers};
+use super::super::{Figure, Grid, Made, Make, Point, Reason};
 use super::{COHERENT, NOT_COHERENT, RIOMMU, run};
 
 pub(super) const PACKETS: Figure =
@@ -14,6 +15,26 @@ pub(super) const PACKETS: Figure =
 pub(super) const RATIOS: Figure = Figure {
     id: "riommu-ratios",
     title: "Throughput of rings over that of others",
+    reasons: &[
+        Reason::new(&["apache-1m, riommu- over strict", "apache-1m, riommu over strict"], SHORT_SEARCHES),
+        Reason::only_in(
+            Length::Full,
+            &[
+                "memcached, riommu- over strict",
+                "memcached, riommu- over strict+",
+                "memcached, riommu- over defer",
+                "memcached, riommu- over defer+",
+                "memcached, riommu- over none",
+                "memcached, riommu over strict",
+                "memcached, riommu over strict+",
+                "memcached, riommu over defer",
+                "memcached, riommu over defer+",
+                "memcached, riommu over none",
+            ],
+            "The long run is refused. Only a request that stores a value uses the second buffer of its entry, and these \
+             are rare, so some buffers stay in a ring of 4,096 until its tail comes round and finds them there.",
+        ),
+    ],
     make: Make::FromRuns(ratios),
     ..RIOMMU
 };
