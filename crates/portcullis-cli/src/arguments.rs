@@ -130,7 +130,8 @@ pub(crate) struct FiguresArguments {
     /// Lists the figures and makes none
     #[arg(long)]
     pub(crate) list: bool,
-    /// Fails if a number is out of its tolerance, or a score below the recorded one
+    /// Fails if a number is out of its tolerance, or outside its class without a reason, or a score below the recorded
+    /// one
     #[arg(long, conflicts_with = "list")]
     pub(crate) check: bool,
     /// Makes runs of the laboratory that are ten times as long, and no fewer earlier runs than simulate makes

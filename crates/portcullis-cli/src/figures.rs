@@ -7,7 +7,9 @@ use crate::shards::{self, Merged};
 use crate::show::show;
 use crate::table::{Column, Layout, number, wrap, wrap_behind};
 use crate::{Failure, bundled};
-use portcullis_sim::figures::{Class, Figure, Grid, GridRow, Made, Outcome, Plan, Point, Score, scores, unrecorded};
+use portcullis_sim::figures::{
+    Class, Figure, Grid, GridRow, Made, Outcome, Paper, Plan, Point, Score, Tally, papers, scores, unrecorded,
+};
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -18,10 +20,21 @@ struct Document<'d> {
     schema: &'static str,
     #[serde(flatten)]
     origin: Origin,
+    /// Whether the runs of the laboratory were long.
+    full: bool,
+    classes: [ClassInfo; 8],
+    papers: Vec<Paper>,
     figures: Vec<FigureEntry<'d>>,
     points: Vec<&'d Point>,
     scores: &'d [Score],
     violations: &'d [String],
+}
+
+/// A class of numbers, and what it means.
+#[derive(Serialize)]
+struct ClassInfo {
+    class: Class,
+    meaning: &'static str,
 }
 
 /// The description of a figure.
@@ -37,8 +50,15 @@ pub(crate) struct FigureInfo {
 struct FigureEntry<'d> {
     #[serde(flatten)]
     info: FigureInfo,
+    tally: Tally,
     #[serde(flatten)]
     made: &'d Made,
+}
+
+impl<'d> FigureEntry<'d> {
+    fn of(figure: &Figure, made: &'d Made) -> Self {
+        Self { info: FigureInfo::of(figure), tally: made.tally(), made }
+    }
 }
 
 impl FigureInfo {
@@ -95,15 +115,18 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
     // Without `--check`, a number out of tolerance is not a failure. Numbers with a class count in the score.
     let failed = if arguments.check {
         let of_points = points.iter().filter(|point| point.class.is_none()).filter_map(|point| point.violation());
-        of_points.chain(scores.iter().filter_map(Score::violation)).collect()
+        let unexplained = points.iter().filter_map(|point| point.unexplained());
+        of_points.chain(unexplained).chain(scores.iter().filter_map(Score::violation)).collect()
     } else {
         Vec::new()
     };
-    let entry = |(figure, made): (&&'static Figure, _)| FigureEntry { info: FigureInfo::of(figure), made };
     let document = Document {
         schema: "portcullis.figures/1",
         origin: Origin::of(command(figures, plan.is_full(), arguments)),
-        figures: plan.figures().iter().zip(&made).map(entry).collect(),
+        full: plan.is_full(),
+        classes: Class::ALL.map(|class| ClassInfo { class, meaning: class.meaning() }),
+        papers: papers(&plan, &made),
+        figures: plan.figures().iter().zip(&made).map(|(figure, made)| FigureEntry::of(figure, made)).collect(),
         points,
         scores: &scores,
         violations: &failed,
@@ -188,6 +211,7 @@ fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
     }
     if made.points.iter().any(|point| point.class.is_some()) {
         writeln!(out, "{}\n", table_of_points(&made.points))?;
+        print_misses(out, &made.points)?;
     } else {
         print_verdict(out, &made.points)?;
     }
@@ -195,6 +219,20 @@ fn print(out: &mut impl Write, figure: &Figure, made: &Made) -> io::Result<()> {
         writeln!(out, "{}", wrap(finding))?;
     }
     writeln!(out)
+}
+
+/// Why numbers are outside their class. Those with the same reason stand together.
+fn print_misses(out: &mut impl Write, points: &[Point]) -> io::Result<()> {
+    let outside: Vec<&Point> = points.iter().filter(|point| point.is_outside()).collect();
+    for same in outside.chunk_by(|one, other| one.why == other.why) {
+        let names: Vec<&str> = same.iter().map(|point| point.point.as_str()).collect();
+        let why = same[0].why.as_deref().unwrap_or("No reason is given.");
+        writeln!(out, "{}", wrap_behind("", "  ", &format!("Outside: {}. {why}", names.join("; "))))?;
+    }
+    if !outside.is_empty() {
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 /// How many numbers with a tolerance are within it, and which are not.

@@ -11,7 +11,7 @@ fn a_figure_is_made_from_what_the_program_carries_and_checked() {
     assert_eq!((figure["id"].as_str(), figure["no_such_hardware"].as_bool()), (Some("amit-2010"), Some(true)));
     assert!(figure["findings"].as_array().is_some_and(|findings| !findings.is_empty()));
     let points = document["points"].as_array().expect("points");
-    let keys = ["id", "point", "published", "ours", "tolerance", "within", "calibration"];
+    let keys = ["id", "point", "published", "ours", "tolerance", "within", "calibration", "class", "why"];
     for point in points {
         assert!(keys.iter().all(|key| point.get(key).is_some()), "{point}");
         assert_eq!(point["tolerance"].is_null(), point["within"].is_null(), "{point}");

@@ -12,6 +12,7 @@ mod figures;
 mod found;
 mod html;
 mod html_batches;
+mod html_figures;
 mod html_target;
 mod human;
 mod json;

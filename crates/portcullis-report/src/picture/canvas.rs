@@ -73,7 +73,7 @@ pub(super) fn round_up(value: f64) -> f64 {
 }
 
 /// A round number without trailing zeros.
-pub(super) fn tick(at: f64) -> String {
+pub(crate) fn tick(at: f64) -> String {
     if at >= 1000.0 {
         return count(at.round() as u64);
     }

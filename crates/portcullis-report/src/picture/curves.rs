@@ -5,10 +5,15 @@ use crate::document::Grid;
 use crate::ink::Ink;
 use plotters::prelude::*;
 
-/// The picture. `None` if the columns are not numbers, or if there are more rows than colours.
-pub(crate) fn curves(grid: &Grid, form: Form) -> Result<Option<String>, DrawError> {
+/// Whether there is a picture: the columns are numbers, and there are no more rows than colours.
+pub(crate) fn are_curves(grid: &Grid) -> bool {
     let are_numbers = grid.columns.iter().all(|column| column.parse::<f64>().is_ok());
-    if !are_numbers || grid.rows.len() > Ink::CURVES.len() {
+    are_numbers && grid.rows.len() <= Ink::CURVES.len()
+}
+
+/// The picture, if there is one.
+pub(crate) fn curves(grid: &Grid, form: Form) -> Result<Option<String>, DrawError> {
+    if !are_curves(grid) {
         return Ok(None);
     }
     let values = grid.rows.iter().flat_map(|row| row.values.iter().flatten());

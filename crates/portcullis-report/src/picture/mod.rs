@@ -10,8 +10,8 @@ mod over_time;
 mod reach;
 
 pub(super) use attack::attack;
-pub(super) use canvas::{DrawError, Form};
+pub(super) use canvas::{DrawError, Form, tick};
 pub(super) use cost::cost;
-pub(super) use curves::curves;
+pub(super) use curves::{are_curves, curves};
 pub(super) use misses::{LEVELS, misses};
 pub(super) use over_time::over_time;

@@ -1,5 +1,9 @@
 //! The parts of a JSON document that a page shows: keys of `compare`, `attack` and `figures`.
 
+mod figures;
+
+pub(super) use figures::{Figure, Figures, Grid, Paper, Point, Tally, Tolerance};
+
 use portcullis_sim::attack::PROBES_CACHED_MIN;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -325,61 +329,4 @@ impl Finding {
     pub(super) fn unbounded(&self) -> bool {
         self.stale_window_us_max.is_some() && self.declared == Some(true) && self.bound_us.is_none()
     }
-}
-
-/// A document of `figures`.
-#[derive(Deserialize)]
-pub(super) struct Figures {
-    #[serde(flatten)]
-    pub(super) setting: Setting,
-    pub(super) figures: Vec<Figure>,
-    pub(super) points: Vec<Point>,
-}
-
-/// A figure.
-#[derive(Deserialize)]
-pub(super) struct Figure {
-    pub(super) id: String,
-    pub(super) title: String,
-    pub(super) source: String,
-    pub(super) no_such_hardware: bool,
-    pub(super) findings: Vec<String>,
-    pub(super) tables: Vec<Grid>,
-}
-
-/// A table of numbers.
-#[derive(Deserialize)]
-pub(super) struct Grid {
-    pub(super) title: String,
-    pub(super) quantity: String,
-    pub(super) across: String,
-    pub(super) columns: Vec<String>,
-    pub(super) rows: Vec<GridRow>,
-}
-
-/// A row of a table.
-#[derive(Deserialize)]
-pub(super) struct GridRow {
-    pub(super) name: String,
-    pub(super) values: Vec<Option<f64>>,
-}
-
-/// A number of a figure, and what it is compared with.
-#[derive(Deserialize)]
-pub(super) struct Point {
-    pub(super) id: String,
-    pub(super) point: String,
-    pub(super) published: Option<f64>,
-    pub(super) ours: Option<f64>,
-    pub(super) tolerance: Option<Tolerance>,
-    pub(super) within: Option<bool>,
-}
-
-/// The range in which a number must lie.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Tolerance {
-    AtLeast(f64),
-    AtMost(f64),
-    Between(f64, f64),
 }
