@@ -104,6 +104,9 @@ struct Card {
     writes_on: bool,
     link_free_ps: u64,
     buffered_bytes: u64,
+    /// Bytes of frames that the card has begun to read and has not sent, and the rings that wait for room.
+    unsent_bytes: u64,
+    unsent_rings: VecDeque<RingNumber>,
     outputs: VecDeque<(u64, Output)>,
     counters: NicCounters,
 }
@@ -122,6 +125,8 @@ impl Nic {
             writes_on: false,
             link_free_ps: 0,
             buffered_bytes: 0,
+            unsent_bytes: 0,
+            unsent_rings: VecDeque::new(),
             outputs: VecDeque::new(),
             counters: NicCounters::default(),
         };
@@ -220,8 +225,10 @@ impl Card {
             Due::Sent(ring, entry, frame) => {
                 self.counters.sent += 1;
                 self.outputs.push_back((self.now_ps, Output::Sent(frame)));
+                self.unsent_bytes -= u64::from(frame.bytes);
                 self.complete(ring, Completion::of_frame(entry, frame));
                 self.write_on(unit);
+                self.read_on_unsent(unit);
             }
             Due::Arrived(ring, frame) => self.buffer(unit, ring, frame),
             Due::WriteOn => {
@@ -330,6 +337,12 @@ impl Card {
         while !self.rings[number].goes_on {
             let ring = &mut self.rings[number];
             let Some(reading) = &mut ring.reading else {
+                let Some(bytes) = ring.ready.front().map(|entry| u64::from(entry.bytes())) else { return };
+                if self.parameters.is_full(self.unsent_bytes, bytes) {
+                    ring.goes_on = true;
+                    return self.unsent_rings.push_back(number);
+                }
+                self.unsent_bytes += bytes;
                 let Some(entry) = ring.ready.pop_front() else { return };
                 let buffers = entry.pieces.iter().filter(|piece| !piece.is_inline);
                 let mut left: Vec<_> = buffers.flat_map(|piece| pages(piece.iova, piece.bytes.into())).collect();
@@ -350,6 +363,19 @@ impl Card {
             }
             reading.left.pop();
             reading.there_ps = reading.there_ps.max(self.bus.read(unit, self.now_ps, at, len).done_ps);
+        }
+    }
+
+    /// Lets rings go on that wait until frames are sent, in their order.
+    fn read_on_unsent(&mut self, unit: &mut Requests<'_>) {
+        while let Some(&number) = self.unsent_rings.front() {
+            let bytes = self.rings[number].ready.front().map_or(0, |entry| entry.bytes().into());
+            if self.parameters.is_full(self.unsent_bytes, bytes) {
+                return;
+            }
+            self.unsent_rings.pop_front();
+            self.rings[number].goes_on = false;
+            self.read_on(unit, number);
         }
     }
 

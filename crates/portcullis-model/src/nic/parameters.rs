@@ -31,9 +31,18 @@ pub struct NicParameters {
     pub fetch_entries: u32,
     /// Bytes of frames that have arrived and are not in memory yet, at most. Other frames are dropped.
     pub receive_buffer_bytes: u64,
+    /// Bytes of frames that the card has begun to read and has not sent, at most; one frame always has room. `None` if
+    /// there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transmit_buffer_bytes: Option<u64>,
 }
 
 impl NicParameters {
+    /// Whether a frame of `bytes` bytes has to wait for the link, if the card holds `unsent_bytes` of others.
+    pub(super) fn is_full(&self, unsent_bytes: u64, bytes: u64) -> bool {
+        unsent_bytes > 0 && self.transmit_buffer_bytes.is_some_and(|most| unsent_bytes + bytes > most)
+    }
+
     /// The number of packets on the wire for a frame of `bytes` bytes.
     pub fn packets(&self, bytes: u32) -> u32 {
         bytes.saturating_sub(self.header_bytes).div_ceil(self.segment_bytes).max(1)

@@ -29,6 +29,7 @@ pub(crate) fn parameters() -> NicParameters {
         transaction_bytes: 512,
         fetch_entries: 8,
         receive_buffer_bytes: 1 << 16,
+        transmit_buffer_bytes: None,
     }
 }
 
@@ -162,6 +163,32 @@ fn frames_leave_at_the_rate_of_the_link_and_no_faster() {
     assert_eq!(sent.iter().map(|(_, frame)| frame.cookie).collect::<Vec<_>>(), (1000..1040).collect::<Vec<_>>());
     assert!(sent.windows(2).skip(8).all(|pair| pair[1].0 - pair[0].0 == 1538 * 800), "{sent:?}");
     assert_eq!(bench.completion(39).serial, 40);
+}
+
+#[test]
+fn a_card_with_a_small_buffer_reads_a_frame_when_an_earlier_one_has_left() {
+    let reads_at_end = |transmit_buffer_bytes| {
+        let mut bench =
+            Bench::new(NicParameters { transmit_buffer_bytes, ..parameters() }, Direction::Transmit, AT_ONCE);
+        for number in 0..40 {
+            bench.fill([(BUFFERS + number * PAGE_SIZE, 1514), (0, 0)]);
+        }
+        // All descriptors are fetched long before half of the frames have left.
+        let half_ps = 20 * 1538 * 800;
+        while bench.nic.next_event_ps().is_some_and(|at_ps| at_ps < half_ps) {
+            bench.machine.now_ps = bench.nic.next_event_ps().unwrap();
+            bench.nic.advance(bench.machine.now_ps);
+        }
+        let transactions = bench.nic.counters().bus.transactions;
+        bench.settle();
+        let [.., (sent_ps, last)] = bench.sent()[..] else { panic!("nothing was sent") };
+        assert_eq!((bench.sent().len(), last.cookie), (40, 1039), "each once");
+        (transactions, sent_ps)
+    };
+    let ((small, small_ps), (none, none_ps)) = (reads_at_end(Some(4096)), reads_at_end(None));
+    assert!(small + 15 * 3 <= none, "{small} and {none}: half of the frames, of three transactions each");
+    assert_eq!(small_ps, none_ps, "two frames are enough for the link");
+    assert!(reads_at_end(Some(1)).1 > none_ps, "with room for one at a time, the link waits for each");
 }
 
 #[test]
