@@ -31,12 +31,13 @@ mod traffic;
 pub use account::Account;
 pub use engine::{CostBook, LockKind, Numbering, Sharing};
 pub use free_lists::FreeLists;
-pub use machine::{Adaptation, Machine, MachineError, NicDriver, Reader, Server, Software, Striding};
+pub use machine::{Adaptation, Machine, MachineError, NicDriver, Reader, Server, Software, Striding, Writer};
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
     Churn, IperfChoices, Job, LabDesign, LabUnit, Pace, ParameterInfo, Recycling, Rings, RunError, SERVER_WORKLOADS,
-    ServerError, ServerWork, ServerWorkload, WORKLOADS, Work, WorkloadError, WorkloadInfo, machine_pace,
+    ServerError, ServerWork, ServerWorkload, StreamDirection, WORKLOADS, Work, WorkloadError, WorkloadInfo,
+    machine_pace,
 };
 pub use traffic::{PayloadRule, Traffic};

@@ -72,8 +72,12 @@ pub struct Simulate<'m> {
 /// The results of a run. The field names are JSON keys. The keys of a row of `compare` follow them.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// The rate of payload at the server. `None` if the workload has requests.
+    /// The rate of payload at the server, in both directions together. `None` if the workload has requests.
     pub throughput_gbps: Option<f64>,
+    /// The part of it that the server receives, and the part that it sends. `None` if it sends no streams.
+    pub receive_gbps: Option<f64>,
+    /// See `receive_gbps`.
+    pub transmit_gbps: Option<f64>,
     /// The rate as a share of the rate with no protection.
     pub throughput_vs_none: f64,
     /// The rate of requests. `None` if the workload has none.
@@ -112,6 +116,8 @@ impl Serialize for Simulation {
         let mut row = serde_json::Map::new();
         let own = [
             ("throughput_gbps", self.throughput_gbps),
+            ("receive_gbps", self.receive_gbps),
+            ("transmit_gbps", self.transmit_gbps),
             ("throughput_vs_none", Some(self.throughput_vs_none)),
             ("transactions_per_second", self.transactions_per_second),
             ("latency_us_mean", self.latency_us_mean),
@@ -234,8 +240,12 @@ impl<'m> Simulate<'m> {
         let latency_us = |at: usize| latencies.get(at).map(|latency_ps| *latency_ps as f64 / 1e6);
         let sum_ps: u64 = latencies.iter().sum();
         let arrived = served.received + served.dropped;
+        let throughput_gbps = streams.then(|| served.payload_bytes as f64 * 8.0 / seconds / 1e9);
+        let part_gbps = |packets: u64| throughput_gbps.map(|gbps| gbps * packets as f64 / served.packets.max(1) as f64);
         Simulation {
-            throughput_gbps: streams.then(|| served.payload_bytes as f64 * 8.0 / seconds / 1e9),
+            throughput_gbps,
+            receive_gbps: served.packets_sent.and_then(|sent| part_gbps(served.packets - sent)),
+            transmit_gbps: served.packets_sent.and_then(part_gbps),
             throughput_vs_none,
             transactions_per_second: (!streams).then(|| served.transactions / seconds),
             latency_us_mean: (!latencies.is_empty()).then(|| sum_ps as f64 / 1e6 / latencies.len() as f64),

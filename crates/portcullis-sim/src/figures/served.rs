@@ -183,6 +183,12 @@ pub struct StreamNumbers {
     /// Other regions of 2 MiB between two uses of the same one.
     #[serde(with = "number_or_null")]
     pub reuse_distance: f64,
+    /// Gb/s of payload that the server receives and sends, if it sends streams.
+    #[serde(with = "number_or_null")]
+    pub receive_gbps: f64,
+    /// See `receive_gbps`.
+    #[serde(with = "number_or_null")]
+    pub transmit_gbps: f64,
 }
 
 impl StreamNumbers {
@@ -197,6 +203,8 @@ impl StreamNumbers {
             acknowledgements: NAN,
             unmapped_percent: NAN,
             reuse_distance: NAN,
+            receive_gbps: NAN,
+            transmit_gbps: NAN,
         }
     };
 }
@@ -382,6 +390,8 @@ impl Numbers {
                 acknowledgements: known(simulation.acknowledgements_per_page),
                 unmapped_percent: known(simulation.unmapped_percent),
                 reuse_distance: known(simulation.reuse_distance_mean),
+                receive_gbps: known(simulation.receive_gbps),
+                transmit_gbps: known(simulation.transmit_gbps),
             },
             shared: SharedNumbers {
                 iova_lock_percent: outcome.lock_wait_iova_percent,

@@ -356,6 +356,46 @@ pub(super) fn cascadelake_cx5() -> Machine {
     }
 }
 
+/// The machine on which Fast & Safe receives and sends at once.
+///
+/// Caches and times of its IOMMU are those of `cascadelake-cx5`, because nothing newer is published, and so are the
+/// costs of software in cycles.
+pub(super) fn icelake_cx5() -> Machine {
+    const CORE_HZ: f64 = 2.8e9; // its base clock, from memory of Intel's data, unverified
+    const RECEIVED_GBPS: f64 = 35.0; // [F] calibration, Figure 10: one core receives, no protection
+    let cascadelake = cascadelake_cx5();
+    let mut assumed = cascadelake.assumed;
+    // It has no disk here.
+    assumed.retain(|key, _| !key.starts_with("disk") && key != "unprotected_cycles_per_request");
+    assumed.extend(ranges(&[
+        // From the base clock to 3.6 GHz, the highest.
+        ("core_hz", 2.8e9, 3.6e9),
+        ("unprotected_cycles_per_byte", 0.64, 0.83),
+        ("line_transfer", 120.0, 184.0),
+    ]));
+    Machine {
+        id: "icelake-cx5".to_owned(),
+        description: "one socket of Xeon Platinum 8362 2.8 GHz, 32 cores, ConnectX-5 100 GbE (2021)".to_owned(),
+        source: "Fast & Safe (SOSP'24), Figure 10, for rates; software costs and IOMMU of `cascadelake-cx5`; lines of an Ice \
+                 Lake 8375C"
+            .to_owned(),
+        core_hz: CORE_HZ,
+        cores: 32, // [F]: per socket
+        unprotected_cycles_per_byte: CORE_HZ * 8.0 / (RECEIVED_GBPS * 1e9),
+        disk_iops: None,
+        disk_bytes_per_second: None,
+        unprotected_cycles_per_request: 0.0,
+        costs: CostBook {
+            line_transfer: 143, // 51 ns on an Ice Lake 8375C (nviennot/core-to-core-latency)
+            copy_kib: copy_kib(CORE_HZ),
+            ..cascadelake.costs
+        },
+        assumed,
+        server: Some(servers::icelake_cx5()),
+        ..cascadelake
+    }
+}
+
 /// A server that does not exist: 128 cores and a link of 800 Gb/s, behind one unit.
 ///
 /// What is argued here and not published:

@@ -60,6 +60,11 @@ impl Server {
                 software.reader.is_some() == driver.striding.is_some(),
                 "given if and only if the driver has `striding`",
             ),
+            (
+                "writer",
+                software.writer.is_none() || driver.striding.is_some(),
+                "given only if the driver has `striding`",
+            ),
         ];
         let of_rings = driver.striding.iter().flat_map(|striding| striding.checks(software));
         let checks = checks.into_iter().chain(of_rings);
@@ -183,6 +188,18 @@ pub struct Reader {
     pub read_packets: u32,
 }
 
+/// The cycles of a core that sends streams, with no protection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Writer {
+    /// Cycles per packet in the application that writes it, most of them to copy it.
+    pub copy_cycles: u64,
+    /// Cycles per frame of up to 64 KiB in the kernel and the driver, with its completion.
+    pub frame_cycles: u64,
+    /// Cycles per acknowledgement that arrives.
+    pub acknowledgement_cycles: u64,
+}
+
 /// How a driver adapts the delay of the announcement of received frames. Up to the low rate there is no delay, and from
 /// the high rate on it is the longest. In between it grows linearly.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -254,6 +271,9 @@ pub struct Software {
     /// How a core receives streams, if the driver has many pages in an entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reader: Option<Reader>,
+    /// How a core sends streams, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<Writer>,
 }
 
 /// EiovaR §7: 150 runs are made after the card was opened, and the mean is published. This is the middle one.
@@ -332,6 +352,10 @@ mod tests {
         let changes: &[(&str, Change)] = &[
             ("reader", |server| server.software.reader = None),
             ("reader", |server| server.driver.striding = None),
+            ("writer", |server| {
+                (server.driver.striding, server.software.reader) = (None, None);
+                server.software.writer = Some(Writer { copy_cycles: 1, frame_cycles: 1, acknowledgement_cycles: 1 });
+            }),
             ("entry_pages", |server| striding(server).entry_pages = 65),
             ("stride_bytes", |server| striding(server).stride_bytes = 0),
             ("stride_bytes", |server| (server.nic.segment_bytes, server.software.segment_bytes) = (1448, 1448)),
@@ -368,6 +392,7 @@ mod tests {
             ("r210-bcm57810", 0xe304_d9df_d9fc_5d1b),
             ("r430-bcm57810", 0xb31d_752d_a72e_6bd3),
             ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
+            ("icelake-cx5", 0x6de8_0c68_e008_b412),
             ("future-800g", 0x0817_1a70_fdb7_998b),
         ];
         for (id, pinned) in pinned {

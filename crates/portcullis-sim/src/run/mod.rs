@@ -26,7 +26,7 @@ pub use churn::Churn;
 pub use design::LabDesign;
 pub use rings::Rings;
 pub(crate) use server::Served;
-pub use server::{IperfChoices, Recycling, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
+pub use server::{IperfChoices, Recycling, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload, StreamDirection};
 pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
 pub use world::LabUnit;
 

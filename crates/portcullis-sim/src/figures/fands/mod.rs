@@ -6,6 +6,7 @@
 //! of payload, and one of ours is a packet of 3,948.
 
 mod ablation;
+mod both;
 mod caches;
 mod linux;
 mod windows;
@@ -16,13 +17,14 @@ use super::{Figure, Point};
 use portcullis::Protection;
 
 /// The figures, in the order of the paper, and one of our own.
-pub(super) const FIGURES: [Figure; 8] = [
+pub(super) const FIGURES: [Figure; 9] = [
     linux::FIGURE_2,
     linux::FIGURE_2_ALL,
     linux::FIGURE_3,
     linux::FIGURE_3_ALL,
     windows::FIGURE_7,
     windows::FIGURE_8,
+    both::FIGURE_10,
     ablation::FIGURE_12,
     caches::FIGURE,
 ];
@@ -37,7 +39,7 @@ const WINDOWS: Bar = bar("F&S", "fast-and-safe", Protection::Strict);
 const CHUNKS: Bar = bar("portcullis", "portcullis", Protection::Strict);
 /// Pages of a receive descriptor, which are unmapped together.
 const BATCH: usize = 64;
-/// Cores that serve, in all figures.
+/// Cores that serve where the server only receives.
 const CORES: u32 = 5;
 
 /// A row of the paper's plots.

@@ -24,7 +24,8 @@ pub(in crate::run) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
         ServerWorkload::Iperf => iperf::slots(server, work),
         _ => slots(&server.driver, work),
     };
-    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE
+    let chunks = if work.workload == ServerWorkload::Iperf { iperf::chunks(work) } else { 0 };
+    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + u64::from(chunks) * CHUNK_BYTES
 }
 
 /// The memory of the rings.
@@ -33,6 +34,9 @@ pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
     let len = if is_striding { STRIDING_RINGS_BYTES } else { RINGS_BYTES };
     Segment { phys: PhysAddr::new(tables_base(machine).as_u64() + TABLES_BYTES - len), len }
 }
+
+/// What a process writes to a socket lies in runs of pages of this length: `SKB_FRAG_PAGE_ORDER` of Linux, from memory.
+pub(super) const CHUNK_BYTES: u64 = 32 << 10;
 
 /// More than the number of buffers that can be mapped at once, so that memory is reused late.
 fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
@@ -43,10 +47,13 @@ fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
     2 * receive + transmit + driver.receive_rings * driver.kept_pages
 }
 
-/// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.
+/// Pages for packets. The page that has been free for longest is used first. Each page has its own slot. Chunks of
+/// [`CHUNK_BYTES`] follow them, each with a slot too. The one that was freed last is used first, as the kernel does.
 pub(super) struct Packets {
     free: RefCell<VecDeque<Slot>>,
-    /// The slot of the next mapping for a ring. These slots follow those of the pages.
+    pages: Slot,
+    chunks: RefCell<Vec<Slot>>,
+    /// The slot of the next mapping for a ring. These slots follow those of the chunks.
     next_ring: Cell<Slot>,
     /// The start of the unused memory for rings.
     rings: Cell<PhysAddr>,
@@ -54,14 +61,16 @@ pub(super) struct Packets {
 
 impl Packets {
     pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
-        Self::of(machine, slots(driver, work))
+        Self::of(machine, slots(driver, work), 0)
     }
 
-    /// So many pages.
-    pub(super) fn of(machine: &Machine, slots: Slot) -> Self {
+    /// So many pages and chunks.
+    pub(super) fn of(machine: &Machine, pages: Slot, chunks: Slot) -> Self {
         Self {
-            free: RefCell::new((0..slots).collect()),
-            next_ring: Cell::new(slots),
+            free: RefCell::new((0..pages).collect()),
+            pages,
+            chunks: RefCell::new((pages..pages + chunks).rev().collect()),
+            next_ring: Cell::new(pages + chunks),
             rings: Cell::new(ring_memory(machine).phys),
         }
     }
@@ -73,9 +82,18 @@ impl Packets {
         (slot, Buffer::from(Segment { phys, len: len.into() }))
     }
 
-    /// Returns pages.
+    /// Takes a chunk, with a buffer of `len` bytes at its beginning.
+    pub(super) fn take_chunk(&self, len: u32) -> (Slot, Buffer) {
+        let slot = self.chunks.borrow_mut().pop().expect("there are as many chunks as the rings can hold");
+        let phys = BUFFERS_BASE + u64::from(self.pages) * PAGE_SIZE + u64::from(slot - self.pages) * CHUNK_BYTES;
+        (slot, Buffer::from(Segment { phys: PhysAddr::new(phys), len: len.into() }))
+    }
+
+    /// Returns pages and chunks.
     pub(super) fn give_back(&self, slots: impl IntoIterator<Item = Slot>) {
-        self.free.borrow_mut().extend(slots);
+        for slot in slots {
+            if slot < self.pages { self.free.borrow_mut().push_back(slot) } else { self.chunks.borrow_mut().push(slot) }
+        }
     }
 
     /// Takes whole pages for at least `bytes` bytes of a ring.

@@ -17,7 +17,7 @@ mod sockets;
 mod tcp;
 mod work;
 
-pub use iperf::{IperfChoices, Recycling};
+pub use iperf::{IperfChoices, Recycling, StreamDirection};
 pub use work::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 
 use super::driver::Driver;
@@ -40,8 +40,9 @@ use std::rc::Rc;
 /// The results of a server, apart from the costs of its protection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Served {
-    /// Packets of streams that the server received.
+    /// Packets of streams that were received, and how many of them the server had sent. `None`: it sends no streams.
     pub(crate) packets: u64,
+    pub(crate) packets_sent: Option<u64>,
     /// Requests that were answered. Of the files that were sent in part, the part counts, so that it does not matter
     /// where the measurement begins and ends.
     pub(crate) transactions: f64,
@@ -234,6 +235,7 @@ impl Host {
         let packets = end.packets - begun.packets;
         let served = Served {
             packets,
+            packets_sent: None,
             transactions: match self.work.workload.file_bytes() {
                 Some(bytes) => (end.file_bytes - begun.file_bytes) as f64 / f64::from(bytes),
                 None => (end.transactions - begun.transactions) as f64,

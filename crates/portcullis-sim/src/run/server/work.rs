@@ -1,7 +1,7 @@
 //! The workloads of servers, and whether a machine can run them.
 
 use super::frames::FLOWS_MAX;
-use super::iperf::{IperfChoices, rings};
+use super::iperf::{IperfChoices, StreamDirection, rings};
 use crate::machine::{Machine, NicDriver};
 use portcullis_model::PIECES_MAX;
 use std::ops::RangeInclusive;
@@ -79,7 +79,8 @@ const BACKGROUND_MAX: u32 = 1000;
 /// The workload whose packets may be lost.
 const IPERF: &str = "iperf";
 const IPERF_WHAT: &str = "a client per flow sends a TCP stream, and packets are lost if the server is too slow; \
-    `:recycle=driver|never|always`, `:hold=yes|no`, `:ack=linux|each`, `:regions=N`";
+    `:recycle=driver|never|always`, `:hold=yes|no`, `:ack=linux|each`, `:regions=N`, \
+    `:direction=receive|send|both` of the server, where of two flows it receives the first and sends the second";
 /// Netperf's default there, EiovaR §7.
 const MESSAGE_BYTES: u32 = 16 << 10;
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
@@ -132,7 +133,7 @@ pub enum ServerError {
     /// A parameter that the application does not have, or a value out of its range.
     #[error(
         "the workload `{workload}` has no parameter `{parameter}`; there are: {STREAM}:{MESSAGE}BYTES, with 1 to \
-         {MESSAGE_BYTES_MAX}; {RR}:{BACKGROUND}N, with 0 to {BACKGROUND_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024"
+         {MESSAGE_BYTES_MAX}; {RR}:{BACKGROUND}N, with 0 to {BACKGROUND_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024, direction=receive|send|both"
     )]
     Parameter {
         /// The application.
@@ -253,10 +254,13 @@ impl ServerWork {
         let server = machine.server.as_ref().ok_or_else(|| no_server(machine))?;
         let driver = &server.driver;
         // What a request costs is not known of every server.
-        let is_known = workload == ServerWorkload::Iperf || server.software.cycles_of(workload) > 0;
+        let is_known = match workload {
+            ServerWorkload::Iperf => iperf.direction == StreamDirection::Receive || server.software.writer.is_some(),
+            _ => server.software.cycles_of(workload) > 0,
+        };
         if workload == ServerWorkload::Iperf && driver.striding.is_none() || !is_known {
             return Err(ServerError::Driver {
-                workload: id.to_owned(),
+                workload: if is_known { id } else { name }.to_owned(),
                 machine: machine.id.clone(),
                 driver: driver.name.clone(),
             });

@@ -2,6 +2,29 @@
 
 use super::pages::Recycling;
 
+/// Which way the streams of a run go.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum StreamDirection {
+    /// The server receives all of them.
+    #[default]
+    Receive,
+    /// It sends all of them.
+    Send,
+    /// Of two flows, it receives the first and sends the second.
+    Both,
+}
+
+impl StreamDirection {
+    /// Whether the server sends the stream of a flow.
+    pub(super) fn sends(self, flow: usize) -> bool {
+        match self {
+            Self::Receive => false,
+            Self::Send => true,
+            Self::Both => flow % 2 == 1,
+        }
+    }
+}
+
 /// The choices of a run that are not those of its machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IperfChoices {
@@ -15,11 +38,19 @@ pub struct IperfChoices {
     /// after hours of use. 0 leaves them as they come. An input: published reuse distances. `None` stands for 70, or
     /// for as many as larger rings fill, and for 0 with batches, which are for designs that keep addresses together.
     pub regions: Option<u32>,
+    /// Which way the streams go.
+    pub direction: StreamDirection,
 }
 
 impl Default for IperfChoices {
     fn default() -> Self {
-        Self { recycling: Recycling::Driver, holds: true, acknowledges_each: false, regions: None }
+        Self {
+            recycling: Recycling::Driver,
+            holds: true,
+            acknowledges_each: false,
+            regions: None,
+            direction: StreamDirection::Receive,
+        }
     }
 }
 
@@ -36,6 +67,9 @@ impl IperfChoices {
                 ("hold", "no") => choices.holds = false,
                 ("ack", "linux") => choices.acknowledges_each = false,
                 ("ack", "each") => choices.acknowledges_each = true,
+                ("direction", "receive") => choices.direction = StreamDirection::Receive,
+                ("direction", "send") => choices.direction = StreamDirection::Send,
+                ("direction", "both") => choices.direction = StreamDirection::Both,
                 ("regions", value) => {
                     choices.regions = Some(value.parse().ok().filter(|regions| *regions <= REGIONS_MAX)?);
                 }

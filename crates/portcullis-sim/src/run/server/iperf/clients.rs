@@ -1,6 +1,8 @@
-//! The clients at the other end of the link: one TCP sender for each flow.
+//! The clients at the other end of the link: for each flow, a TCP sender or a TCP receiver. Nothing limits their CPUs.
 
 use super::Iperf;
+use super::answers::Answers;
+use super::receiver::{Acknowledgement, Receiver};
 use super::sender::Sender;
 use crate::run::RunError;
 use crate::run::server::frames::{Kind, Meaning};
@@ -17,22 +19,75 @@ const PATIENCE_PS: u64 = 5_000_000_000_000;
 /// All clients.
 pub(super) struct Clients {
     pub(super) senders: Vec<Sender>,
+    /// Of the streams that the server sends.
+    receivers: Vec<Receiver<()>>,
+    /// Packets that their applications have read.
+    pub(super) read: u64,
     /// The flow whose turn it is.
     turn: usize,
-    /// Acknowledgements in transit: when they arrive, and for which flow. Each flow has its own in order.
-    inbox: VecDeque<(u64, usize)>,
+    /// Frames of the server in transit: when they arrive, what they are, and how many packets they are.
+    inbox: VecDeque<(u64, Meaning, u32)>,
+    /// Acknowledgements on their way to the server, by flow, and the frames that carry those that wait for the link.
+    pub(super) answers: Vec<Answers>,
+    outbox: VecDeque<Meaning>,
     link_free_ps: u64,
     heard_ps: u64,
 }
 
 impl Clients {
-    pub(super) fn new(senders: Vec<Sender>) -> Self {
-        Self { senders, turn: 0, inbox: VecDeque::new(), link_free_ps: 0, heard_ps: 0 }
+    pub(super) fn new(senders: Vec<Sender>, receivers: Vec<Receiver<()>>) -> Self {
+        Self {
+            answers: senders.iter().map(|_| Answers::default()).collect(),
+            senders,
+            receivers,
+            read: 0,
+            turn: 0,
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            link_free_ps: 0,
+            heard_ps: 0,
+        }
     }
 
-    /// Notes that an acknowledgement will arrive at `at_ps`.
-    pub(super) fn arrives(&mut self, at_ps: u64, flow: usize) {
-        self.inbox.push_back((at_ps, flow));
+    /// Notes that a frame of so many packets will arrive at `at_ps`.
+    pub(super) fn arrives(&mut self, at_ps: u64, meaning: Meaning, packets: u32) {
+        self.inbox.push_back((at_ps, meaning, packets));
+    }
+
+    /// Receives the packets of a frame. The application reads them at once.
+    fn receive(&mut self, now_ps: u64, meaning: Meaning, packets: u32) {
+        let receiver = &mut self.receivers[meaning.flow];
+        let first = meaning.number_near(receiver.next());
+        for number in first..first + u64::from(packets) {
+            receiver.receive(now_ps, number, ());
+        }
+        let due = receiver.poll_ended(now_ps);
+        self.read += receiver.read(usize::MAX).count() as u64;
+        let due = due.into_iter().chain(receiver.read_ended());
+        due.for_each(|due| self.answer(meaning.flow, due));
+    }
+
+    fn answer(&mut self, flow: usize, acknowledgement: Acknowledgement) {
+        let meaning = self.answers[flow].add(flow, acknowledgement);
+        self.outbox.push_back(meaning);
+    }
+
+    /// When the first timer expires.
+    fn timer_ps(&self) -> Option<u64> {
+        let of_senders = self.senders.iter().filter_map(Sender::timer_ps);
+        of_senders.chain(self.receivers.iter().filter_map(Receiver::timer_ps)).min()
+    }
+
+    /// Handles the timers that have expired.
+    fn expire(&mut self, now_ps: u64) {
+        for flow in 0..self.senders.len() {
+            if self.senders[flow].timer_ps().is_some_and(|due_ps| due_ps <= now_ps) {
+                self.senders[flow].expire(now_ps);
+            }
+            if let Some(due) = self.receivers[flow].expire(now_ps) {
+                self.answer(flow, due);
+            }
+        }
     }
 }
 
@@ -43,36 +98,39 @@ pub(super) fn act(host: &Iperf) -> Option<u64> {
         return None;
     }
     let mut clients = host.clients.borrow_mut();
-    while let Some((_, flow)) = clients.inbox.front().copied().filter(|(at_ps, _)| *at_ps <= now_ps) {
+    while let Some((_, meaning, packets)) = clients.inbox.front().copied().filter(|(at_ps, ..)| *at_ps <= now_ps) {
         clients.inbox.pop_front();
         clients.heard_ps = now_ps;
-        let acknowledgement = host.acknowledgements.borrow_mut()[flow].pop_front();
+        if meaning.kind == Kind::Data {
+            clients.receive(now_ps, meaning, packets);
+            continue;
+        }
+        let acknowledgement = host.acknowledgements.borrow_mut()[meaning.flow].pop_front();
         if let Some(acknowledgement) = acknowledgement {
-            clients.senders[flow].acknowledge(now_ps, &acknowledgement);
+            clients.senders[meaning.flow].acknowledge(now_ps, &acknowledgement);
         }
     }
-    for sender in &mut clients.senders {
-        if sender.timer_ps().is_some_and(|due_ps| due_ps <= now_ps) {
-            sender.expire(now_ps);
-        }
-    }
+    clients.expire(now_ps);
     let sends = host.fill_link(&mut clients, now_ps);
     if now_ps >= clients.heard_ps + PATIENCE_PS {
         host.world.fail(RunError::NoProgress);
         return None;
     }
-    let receivers = host.receivers.borrow();
-    for (flow, receiver) in receivers.iter().enumerate() {
-        if receiver.timer_ps().is_some_and(|due_ps| due_ps <= now_ps) {
+    let (receivers, senders) = (host.receivers.borrow(), host.senders.borrow());
+    let mut next_of_server_ps = None;
+    for (flow, (receiver, sender)) in receivers.iter().zip(&*senders).enumerate() {
+        let timers = [receiver.timer_ps(), sender.timer_ps()];
+        // A timer of the server that is due waits for its core.
+        if timers.into_iter().flatten().any(|due_ps| due_ps <= now_ps) {
             host.world.engine.notify(Wanted::Flows(host.work.core_of(flow)).into());
         }
+        let later = timers.into_iter().flatten().filter(|due_ps| *due_ps > now_ps);
+        next_of_server_ps = later.chain(next_of_server_ps).min();
     }
-    // A timer of the server that is due waits for its core.
-    let of_server = receivers.iter().filter_map(|receiver| receiver.timer_ps()).filter(|due_ps| *due_ps > now_ps);
-    let timers = clients.senders.iter().filter_map(Sender::timer_ps).chain(of_server);
-    let arrival = clients.inbox.front().map(|(at_ps, _)| *at_ps);
+    let arrival = clients.inbox.front().map(|(at_ps, ..)| *at_ps);
     let link = sends.then_some(clients.link_free_ps);
-    let next_ps = timers.chain(arrival).chain(link).min().unwrap_or(u64::MAX);
+    let timers = [clients.timer_ps(), next_of_server_ps, arrival, link];
+    let next_ps = timers.into_iter().flatten().min().unwrap_or(u64::MAX);
     Some(next_ps.min(clients.heard_ps + PATIENCE_PS).max(now_ps + 1))
 }
 
@@ -83,6 +141,7 @@ impl Iperf {
             return true;
         }
         let software = &self.server.software;
+        let has_answers = self.send_answers(clients, now_ps);
         let bytes = software.header_bytes + software.segment_bytes;
         let wire_ps = self.server.nic.wire_ps(bytes);
         let flows = clients.senders.len();
@@ -104,6 +163,22 @@ impl Iperf {
                 return true;
             }
         }
-        false
+        has_answers
+    }
+
+    /// Puts all acknowledgements that wait on the link. Returns whether there were any.
+    fn send_answers(&self, clients: &mut Clients, now_ps: u64) -> bool {
+        let software = &self.server.software;
+        let (bytes, has_answers) = (software.header_bytes, !clients.outbox.is_empty());
+        for meaning in std::mem::take(&mut clients.outbox) {
+            clients.link_free_ps = clients.link_free_ps.max(now_ps) + self.server.nic.wire_ps(bytes);
+            let arrival_ps = clients.link_free_ps + software.propagation_ps;
+            let frame = Frame { bytes, cookie: meaning.cookie() };
+            self.nic.borrow_mut().receive(arrival_ps, self.ring_of(meaning.flow), frame);
+        }
+        if has_answers {
+            self.notify_link();
+        }
+        has_answers
     }
 }

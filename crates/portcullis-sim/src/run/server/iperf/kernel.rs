@@ -1,34 +1,38 @@
 //! What the kernel of the server does with packets, on the CPU that polls the card, and the applications that read
-//! them.
+//! them and write others.
 
 use super::Iperf;
+use super::receive::Held;
 use super::receiver::Acknowledgement;
 use crate::run::driver::Driver;
-use crate::run::live::Slot;
-use crate::run::server::frames::Meaning;
+use crate::run::server::frames::{Kind, Meaning};
 use crate::run::world::Wanted;
 
 impl Iperf {
-    /// Handles a packet, whose page the kernel holds from now on.
-    pub(super) fn packet_came(&self, meaning: Meaning, slot: Slot) {
+    /// Handles a packet, whose pages the kernel holds.
+    pub(super) fn packet_came(&self, meaning: Meaning, held: Held) {
         let (flow, core) = (meaning.flow, self.work.core_of(meaning.flow));
-        self.pages.hold(slot);
         let now_ps = self.world.engine.now_ps();
-        let dropped = {
+        let dropped = if meaning.kind == Kind::Acknowledgement {
+            self.acknowledged(now_ps, meaning);
+            Some(held)
+        } else {
             let receiver = &mut self.receivers.borrow_mut()[flow];
             let number = meaning.number_near(receiver.next());
-            receiver.receive(now_ps, number, slot)
+            receiver.receive(now_ps, number, held)
         };
-        if let Some(slot) = dropped {
-            self.pages.let_go(slot);
-        }
+        self.let_go(dropped.unwrap_or_default());
         let polled = &mut self.polled.borrow_mut()[core];
         if !polled.contains(&flow) {
             polled.push(flow);
         }
     }
 
-    /// Ends a poll: acknowledges, and wakes the applications.
+    pub(super) fn let_go(&self, held: Held) {
+        held.into_iter().for_each(|slot| self.pages.let_go(slot));
+    }
+
+    /// Ends a poll: acknowledges, sends what acknowledgements allow, and wakes the applications.
     fn poll_ended(&self, driver: &mut Driver<'_>, core: usize) {
         let flows = std::mem::take(&mut self.polled.borrow_mut()[core]);
         if flows.is_empty() {
@@ -38,6 +42,7 @@ impl Iperf {
             let now_ps = self.world.engine.now_ps();
             let due = self.receivers.borrow_mut()[flow].poll_ended(now_ps);
             due.into_iter().for_each(|due| self.acknowledge(driver, flow, due));
+            self.send(driver, flow);
         }
         self.world.engine.notify(Wanted::Flows(core).into());
         // They keep the timers of the receivers too.
@@ -58,6 +63,9 @@ impl Iperf {
     /// kernel leaves long work to a thread (ksoftirqd).
     fn poll(&self, driver: &mut Driver<'_>, core: usize) {
         self.transmit[core].reap(self, driver);
+        if self.transmit[core].take_stall() {
+            self.flows_of(core).for_each(|flow| self.send(driver, flow));
+        }
         let is_full = self.receive[core].poll(self, driver);
         self.poll_ended(driver, core);
         self.polls_on[core].set(is_full);
@@ -87,7 +95,7 @@ impl Iperf {
             engine.notify_all();
         }
         engine.wait_until(Wanted::Flows(core).into(), || self.is_open.get() || self.is_over());
-        let flows: Vec<usize> = (0..self.work.flows as usize).filter(|flow| self.work.core_of(*flow) == core).collect();
+        let flows: Vec<usize> = self.flows_of(core).collect();
         let mut latest = usize::MAX;
         while !self.is_over() {
             if self.polls_on[core].get() {
@@ -95,22 +103,30 @@ impl Iperf {
             }
             for flow in &flows {
                 self.read(&mut driver, *flow, &mut latest);
+                self.write(&mut driver, *flow);
             }
             self.look_at_progress();
             self.expire(&mut driver, &flows);
             let has_work = |flow: &usize| {
                 let receiver = &self.receivers.borrow()[*flow];
-                receiver.readable() > 0 || receiver.timer_ps().is_some_and(|due_ps| due_ps <= engine.now_ps())
+                let timers = [receiver.timer_ps(), self.senders.borrow()[*flow].timer_ps()];
+                let is_due = timers.into_iter().flatten().any(|due_ps| due_ps <= engine.now_ps());
+                receiver.readable() > 0 || self.can_write(*flow) || is_due
             };
             let has_work = || self.polls_on[core].get() || flows.iter().any(has_work) || self.is_over();
             engine.wait_until(Wanted::Flows(core).into(), has_work);
         }
     }
 
+    /// The flows that a core serves.
+    fn flows_of(&self, core: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.work.flows as usize).filter(move |flow| self.work.core_of(*flow) == core)
+    }
+
     /// One read of an application, if there is something to read.
     fn read(&self, driver: &mut Driver<'_>, flow: usize, latest: &mut usize) {
         let most = self.reader.read_packets as usize;
-        let packets: Vec<Slot> = self.receivers.borrow_mut()[flow].read(most).collect();
+        let packets: Vec<Held> = self.receivers.borrow_mut()[flow].read(most).collect();
         if packets.is_empty() {
             return;
         }
@@ -118,7 +134,7 @@ impl Iperf {
         let cycles = self.reader.copy_cycles + if switches { self.reader.switch_cycles } else { 0 };
         self.world.engine.busy(cycles * packets.len() as u64);
         self.packets.set(self.packets.get() + packets.len() as u64);
-        packets.into_iter().for_each(|slot| self.pages.let_go(slot));
+        packets.into_iter().for_each(|held| self.let_go(held));
         let due = self.receivers.borrow_mut()[flow].read_ended();
         if let Some(due) = due {
             self.acknowledge(driver, flow, due);
@@ -134,6 +150,11 @@ impl Iperf {
             };
             if let Some(due) = due {
                 self.acknowledge(driver, *flow, due);
+            }
+            let is_due = self.senders.borrow()[*flow].timer_ps().is_some_and(|due_ps| due_ps <= now_ps);
+            if is_due {
+                self.senders.borrow_mut()[*flow].expire(now_ps);
+                self.world.engine.uninterrupted(|| self.send(driver, *flow));
             }
         }
     }

@@ -31,7 +31,7 @@ impl<L: FnMut(Option<u64>) -> bool> Link<L> {
         let parameters = TcpParameters::default();
         Self {
             now_ps: 0,
-            sender: Sender::new(&parameters),
+            sender: Sender::new(&parameters, u64::MAX),
             receiver: Receiver::new(&ReceiverParameters::default()),
             free_ps: 0,
             packets: VecDeque::new(),

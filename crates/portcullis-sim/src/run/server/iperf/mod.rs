@@ -1,8 +1,10 @@
-//! Iperf at 100 Gb/s: a server that receives streams under mlx5's driver, and clients that lose packets.
+//! Iperf at 100 Gb/s: a server that receives and sends streams under mlx5's driver, and clients.
 //!
 //! Source: the set-up of Fast & Safe (SOSP'24, §2–§5). Each core has a receive ring and a transmit ring, and serves the
 //! flows that are steered to it. Applications read what the kernel has received; until then the kernel holds the pages.
+//! Packets are lost if the server is too slow to receive them. None is lost on the way to a client.
 
+mod answers;
 mod choices;
 mod clients;
 mod kernel;
@@ -16,10 +18,11 @@ mod result;
 mod reuse;
 pub(super) mod rings;
 mod sender;
+mod sending;
 mod ticks;
 mod transmit;
 
-pub use choices::IperfChoices;
+pub use choices::{IperfChoices, StreamDirection};
 pub use pages::Recycling;
 
 use super::frames::Meaning;
@@ -35,7 +38,7 @@ use clients::Clients;
 use pages::{Cache, Pages};
 use portcullis::Iova;
 use portcullis_model::{Nic, NicParameters, Output, RingNumber};
-use receive::Receive;
+use receive::{Held, Receive};
 use receiver::{Acknowledgement, Receiver, ReceiverParameters};
 use result::Moment;
 use reuse::Reuse;
@@ -62,6 +65,12 @@ pub(in crate::run) fn slots(server: &Server, work: &ServerWork) -> Slot {
     2 * driver.receive_rings * ring + held + transmit + work.iperf.regions.unwrap_or(REGIONS) * REGION_PAGES
 }
 
+/// The chunks of memory that the streams of the server take: as many as its rings hold.
+pub(in crate::run) fn chunks(work: &ServerWork) -> Slot {
+    let sends = work.iperf.direction != StreamDirection::Receive;
+    if sends { work.cores * work.transmit_entries * (transmit::PIECES - 1) } else { 0 }
+}
+
 /// The server and its clients.
 struct Iperf {
     world: Rc<World>,
@@ -75,8 +84,10 @@ struct Iperf {
     receive: Vec<Receive>,
     transmit: Vec<Transmit>,
     pages: Pages,
-    receivers: RefCell<Vec<Receiver<Slot>>>,
-    /// Flows whose packets the present poll of a core has received.
+    /// By flow. Those of the other direction are idle, at both ends.
+    receivers: RefCell<Vec<Receiver<Held>>>,
+    senders: RefCell<Vec<Sender>>,
+    /// Flows whose packets or acknowledgements the present poll of a core has received.
     polled: RefCell<Vec<Vec<usize>>>,
     /// Whether a core has to poll on in place of an interrupt.
     polls_on: Vec<Cell<bool>>,
@@ -107,24 +118,32 @@ impl Iperf {
             Receive::new(rings::receive(driver, work.receive_entries, index), 2 * index, cache)
         };
         let transmit = |index: u32| Transmit::new(rings::transmit(driver, work.transmit_entries, index), 2 * index + 1);
-        let flows = work.flows as usize;
+        let flows = 0..work.flows as usize;
         let receiver = ReceiverParameters {
             window_packets: window,
             acknowledges_each: work.iperf.acknowledges_each,
             ..ReceiverParameters::default()
         };
+        let direction = work.iperf.direction;
+        let sender = |written| Sender::new(&TcpParameters::default(), written);
+        let of_client = |flow| sender(if direction.sends(flow) { 0 } else { u64::MAX });
+        let clients = Clients::new(
+            flows.clone().map(of_client).collect(),
+            flows.clone().map(|_| Receiver::new(&receiver)).collect(),
+        );
         Self {
             nic: RefCell::new(Nic::new(source, nic, world.vtd.clone())),
             receive: (0..driver.receive_rings).map(receive).collect(),
             transmit: (0..driver.transmit_rings).map(transmit).collect(),
-            pages: Pages::new(Packets::of(job.machine, slots), slots, work.iperf.holds),
-            receivers: RefCell::new((0..flows).map(|_| Receiver::new(&receiver)).collect()),
+            pages: Pages::new(Packets::of(job.machine, slots, chunks(work)), slots, work.iperf.holds),
+            receivers: RefCell::new(flows.clone().map(|_| Receiver::new(&receiver)).collect()),
+            senders: RefCell::new(flows.clone().map(|_| sender(0)).collect()),
             polled: RefCell::new(vec![Vec::new(); work.cores as usize]),
             polls_on: vec![Cell::new(false); work.cores as usize],
-            acknowledgements: RefCell::new(vec![VecDeque::new(); flows]),
+            acknowledgements: RefCell::new(flows.map(|_| VecDeque::new()).collect()),
             reuse: RefCell::default(),
             packets: Cell::new(0),
-            clients: RefCell::new(Clients::new((0..flows).map(|_| Sender::new(&TcpParameters::default())).collect())),
+            clients: RefCell::new(clients),
             world: world.clone(),
             server,
             striding,
@@ -168,7 +187,8 @@ fn card_acts(host: &Iperf) -> Option<u64> {
             Output::Interrupt(vector) => engine.raise(usize::from(vector) % host.work.cores as usize, at_ps, vector),
             Output::Sent(frame) => {
                 let at_ps = at_ps + software.propagation_ps + software.client_ps;
-                host.clients.borrow_mut().arrives(at_ps, Meaning::of(frame.cookie).flow);
+                let packets = host.server.nic.packets(frame.bytes);
+                host.clients.borrow_mut().arrives(at_ps, Meaning::of(frame.cookie), packets);
                 engine.notify(Wanted::Clients.into());
             }
         }

@@ -2,7 +2,8 @@
 //! A used entry is given back when all of it is consumed, and a new one is posted.
 //!
 //! The pages of an entry stay mapped in the driver's cache, if that has room. With batches there is no cache: a poll
-//! unmaps all pages that it received in one commit, before the kernel gets them.
+//! unmaps all pages that it received in one commit, before the kernel gets them. Frames that are not a page long share
+//! pages: such a page is unmapped with the last of them, and the kernel gets the first ones while it is mapped.
 
 use super::Iperf;
 use super::pages::Cache;
@@ -17,11 +18,34 @@ use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 
+/// So many bytes of a frame are copied, so that a shorter one holds no page: `MLX5E_RX_MAX_HEAD`, from memory.
+const COPIED_BYTES: u64 = 256;
+
+/// What a frame lies in, apart from what was copied.
+pub(super) type Held = SmallVec<[Slot; 2]>;
+
 /// A posted entry.
 struct Row {
     pages: Vec<Slot>,
-    /// How many of its pages were received into and, with batches, unmapped.
-    used: usize,
+    /// How many of its bytes were received into or given up.
+    used: u64,
+}
+
+impl Row {
+    /// The pages from byte `start` to byte `end`.
+    fn within(&self, start: u64, end: u64) -> &[Slot] {
+        let page = |byte: u64| (byte / PAGE_SIZE) as usize;
+        let range = page(start)..page(end.next_multiple_of(PAGE_SIZE));
+        if start < end { self.pages.get(range).unwrap_or_default() } else { &[] }
+    }
+}
+
+/// Where a frame lies.
+struct Place {
+    held: Held,
+    /// The pages that it is the first to lie in, and those that it is the last to lie in.
+    first: Held,
+    last: Held,
 }
 
 pub(super) struct Receive {
@@ -87,48 +111,62 @@ impl Receive {
     pub(super) fn poll(&self, host: &Iperf, driver: &mut Driver<'_>) -> bool {
         let budget = host.server.driver.budget as usize;
         let mut frames = 0;
-        let mut unmapped = SmallVec::<[(Meaning, Slot); 64]>::new();
+        let mut came = SmallVec::<[(Meaning, Held); 64]>::new();
+        let mut unmapped = SmallVec::<[Slot; 64]>::new();
         while frames < budget {
             let Some(completion) = self.take(host) else { break };
             frames += 1;
-            host.world.engine.busy(host.reader.poll_cycles);
-            let Some(slot) = self.page_of(&completion) else { break };
-            if host.start.get().is_some()
-                && let Some(iova) = host.address(slot)
-            {
-                host.reuse.borrow_mut().note(iova);
-            }
             let meaning = Meaning::of(completion.cookie);
+            host.world.engine.busy(host.poll_cycles(&completion, meaning));
+            let Some(place) = self.place_of(host, &completion) else { break };
+            if host.start.get().is_some() {
+                let iovas = place.first.iter().filter_map(|slot| host.address(*slot));
+                iovas.for_each(|iova| host.reuse.borrow_mut().note(iova));
+            }
             if host.batch > 1 {
-                driver.unmap_only(slot);
-                self.cache.note_unmapped();
-                unmapped.push((meaning, slot));
-            } else {
-                host.packet_came(meaning, slot);
+                for slot in place.last {
+                    driver.unmap_only(slot);
+                    self.cache.note_unmapped();
+                    unmapped.push(slot);
+                }
+                if !completion.is_filler {
+                    // From now on the pages count as held, though the kernel gets them below.
+                    place.held.iter().for_each(|slot| host.pages.hold(*slot));
+                    came.push((meaning, place.held));
+                }
+            } else if !completion.is_filler {
+                place.held.iter().for_each(|slot| host.pages.hold(*slot));
+                host.packet_came(meaning, place.held);
             }
             self.give_back_used(host, driver);
         }
         driver.commit();
-        for (meaning, slot) in unmapped {
-            host.packet_came(meaning, slot);
-            host.pages.release(slot);
-        }
+        came.into_iter().for_each(|(meaning, held)| host.packet_came(meaning, held));
+        unmapped.into_iter().for_each(|slot| host.pages.release(slot));
         self.refill(host, driver);
         frames == budget
     }
 
-    /// The page of a frame. Its entry is the oldest that has pages left.
-    fn page_of(&self, completion: &Completion) -> Option<Slot> {
+    /// Where a frame lies, in the oldest entry that is not used up.
+    fn place_of(&self, host: &Iperf, completion: &Completion) -> Option<Place> {
         let mut rows = self.rows.borrow_mut();
         let row = rows.front_mut()?;
-        debug_assert!(completion.bytes <= PAGE_SIZE as u32, "a frame is a page");
-        row.used += 1;
-        row.pages.get(row.used - 1).copied()
+        let in_strides = |strides: u32| u64::from(strides) * u64::from(host.striding.stride_bytes);
+        let start = in_strides(completion.first_stride);
+        let end = start + in_strides(completion.strides);
+        debug_assert_eq!(row.used, start, "frames follow each other");
+        row.used = end;
+        let bytes_end = start + u64::from(completion.bytes);
+        Some(Place {
+            held: row.within(start + COPIED_BYTES, bytes_end).into(),
+            first: row.within(start.next_multiple_of(PAGE_SIZE), end).into(),
+            last: row.within(start, end - end % PAGE_SIZE).into(),
+        })
     }
 
     /// Gives the pages of a consumed entry back, one after the other.
     fn give_back_used(&self, host: &Iperf, driver: &mut Driver<'_>) {
-        let is_used = self.rows.borrow().front().is_some_and(|row| row.used == row.pages.len());
+        let is_used = self.rows.borrow().front().is_some_and(|row| row.used == row.pages.len() as u64 * PAGE_SIZE);
         let Some(row) = is_used.then(|| self.rows.borrow_mut().pop_front()).flatten() else { return };
         if host.batch > 1 {
             return;

@@ -1,6 +1,7 @@
 //! What a run has come to.
 
 use super::Iperf;
+use super::choices::StreamDirection;
 use super::pages::Cache;
 use super::receiver::Received;
 use crate::run::Start;
@@ -14,7 +15,9 @@ use std::cell::Cell;
 #[derive(Clone, Default)]
 pub(super) struct Moment {
     busy_cycles: u64,
+    /// Packets that were read, at both ends, and those at the clients.
     packets: u64,
+    read_by_clients: u64,
     acknowledgements: u64,
     out_of_order: u64,
     duplicates: u64,
@@ -34,7 +37,8 @@ impl Iperf {
         let sum = |of: fn(&Cache) -> &Cell<u64>| self.receive.iter().map(|ring| of(&ring.cache).get()).sum();
         Moment {
             busy_cycles: self.world.engine.busy_cycles_by_core().iter().sum(),
-            packets: self.packets.get(),
+            packets: self.packets.get() + clients.read,
+            read_by_clients: clients.read,
             acknowledgements: received(|one| one.acknowledgements),
             out_of_order: received(|one| one.out_of_order),
             duplicates: received(|one| one.dropped),
@@ -49,7 +53,7 @@ impl Iperf {
 
     /// Begins and ends the measurement when enough packets were read.
     pub(super) fn look_at_progress(&self) {
-        let packets = self.packets.get();
+        let packets = self.packets.get() + self.clients.borrow().read;
         // The start reads a counter that a lock protects.
         let can_start = || self.world.engine.can_take(LockClass::InvalidationQueue);
         if self.start.get().is_none() {
@@ -71,8 +75,10 @@ impl Iperf {
         let (start, begun) = self.start.into_inner().unwrap_or_else(|| (Start::of(&world), Moment::default()));
         let end = self.end.into_inner().unwrap_or_else(|| begun.clone());
         let packets = end.packets - begun.packets;
+        let sends = self.work.iperf.direction != StreamDirection::Receive;
         let served = Served {
             packets,
+            packets_sent: sends.then(|| end.read_by_clients - begun.read_by_clients),
             payload_bytes: packets * u64::from(self.server.software.segment_bytes),
             busy_cycles: end.busy_cycles - begun.busy_cycles,
             received_in_all: end.nic.received,

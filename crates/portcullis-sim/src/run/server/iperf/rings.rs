@@ -2,6 +2,7 @@
 
 use super::super::memory::{RingShape, STRIDING_RINGS_BYTES};
 use super::choices::REGION_PAGES;
+use super::transmit::PIECES;
 use crate::machine::{NicDriver, Striding};
 use portcullis::PAGE_SIZE;
 use portcullis_model::{Direction, EVENT_BYTES, RingFormat};
@@ -35,7 +36,7 @@ pub(super) fn transmit(driver: &NicDriver, entries: u32, index: u32) -> RingShap
     RingShape {
         direction: Direction::Transmit,
         entries,
-        pieces: 1,
+        pieces: PIECES,
         moderation: driver.transmit_moderation,
         vector: index as u8,
         format: RingFormat {

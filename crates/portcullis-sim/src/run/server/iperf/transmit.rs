@@ -1,16 +1,23 @@
-//! The transmit ring of a core: it sends acknowledgements, which are headers in a buffer of their own.
+//! The transmit ring of a core. It sends acknowledgements, which are headers in a buffer of their own, and frames of
+//! data, which the card cuts into packets. The headers of these lie in the entry, as mlx5 writes them (`mlx5e_txwqe_build_eseg_gso`
+//! and what calls it, from memory).
 
 use super::Iperf;
 use crate::run::driver::Driver;
 use crate::run::live::Slot;
 use crate::run::server::frames::{Kind, Meaning};
-use crate::run::server::memory::{RingMemory, RingShape};
-use crate::run::world::Wanted;
+use crate::run::server::memory::{CHUNK_BYTES, RingMemory, RingShape};
 use portcullis::Access;
 use portcullis_model::{Descriptor, RingNumber};
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
+
+/// The buffers of a frame of 64 KiB.
+const CHUNKS: usize = (64 << 10) / CHUNK_BYTES as usize;
+/// The descriptors of an entry: the headers, and the buffers.
+pub(super) const PIECES: u32 = 1 + CHUNKS as u32;
 
 pub(super) struct Transmit {
     pub(super) shape: RingShape,
@@ -19,18 +26,38 @@ pub(super) struct Transmit {
     pub(super) open: OnceCell<(RingNumber, RingMemory)>,
     filled: Cell<u32>,
     taken: Cell<u32>,
-    live: RefCell<VecDeque<Slot>>,
+    /// The buffers of each entry.
+    live: RefCell<VecDeque<SmallVec<[Slot; CHUNKS]>>>,
+    /// Whether frames of data wait for room.
+    stalls: Cell<bool>,
 }
 
 impl Transmit {
     pub(super) fn new(shape: RingShape, stream: u32) -> Self {
         let (filled, taken) = (Cell::new(0), Cell::new(0));
-        Self { shape, stream, open: OnceCell::new(), filled, taken, live: RefCell::default() }
+        let (live, stalls) = (RefCell::default(), Cell::new(false));
+        Self { shape, stream, open: OnceCell::new(), filled, taken, live, stalls }
+    }
+
+    fn open(&self) -> &(RingNumber, RingMemory) {
+        self.open.get().expect("the card is open")
+    }
+
+    /// Whether there is room for an entry. If not, and if frames of data want it, they are sent after the next
+    /// completions.
+    pub(super) fn has_room(&self) -> bool {
+        let has_room = self.filled.get().wrapping_sub(self.taken.get()) < self.shape.entries;
+        self.stalls.set(!has_room);
+        has_room
+    }
+
+    /// Whether frames of data have waited for room. They do not any more.
+    pub(super) fn take_stall(&self) -> bool {
+        self.stalls.take()
     }
 
     /// Sends an acknowledgement of a flow. Returns false if the ring is full: the kernel then drops it.
     pub(super) fn send(&self, host: &Iperf, driver: &mut Driver<'_>, flow: usize) -> bool {
-        let (number, memory) = self.open.get().expect("the card is open");
         if self.filled.get().wrapping_sub(self.taken.get()) >= self.shape.entries {
             return false;
         }
@@ -40,33 +67,63 @@ impl Transmit {
         driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
         let Some(iova) = host.address(slot) else { return false };
         let cookie = Meaning::new(flow, Kind::Acknowledgement, 0).cookie();
-        memory.write(&host.world, self.filled.get(), 0, Descriptor { iova, bytes, is_inline: false, cookie });
-        self.live.borrow_mut().push_back(slot);
+        self.post(host, &[Descriptor { iova, bytes, is_inline: false, cookie }], SmallVec::from_slice(&[slot]));
+        true
+    }
+
+    /// Sends packets of a flow as one frame, for which there is room. What lies in it begins with a chunk of its own.
+    pub(super) fn send_data(&self, host: &Iperf, driver: &mut Driver<'_>, flow: usize, packets: &Range<u64>) {
+        let software = &host.server.software;
+        let cookie = Meaning::new(flow, Kind::Data, packets.start as u32).cookie();
+        let headers = Descriptor { bytes: software.header_bytes, is_inline: true, cookie, ..Descriptor::default() };
+        let mut pieces = SmallVec::<[Descriptor; PIECES as usize]>::from_slice(&[headers]);
+        let mut slots = SmallVec::new();
+        let mut left = (packets.end - packets.start) as u32 * software.segment_bytes;
+        driver.serve(self.stream);
+        while left > 0 {
+            let bytes = left.min(CHUNK_BYTES as u32);
+            let (slot, buffer) = host.pages.packets().take_chunk(bytes);
+            driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
+            let Some(iova) = host.address(slot) else { return };
+            pieces.push(Descriptor { iova, bytes, ..Descriptor::default() });
+            slots.push(slot);
+            left -= bytes;
+        }
+        self.post(host, &pieces, slots);
+    }
+
+    /// Fills an entry, and rings the doorbell.
+    fn post(&self, host: &Iperf, pieces: &[Descriptor], slots: SmallVec<[Slot; CHUNKS]>) {
+        let (number, memory) = self.open();
+        for piece in 0..self.shape.pieces {
+            let descriptor = pieces.get(piece as usize).copied().unwrap_or_default();
+            memory.write(&host.world, self.filled.get(), piece, descriptor);
+        }
+        self.live.borrow_mut().push_back(slots);
         self.filled.set(self.filled.get().wrapping_add(1));
         host.world.engine.sync();
         memory.write_record(&host.world, self.filled.get());
         host.nic.borrow_mut().doorbell(host.world.engine.now_ps(), *number);
-        host.world.engine.notify(Wanted::Link.into());
-        true
+        host.notify_link();
     }
 
     /// Requests an interrupt for the next completion.
     pub(super) fn arm(&self, host: &Iperf) {
-        let (number, _) = self.open.get().expect("the card is open");
+        let (number, _) = self.open();
         host.world.engine.sync();
         host.nic.borrow_mut().arm(host.world.engine.now_ps(), *number, self.taken.get());
-        host.world.engine.notify(Wanted::Link.into());
+        host.notify_link();
     }
 
     /// Unmaps what was sent.
     pub(super) fn reap(&self, host: &Iperf, driver: &mut Driver<'_>) {
-        let (_, memory) = self.open.get().expect("the card is open");
+        let (_, memory) = self.open();
         let mut sent = SmallVec::<[Slot; 64]>::new();
         host.world.engine.sync();
         while memory.completion(&host.world, self.taken.get()).is_some() {
             self.taken.set(self.taken.get().wrapping_add(1));
-            let slot = self.live.borrow_mut().pop_front();
-            if let Some(slot) = slot {
+            let slots = self.live.borrow_mut().pop_front().unwrap_or_default();
+            for slot in slots {
                 driver.unmap_only(slot);
                 sent.push(slot);
             }

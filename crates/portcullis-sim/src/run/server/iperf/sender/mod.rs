@@ -1,4 +1,4 @@
-//! The TCP sender of a client that runs Linux 6.0: what is sent when, and what is taken as lost.
+//! A TCP sender of Linux 6.0, of a client or of the server: what is sent when, and what is taken as lost.
 //!
 //! Losses are found by RACK (RFC 8985) alone, as in Linux. Left out: marked packets, F-RTO, undoing a reduction that a
 //! duplicate shows to be wrong, the wider reordering window after duplicates, round-trip times from timestamps (Linux
@@ -139,10 +139,12 @@ struct News {
     has_again: bool,
 }
 
-/// The sender of a flow, which always has something to send.
+/// The sender of a flow.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
     parameters: TcpParameters,
+    /// How many packets its application has written.
+    written: u64,
     /// The first packet that is not acknowledged, and those from it on.
     una: u64,
     flights: VecDeque<Flight>,
@@ -179,10 +181,12 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A sender that begins with packet 0.
-    pub(super) fn new(parameters: &TcpParameters) -> Self {
+    /// A sender that begins with packet 0, and whose application has written so many packets. `u64::MAX`: it always has
+    /// something to send.
+    pub(super) fn new(parameters: &TcpParameters, written: u64) -> Self {
         Self {
             parameters: parameters.clone(),
+            written,
             una: 0,
             flights: VecDeque::new(),
             receive_window: parameters.receive_window,
@@ -231,9 +235,32 @@ impl Sender {
         self.timer.map(|(_, end_ps)| end_ps)
     }
 
+    /// The application writes so many packets.
+    pub(super) fn write(&mut self, packets: u64) {
+        self.written += packets;
+    }
+
+    /// How many packets were written and are not acknowledged.
+    pub(super) fn queued(&self) -> u64 {
+        self.written - self.una
+    }
+
+    /// The numbers of the next packets that may leave in one frame, at most `most`: new ones that follow each other, or
+    /// a single one.
+    pub(super) fn next_frame(&mut self, now_ps: u64, most: u64) -> Option<Range<u64>> {
+        let is_probe = self.forced.is_some();
+        let first = self.next(now_ps)?;
+        let mut end = first.number + 1;
+        // A new packet is only sent if none waits to be sent again.
+        while !is_probe && !first.is_again && end - first.number < most && self.next(now_ps).is_some() {
+            end += 1;
+        }
+        Some(first.number..end)
+    }
+
     /// The next packet, if one may be sent now.
     pub(super) fn next(&mut self, now_ps: u64) -> Option<Packet> {
-        let can_send_new = self.end() < self.una + self.receive_window;
+        let can_send_new = self.end() < self.written.min(self.una + self.receive_window);
         match self.forced.take() {
             Some(Forced::Tail) if !self.flights.is_empty() => return Some(self.send_probe(now_ps, can_send_new)),
             Some(Forced::Window) if self.flights.is_empty() => {

@@ -11,7 +11,7 @@ fn acknowledgement(next: u64, sacked: &[Range<u64>], window: u64) -> Acknowledge
 }
 
 fn sender(receive_window: u64) -> Sender {
-    Sender::new(&TcpParameters { receive_window, ..TcpParameters::default() })
+    Sender::new(&TcpParameters { receive_window, ..TcpParameters::default() }, u64::MAX)
 }
 
 /// Sends what it can, a packet per microsecond. Returns the numbers, and those that were sent again.
@@ -41,6 +41,24 @@ fn the_receiver_limits_what_is_out() {
     assert_eq!(send(&mut sender, &mut now_ps).0.len(), 7);
     sender.acknowledge(40 * US, &acknowledgement(7, &[], 3));
     assert_eq!(send(&mut sender, &mut now_ps).0, [7, 8, 9]);
+}
+
+#[test]
+fn what_is_not_written_is_not_sent_and_a_frame_has_new_packets_alone() {
+    let mut sender = Sender::new(&TcpParameters::default(), 0);
+    assert_eq!((sender.next(0), sender.queued()), (None, 0));
+    sender.write(6);
+    assert_eq!(
+        [sender.next_frame(0, 4), sender.next_frame(0, 4), sender.next_frame(0, 4)],
+        [Some(0..4), Some(4..6), None]
+    );
+    sender.write(100);
+    assert_eq!(sender.next_frame(US, 16), Some(6..10), "ten packets are out");
+    sender.acknowledge(40 * US, &acknowledgement(0, &[1..10], 250));
+    assert_eq!(sender.next_frame(40 * US, 16), Some(0..1), "a lost packet leaves by itself");
+    assert_eq!(sender.queued(), 106);
+    sender.acknowledge(80 * US, &acknowledgement(10, &[], 250));
+    assert_eq!(sender.queued(), 96);
 }
 
 #[test]
