@@ -58,8 +58,11 @@ pub struct BusCounters {
 pub(super) struct Bus {
     source: SourceId,
     read_ps: u64,
+    read_gbps: Option<f64>,
     transaction_bytes: u64,
     reads: Window,
+    /// When the bus has carried all reads so far.
+    reads_end_ps: u64,
     writes: Window,
     last_write_ps: u64,
     pub(super) counters: BusCounters,
@@ -70,8 +73,10 @@ impl Bus {
         Self {
             source,
             read_ps: parameters.read_ps,
+            read_gbps: parameters.read_gbps,
             transaction_bytes: parameters.transaction_bytes,
             reads: Window::new(parameters.read_window_bytes),
+            reads_end_ps: 0,
             writes: Window::new(parameters.write_window_bytes),
             last_write_ps: 0,
             counters: BusCounters::default(),
@@ -79,7 +84,7 @@ impl Bus {
     }
 
     pub(super) fn read_room_ps(&mut self, now_ps: u64, len: u64) -> u64 {
-        self.reads.room_ps(now_ps, len)
+        self.reads.room_ps(now_ps, len).max(self.reads_end_ps)
     }
 
     pub(super) fn write_room_ps(&mut self, now_ps: u64, len: u64) -> u64 {
@@ -91,6 +96,9 @@ impl Bus {
         let (phys, ready_ps) = self.translate(unit, now_ps, iova, len, Rights::READ);
         let done_ps = ready_ps + self.read_ps;
         self.reads.add(done_ps, len);
+        if let Some(read_gbps) = self.read_gbps {
+            self.reads_end_ps = self.reads_end_ps.max(now_ps) + (len as f64 * 8.0 * 1e3 / read_gbps) as u64;
+        }
         Issued { phys, done_ps }
     }
 

@@ -23,6 +23,9 @@ pub struct NicParameters {
     pub read_ps: u64,
     /// Bytes of reads in flight at most: the number of tags times the largest request.
     pub read_window_bytes: u64,
+    /// What the bus carries of reads, in Gb/s without its own headers. `None` if there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_gbps: Option<f64>,
     /// Bytes of posted writes in flight at most.
     pub write_window_bytes: u64,
     /// Bytes of a transaction on the bus at most.

@@ -25,6 +25,7 @@ pub(crate) fn parameters() -> NicParameters {
         doorbell_ps: 100_000,
         read_ps: 500_000,
         read_window_bytes: 16_384,
+        read_gbps: None,
         write_window_bytes: 4096,
         transaction_bytes: 512,
         fetch_entries: 8,
@@ -189,6 +190,23 @@ fn a_card_with_a_small_buffer_reads_a_frame_when_an_earlier_one_has_left() {
     assert!(small + 15 * 3 <= none, "{small} and {none}: half of the frames, of three transactions each");
     assert_eq!(small_ps, none_ps, "two frames are enough for the link");
     assert!(reads_at_end(Some(1)).1 > none_ps, "with room for one at a time, the link waits for each");
+}
+
+#[test]
+fn reads_are_no_faster_than_the_bus() {
+    let took = |read_gbps| {
+        let mut bench =
+            Bench::new(NicParameters { read_gbps, link_gbps: 1e6, ..parameters() }, Direction::Transmit, AT_ONCE);
+        for number in 0..40 {
+            bench.fill([(BUFFERS + number * PAGE_SIZE, 4096), (0, 0)]);
+        }
+        bench.settle();
+        bench.sent().last().expect("a frame").0
+    };
+    let ideal_ps = 40 * 4096 * 8 * 1000 / 10;
+    let slow_ps = took(Some(10.0));
+    assert!((ideal_ps..ideal_ps + 4_000_000).contains(&slow_ps), "{slow_ps}, and {ideal_ps} with nothing else");
+    assert!(took(None) < ideal_ps / 2 && took(Some(1e6)) == took(None));
 }
 
 #[test]

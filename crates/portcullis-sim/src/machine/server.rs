@@ -392,7 +392,7 @@ mod tests {
             ("r210-bcm57810", 0xe304_d9df_d9fc_5d1b),
             ("r430-bcm57810", 0xb31d_752d_a72e_6bd3),
             ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
-            ("icelake-cx5", 0x6de8_0c68_e008_b412),
+            ("icelake-cx5", 0xb5ac_f1e6_c275_b030),
             ("future-800g", 0x0817_1a70_fdb7_998b),
         ];
         for (id, pinned) in pinned {

@@ -14,6 +14,7 @@ mod freebsd;
 mod idle;
 mod interference;
 mod iperf;
+mod iperf_both;
 mod linux;
 mod measures;
 mod merging;

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 /// The address of the first packet.
-const BUFFERS_BASE: u64 = 1 << 32;
+pub(super) const BUFFERS_BASE: u64 = 1 << 32;
 /// Memory for the rings. It is at the end of the memory for tables, where no table is allocated.
 const RINGS_BYTES: u64 = 64 << 20;
 /// The same if each stride of an entry may have a completion.
@@ -20,12 +20,9 @@ pub(super) const STRIDING_RINGS_BYTES: u64 = 256 << 20;
 
 /// The end of the memory for packets.
 pub(in crate::run) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
-    let slots = match work.workload {
-        ServerWorkload::Iperf => iperf::slots(server, work),
-        _ => slots(&server.driver, work),
-    };
-    let chunks = if work.workload == ServerWorkload::Iperf { iperf::chunks(work) } else { 0 };
-    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + u64::from(chunks) * CHUNK_BYTES
+    let is_iperf = work.workload == ServerWorkload::Iperf;
+    let slots = if is_iperf { iperf::slots(server, work) } else { slots(&server.driver, work) };
+    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + if is_iperf { iperf::chunk_bytes(work) } else { 0 }
 }
 
 /// The memory of the rings.
@@ -34,9 +31,6 @@ pub(in crate::run) fn ring_memory(machine: &Machine) -> Segment {
     let len = if is_striding { STRIDING_RINGS_BYTES } else { RINGS_BYTES };
     Segment { phys: PhysAddr::new(tables_base(machine).as_u64() + TABLES_BYTES - len), len }
 }
-
-/// What a process writes to a socket lies in runs of pages of this length: `SKB_FRAG_PAGE_ORDER` of Linux, from memory.
-pub(super) const CHUNK_BYTES: u64 = 32 << 10;
 
 /// More than the number of buffers that can be mapped at once, so that memory is reused late.
 fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
@@ -47,13 +41,10 @@ fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
     2 * receive + transmit + driver.receive_rings * driver.kept_pages
 }
 
-/// Pages for packets. The page that has been free for longest is used first. Each page has its own slot. Chunks of
-/// [`CHUNK_BYTES`] follow them, each with a slot too. The one that was freed last is used first, as the kernel does.
+/// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.
 pub(super) struct Packets {
     free: RefCell<VecDeque<Slot>>,
-    pages: Slot,
-    chunks: RefCell<Vec<Slot>>,
-    /// The slot of the next mapping for a ring. These slots follow those of the chunks.
+    /// The slot of the next mapping for a ring. These slots follow those of the pages and of other buffers.
     next_ring: Cell<Slot>,
     /// The start of the unused memory for rings.
     rings: Cell<PhysAddr>,
@@ -64,13 +55,11 @@ impl Packets {
         Self::of(machine, slots(driver, work), 0)
     }
 
-    /// So many pages and chunks.
-    pub(super) fn of(machine: &Machine, pages: Slot, chunks: Slot) -> Self {
+    /// So many pages, after whose slots so many are left for other buffers.
+    pub(super) fn of(machine: &Machine, pages: Slot, others: Slot) -> Self {
         Self {
             free: RefCell::new((0..pages).collect()),
-            pages,
-            chunks: RefCell::new((pages..pages + chunks).rev().collect()),
-            next_ring: Cell::new(pages + chunks),
+            next_ring: Cell::new(pages + others),
             rings: Cell::new(ring_memory(machine).phys),
         }
     }
@@ -82,18 +71,9 @@ impl Packets {
         (slot, Buffer::from(Segment { phys, len: len.into() }))
     }
 
-    /// Takes a chunk, with a buffer of `len` bytes at its beginning.
-    pub(super) fn take_chunk(&self, len: u32) -> (Slot, Buffer) {
-        let slot = self.chunks.borrow_mut().pop().expect("there are as many chunks as the rings can hold");
-        let phys = BUFFERS_BASE + u64::from(self.pages) * PAGE_SIZE + u64::from(slot - self.pages) * CHUNK_BYTES;
-        (slot, Buffer::from(Segment { phys: PhysAddr::new(phys), len: len.into() }))
-    }
-
-    /// Returns pages and chunks.
+    /// Returns pages.
     pub(super) fn give_back(&self, slots: impl IntoIterator<Item = Slot>) {
-        for slot in slots {
-            if slot < self.pages { self.free.borrow_mut().push_back(slot) } else { self.chunks.borrow_mut().push(slot) }
-        }
+        self.free.borrow_mut().extend(slots);
     }
 
     /// Takes whole pages for at least `bytes` bytes of a ring.

@@ -6,6 +6,7 @@
 
 mod answers;
 mod choices;
+mod chunks;
 mod clients;
 mod kernel;
 #[cfg(test)]
@@ -26,17 +27,18 @@ pub use choices::{IperfChoices, StreamDirection};
 pub use pages::Recycling;
 
 use super::frames::Meaning;
-use super::memory::Packets;
+use super::memory::{BUFFERS_BASE, Packets};
 use super::{ACTORS, Served, ServerWork};
 use crate::engine::{Actor, Body};
 use crate::machine::{Reader, Server, Striding};
-use crate::run::live::Slot;
+use crate::run::live::{Live, Slot};
 use crate::run::world::{Wanted, World};
 use crate::run::{Job, RunError, Start};
 use choices::{REGION_PAGES, REGIONS};
+use chunks::{CHUNK_BYTES, Chunks};
 use clients::Clients;
 use pages::{Cache, Pages};
-use portcullis::Iova;
+use portcullis::{Iova, PAGE_SIZE};
 use portcullis_model::{Nic, NicParameters, Output, RingNumber};
 use receive::{Held, Receive};
 use receiver::{Acknowledgement, Receiver, ReceiverParameters};
@@ -65,10 +67,15 @@ pub(in crate::run) fn slots(server: &Server, work: &ServerWork) -> Slot {
     2 * driver.receive_rings * ring + held + transmit + work.iperf.regions.unwrap_or(REGIONS) * REGION_PAGES
 }
 
-/// The chunks of memory that the streams of the server take: as many as its rings hold.
-pub(in crate::run) fn chunks(work: &ServerWork) -> Slot {
+/// The parts of chunks that the streams of the server take: as many as its rings hold.
+fn parts(work: &ServerWork) -> Slot {
     let sends = work.iperf.direction != StreamDirection::Receive;
     if sends { work.cores * work.transmit_entries * (transmit::PIECES - 1) } else { 0 }
+}
+
+/// The memory of these chunks.
+pub(in crate::run) fn chunk_bytes(work: &ServerWork) -> u64 {
+    u64::from(chunks::chunks(parts(work), work.flows)) * CHUNK_BYTES
 }
 
 /// The server and its clients.
@@ -84,6 +91,7 @@ struct Iperf {
     receive: Vec<Receive>,
     transmit: Vec<Transmit>,
     pages: Pages,
+    chunks: Chunks,
     /// By flow. Those of the other direction are idle, at both ends.
     receivers: RefCell<Vec<Receiver<Held>>>,
     senders: RefCell<Vec<Sender>>,
@@ -135,7 +143,8 @@ impl Iperf {
             nic: RefCell::new(Nic::new(source, nic, world.vtd.clone())),
             receive: (0..driver.receive_rings).map(receive).collect(),
             transmit: (0..driver.transmit_rings).map(transmit).collect(),
-            pages: Pages::new(Packets::of(job.machine, slots, chunks(work)), slots, work.iperf.holds),
+            pages: Pages::new(Packets::of(job.machine, slots, parts(work)), slots, work.iperf.holds),
+            chunks: Chunks::new(BUFFERS_BASE + u64::from(slots) * PAGE_SIZE, slots, parts(work), work.flows),
             receivers: RefCell::new(flows.clone().map(|_| Receiver::new(&receiver)).collect()),
             senders: RefCell::new(flows.clone().map(|_| sender(0)).collect()),
             polled: RefCell::new(vec![Vec::new(); work.cores as usize]),
@@ -173,7 +182,8 @@ impl Iperf {
 
     /// The address of the buffer of a slot for the card, if it is mapped.
     fn address(&self, slot: Slot) -> Option<Iova> {
-        self.world.look(slot, |live| live.address_of(0, 0)).flatten().map(|(iova, _)| iova)
+        let begin = |live: &Live| live.address_of(0, live.segments.first()?.phys.as_u64() % PAGE_SIZE);
+        self.world.look(slot, begin).flatten().map(|(iova, _)| iova)
     }
 }
 

@@ -1,12 +1,13 @@
 //! The transmit ring of a core. It sends acknowledgements, which are headers in a buffer of their own, and frames of
-//! data, which the card cuts into packets. The headers of these lie in the entry, as mlx5 writes them (`mlx5e_txwqe_build_eseg_gso`
-//! and what calls it, from memory).
+//! data, which the card cuts into packets. The headers of these lie in the entry, as mlx5 writes them
+//! (`mlx5e_tx_get_gso_ihs`, from memory).
 
 use super::Iperf;
+use super::chunks::CHUNK_BYTES;
 use crate::run::driver::Driver;
 use crate::run::live::Slot;
 use crate::run::server::frames::{Kind, Meaning};
-use crate::run::server::memory::{CHUNK_BYTES, RingMemory, RingShape};
+use crate::run::server::memory::{RingMemory, RingShape};
 use portcullis::Access;
 use portcullis_model::{Descriptor, RingNumber};
 use smallvec::SmallVec;
@@ -14,10 +15,10 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The buffers of a frame of 64 KiB.
-const CHUNKS: usize = (64 << 10) / CHUNK_BYTES as usize;
-/// The descriptors of an entry: the headers, and the buffers.
-pub(super) const PIECES: u32 = 1 + CHUNKS as u32;
+/// The parts of chunks in a frame of 64 KiB, at most.
+const PARTS: usize = 1 + (64 << 10) / CHUNK_BYTES as usize;
+/// The descriptors of an entry: the headers, and the parts.
+pub(super) const PIECES: u32 = 1 + PARTS as u32;
 
 pub(super) struct Transmit {
     pub(super) shape: RingShape,
@@ -27,7 +28,7 @@ pub(super) struct Transmit {
     filled: Cell<u32>,
     taken: Cell<u32>,
     /// The buffers of each entry.
-    live: RefCell<VecDeque<SmallVec<[Slot; CHUNKS]>>>,
+    live: RefCell<VecDeque<SmallVec<[Slot; PARTS]>>>,
     /// Whether frames of data wait for room.
     stalls: Cell<bool>,
 }
@@ -71,21 +72,21 @@ impl Transmit {
         true
     }
 
-    /// Sends packets of a flow as one frame, for which there is room. What lies in it begins with a chunk of its own.
+    /// Sends packets of a flow as one frame, for which there is room.
     pub(super) fn send_data(&self, host: &Iperf, driver: &mut Driver<'_>, flow: usize, packets: &Range<u64>) {
         let software = &host.server.software;
         let cookie = Meaning::new(flow, Kind::Data, packets.start as u32).cookie();
         let headers = Descriptor { bytes: software.header_bytes, is_inline: true, cookie, ..Descriptor::default() };
         let mut pieces = SmallVec::<[Descriptor; PIECES as usize]>::from_slice(&[headers]);
         let mut slots = SmallVec::new();
-        let mut left = (packets.end - packets.start) as u32 * software.segment_bytes;
+        let mut left = (packets.end - packets.start) * u64::from(software.segment_bytes);
         driver.serve(self.stream);
         while left > 0 {
-            let bytes = left.min(CHUNK_BYTES as u32);
-            let (slot, buffer) = host.pages.packets().take_chunk(bytes);
+            let (slot, buffer) = host.chunks.take(flow, left);
+            let bytes = buffer[0].len;
             driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
             let Some(iova) = host.address(slot) else { return };
-            pieces.push(Descriptor { iova, bytes, ..Descriptor::default() });
+            pieces.push(Descriptor { iova, bytes: bytes as u32, ..Descriptor::default() });
             slots.push(slot);
             left -= bytes;
         }
@@ -93,7 +94,7 @@ impl Transmit {
     }
 
     /// Fills an entry, and rings the doorbell.
-    fn post(&self, host: &Iperf, pieces: &[Descriptor], slots: SmallVec<[Slot; CHUNKS]>) {
+    fn post(&self, host: &Iperf, pieces: &[Descriptor], slots: SmallVec<[Slot; PARTS]>) {
         let (number, memory) = self.open();
         for piece in 0..self.shape.pieces {
             let descriptor = pieces.get(piece as usize).copied().unwrap_or_default();
@@ -130,6 +131,8 @@ impl Transmit {
             host.world.engine.sync();
         }
         driver.commit();
-        host.pages.packets().give_back(sent);
+        for slot in sent {
+            if host.chunks.has(slot) { host.chunks.give_back(slot) } else { host.pages.packets().give_back([slot]) }
+        }
     }
 }
