@@ -274,10 +274,10 @@ fn small_callers_leave_room_for_a_great_one() {
     });
     assert!(matches!(Alone(BURST_MAX).submit(unit, 3), Ok(Some(_))), "S7: others have taken its room");
     assert_eq!(held(), before, "S7: it has waited for more than the room of one like it");
-    // Nobody waits now, so they have all of it.
+    // No caller waits now, so the small ones have all of it.
     take_all();
     land_one(fake);
-    assert!(matches!(unit.try_invalidate(page(8, 0)), Err(Ok(Some(_)))), "S7: room is kept for nobody");
+    assert!(matches!(unit.try_invalidate(page(8, 0)), Err(Ok(Some(_)))), "S7: room is kept for no caller");
 }
 
 /// Other callers that need as much are always first. The one that has no luck fails alone, because the queue moves.

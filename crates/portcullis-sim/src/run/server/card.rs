@@ -452,7 +452,7 @@ impl Card {
     }
 
     /// Handles the rings of a vector in two halves: submits what has arrived, then what was sent, refills, and waits
-    /// for what has arrived before it hands that on. Nobody needs the buffers of sent frames at once: they come back
+    /// for what has arrived before it hands that on. The buffers of sent frames are not needed at once: they come back
     /// with the next poll. Returns whether there may be more.
     fn poll_in_halves(&self, host: &Host, driver: &mut Driver<'_>, vector: u8) -> bool {
         driver.commits_in_halves(true);
