@@ -32,7 +32,7 @@ use super::ring::{Ring, distance, has_landed, probe_write, write};
 use super::{BURST_MAX, Discipline, Handed, Queue, REFUSES, Submission, Ticket, Words, has_error, ring_doorbell};
 use crate::Mmio;
 use crate::hardware::Hardware;
-use crate::sync::pause;
+use crate::sync::{Ordering, pause};
 use core::iter;
 use portcullis::iommu::TrySubmit;
 use portcullis::platform::Step;
@@ -299,7 +299,7 @@ impl<P: Platform> Queue<P> {
                 self.make_room(ring, platform);
                 first = ring.tail;
             }
-            let (end, joined) = (end_of_room(ring, first), ring.joined);
+            let (end, joined) = (self.end_of_room(ring, first), ring.joined);
             let mut taken = NO_POSTS;
             self.take_posts(ring, platform, page, end, &mut taken);
             let has_taken = taken != NO_POSTS;
@@ -337,6 +337,14 @@ impl<P: Platform> Queue<P> {
             Turn::InFlight(submission) if !has_posts => Turn::OnDuty(submission),
             turn => turn,
         }
+    }
+
+    /// The slot in front of which the descriptors of a submission that begins in slot `first` must end. Its wait
+    /// follows. Posts leave what a great caller wants.
+    fn end_of_room(&self, ring: &Ring, first: u8) -> u8 {
+        let kept = 1 + self.wanted.load(Ordering::Relaxed) as usize;
+        let count = distance(first, ring.tail) + ring.room().saturating_sub(kept);
+        first.wrapping_add(count.min(BURST_MAX) as u8)
     }
 
     /// Makes as much room as a submission may need, if that is done.
@@ -501,10 +509,4 @@ impl<P: Platform> Queue<P> {
         };
         submission.map_or(0, Submission::sequence)
     }
-}
-
-/// The slot in front of which the descriptors of a submission that begins in slot `first` must end. Its wait follows.
-fn end_of_room(ring: &Ring, first: u8) -> u8 {
-    let count = distance(first, ring.tail) + ring.room().saturating_sub(1);
-    first.wrapping_add(count.min(BURST_MAX) as u8)
 }

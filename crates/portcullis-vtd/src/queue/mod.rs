@@ -183,8 +183,8 @@ pub(crate) struct Queue<P: Platform> {
     form: u64,
     merging: Option<Merging>,
     discipline: Discipline,
-    /// The most slots that a caller has found missing; zero once such a caller has got them. Written with the lock of
-    /// the ring held.
+    /// The most slots that a caller has found missing; zero once such a caller has got them, or has given up. Used with
+    /// the lock of the ring held.
     wanted: Hint,
     cells: Cells,
     hot: OnLines<Hot<P::Lock<Ring>>>,
@@ -404,14 +404,15 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Decides who gets room where it is short. A caller leaves what the greatest caller has found missing: small ones
-    /// would take all room as it comes, and a great one might never find enough. If that one does not come back,
-    /// nothing is lost, because two of the greatest fit into an empty ring.
+    /// would take all room as it comes, and a great one might never find enough. Callers that need the same get it in
+    /// no order. If the greatest does not come back, its room is kept until it gives up or the ring is empty, and others
+    /// go on with the rest: two of the greatest fit into an empty ring.
     #[cold]
     #[inline(never)]
     fn share_room(&self, room: usize, needed: usize, wanted: usize) -> bool {
         let is_greatest = needed >= wanted;
         let may_take = room >= if is_greatest { needed } else { needed + wanted };
-        if is_greatest {
+        if is_greatest || room == SLOTS - 1 {
             self.wanted.store(if may_take { 0 } else { needed as u32 }, Ordering::Relaxed);
         }
         may_take

@@ -6,6 +6,7 @@ use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::spec::faults;
 use crate::spec::registers::{FSTS, IQH, QUEUE_INDEX_SHIFT, QUEUE_OFFSET_MASK};
+use crate::sync::Ordering;
 use portcullis::{Platform, QueueError};
 
 /// The last failed submission of a slot, as one word: the sequence, and below it the number of the error. Zero means
@@ -54,6 +55,8 @@ impl<P: Platform> Queue<P> {
     #[inline(never)]
     pub(crate) fn give_up<M: Mmio>(&self, hardware: &Hardware<M, P>, waited_for: u64) -> QueueError {
         let noted = self.ring().with(|ring| {
+            // Perhaps it was this caller that wanted most. Another that still does says so again.
+            self.wanted.store(0, Ordering::Relaxed);
             if ring.overdue.is_some() {
                 return QueueError::Unresponsive;
             }
@@ -188,6 +191,7 @@ impl<P: Platform> Queue<P> {
             // The hardware's head and tail both begin at zero.
             (ring.head, ring.tail, ring.unfinished) = (0, 0, 0);
             (ring.latest, ring.broken, ring.overdue) = (None, false, None);
+            self.wanted.store(0, Ordering::Relaxed);
             self.set_refuses(ring);
         })
     }

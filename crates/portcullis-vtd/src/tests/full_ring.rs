@@ -89,7 +89,7 @@ impl Slots {
             return true;
         }
         let needed = count + 1;
-        if needed >= self.wanted {
+        if needed >= self.wanted || self.free == SLOTS - 1 {
             self.wanted = if self.free < needed { needed } else { 0 };
         }
         if self.free < needed + self.wanted {
@@ -100,7 +100,7 @@ impl Slots {
         if is_shared {
             self.in_flight += 1;
             if count < BURST_MAX
-                && self.free > 0
+                && self.free > self.wanted
                 && let Some(page) = self.posted.take()
             {
                 self.free -= 1;
