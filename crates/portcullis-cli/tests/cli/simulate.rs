@@ -13,6 +13,13 @@ fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
+fn rings_for_which_there_is_no_memory_are_refused() {
+    let run = ["simulate", "--machine", "r430-bcm57810", "--workload", "apache-1m", "--design", "none"];
+    let arguments = [&run[..], &["--protection", "none", "--set", "transmit_rings=128"]].concat();
+    refused(&arguments, &["rings of 2039 entries", "bnx2x", "a run has 64 MiB"]);
+}
+
+#[test]
 fn a_run_has_the_keys_of_a_simulation_and_of_a_comparison() {
     let arguments = with(&["--protection", "strict", "--json"]);
     let output = portcullis(&arguments);

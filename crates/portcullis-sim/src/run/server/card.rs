@@ -10,7 +10,7 @@ use crate::run::driver::{Driver, Submitted};
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::Wanted;
 use portcullis::{Access, Iova, PAGE_SIZE};
-use portcullis_model::{Completion, Descriptor, Direction, PIECES_MAX, RingFormat, RingNumber};
+use portcullis_model::{Completion, Descriptor, PIECES_MAX, RingNumber};
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -155,27 +155,11 @@ impl Ring {
 
 impl Card {
     pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
-        let format = RingFormat::default();
         let transmit = |index: u32| {
-            // If completions raise an interrupt, it is that of the receive ring.
-            let vector = if driver.reaps_every.is_some() { driver.receive_rings + index } else { index };
-            let (direction, entries, pieces) = (Direction::Transmit, work.transmit_entries, work.transmit_pieces());
-            let shape = RingShape {
-                direction,
-                entries,
-                pieces,
-                moderation: driver.transmit_moderation,
-                vector: vector as u8,
-                format,
-            };
+            let shape = RingShape::to_transmit(driver, work, index);
             Ring::new(shape, driver.receive_rings + index, driver)
         };
-        let receive = |index: u32| {
-            let (direction, entries) = (Direction::Receive, work.receive_entries);
-            let (pieces, vector) = (driver.receive_buffers.len() as u32, index as u8);
-            let shape = RingShape { direction, entries, pieces, moderation: driver.receive_moderation, vector, format };
-            Ring::new(shape, index, driver)
-        };
+        let receive = |index: u32| Ring::new(RingShape::to_receive(driver, work, index), index, driver);
         Self {
             transmit: (0..driver.transmit_rings).map(transmit).collect(),
             receive: (0..driver.receive_rings).map(receive).collect(),
@@ -465,17 +449,20 @@ impl Card {
         let received = self.receive_of(vector).map(|ring| Some((ring, self.unmap_received(host, driver, ring)?)));
         let Some(received) = received.collect::<Option<SmallVec<[_; 2]>>>() else { return false };
         let arrived = driver.put_aside();
-        for ring in self.transmit_of(vector) {
+        let sent = self.transmit_of(vector).map(|ring| {
             let mut sent = Self::unmap_sent(host, driver, ring);
             ring.in_flight.replace((driver.put_aside(), mem::take(&mut sent.slots)));
-            self.refill_sent(host, driver, ring, sent);
-        }
+            (ring, sent)
+        });
+        let sent: SmallVec<[_; 2]> = sent.collect();
         if !received.iter().all(|(ring, received)| self.refill(host, driver, ring, received)) {
             return false;
         }
         driver.put_back(arrived);
         driver.take_back();
+        // From here on commits are whole: a transmit path that handles completions hands their buffers on at once.
         driver.commits_in_halves(false);
+        sent.into_iter().for_each(|(ring, sent)| self.refill_sent(host, driver, ring, sent));
         let mut is_full = false;
         for (ring, received) in received {
             is_full |= self.have_received(host, driver, ring, received);

@@ -111,6 +111,37 @@ pub(super) struct RingShape {
 }
 
 impl RingShape {
+    /// A transmit ring of a driver whose entries are frames.
+    pub(super) fn to_transmit(driver: &NicDriver, work: &ServerWork, index: u32) -> Self {
+        // If completions raise an interrupt, it is that of the receive ring.
+        let vector = if driver.reaps_every.is_some() { driver.receive_rings + index } else { index };
+        Self {
+            direction: Direction::Transmit,
+            entries: work.transmit_entries,
+            pieces: work.transmit_pieces(),
+            moderation: driver.transmit_moderation,
+            vector: vector as u8,
+            format: RingFormat::default(),
+        }
+    }
+
+    /// A receive ring of such a driver.
+    pub(super) fn to_receive(driver: &NicDriver, work: &ServerWork, index: u32) -> Self {
+        Self {
+            direction: Direction::Receive,
+            entries: work.receive_entries,
+            pieces: driver.receive_buffers.len() as u32,
+            moderation: driver.receive_moderation,
+            vector: index as u8,
+            format: RingFormat::default(),
+        }
+    }
+
+    /// The bytes of memory that it takes: each part has whole pages.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts().map(|bytes| bytes.next_multiple_of(PAGE_SIZE)).iter().sum()
+    }
+
     /// The bytes of its descriptors, of its completions and of its record.
     pub(super) fn parts(&self) -> [u64; 3] {
         let (entries, format) = (u64::from(self.entries), &self.format);

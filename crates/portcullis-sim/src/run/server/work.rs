@@ -2,6 +2,7 @@
 
 use super::frames::FLOWS_MAX;
 use super::iperf::{IperfChoices, StreamDirection, rings};
+use super::memory::{RingShape, ring_memory};
 use crate::machine::{Machine, NicDriver};
 use portcullis_model::PIECES_MAX;
 use std::ops::RangeInclusive;
@@ -295,7 +296,7 @@ impl ServerWork {
             ServerWorkload::Memcached => (10_000, 30_000),
             ServerWorkload::Iperf => (200_000, 600_000),
         };
-        Ok(Self {
+        let work = Self {
             workload,
             cores,
             flows,
@@ -309,7 +310,24 @@ impl ServerWork {
             warm_up,
             measured,
             halves: false,
-        })
+        };
+        if workload != ServerWorkload::Iperf {
+            work.check_ring_memory(machine, driver)?;
+        }
+        Ok(work)
+    }
+
+    /// Whether there is memory for the rings of a driver whose entries are frames.
+    fn check_ring_memory(&self, machine: &Machine, driver: &NicDriver) -> Result<(), ServerError> {
+        let receive = u64::from(driver.receive_rings) * RingShape::to_receive(driver, self, 0).bytes();
+        let transmit = u64::from(driver.transmit_rings) * RingShape::to_transmit(driver, self, 0).bytes();
+        let (needed, most) = (receive + transmit, ring_memory(machine).len);
+        if needed <= most {
+            return Ok(());
+        }
+        let [needed_mib, most_mib] = [needed.div_ceil(1 << 20), most >> 20];
+        let entries = self.transmit_entries.max(self.receive_entries);
+        Err(ServerError::RingMemory { entries, driver: driver.name.clone(), needed_mib, most_mib })
     }
 
     /// All packets or requests.

@@ -54,11 +54,9 @@ pub(in crate::run::server) fn too_large(
     receive_entries: u32,
     transmit_entries: u32,
 ) -> Option<[u64; 2]> {
-    let whole = |bytes: u64| bytes.next_multiple_of(PAGE_SIZE);
-    let of_ring = |shape: RingShape| shape.parts().map(whole).iter().sum::<u64>();
-    let events = whole(u64::from(striding(driver).events) * EVENT_BYTES);
-    let receive = u64::from(driver.receive_rings) * (of_ring(receive(driver, receive_entries, 0)) + events);
-    let transmit = u64::from(driver.transmit_rings) * of_ring(transmit(driver, transmit_entries, 0));
+    let events = (u64::from(striding(driver).events) * EVENT_BYTES).next_multiple_of(PAGE_SIZE);
+    let receive = u64::from(driver.receive_rings) * (receive(driver, receive_entries, 0).bytes() + events);
+    let transmit = u64::from(driver.transmit_rings) * transmit(driver, transmit_entries, 0).bytes();
     Some([receive + transmit, STRIDING_RINGS_BYTES]).filter(|[needed, most]| needed > most)
 }
 
