@@ -36,7 +36,7 @@ fn miss(point: &Point) -> Markup {
     html! {
         strong { (point.point) }
         @if point.is_shape() {
-            ": not there."
+            @if point.ours.is_some() { ": not there." } @else { ": not made." }
         } @else {
             ": "
             @match point.ours { Some(ours) => { "ours " (value(ours)) } None => "not made" }

@@ -202,7 +202,13 @@ fn list_of_shapes(shapes: &[&Point]) -> Markup {
                     @for shape in shapes {
                         tr class=[shape.is_outside().then_some("outside")] {
                             th scope="row" { (shape.point) }
-                            td { @if shape.is_outside() { "✗ not there" } @else { "✓ there" } }
+                            td {
+                                @match shape.ours {
+                                    None => "not made",
+                                    Some(_) if shape.is_outside() => "✗ not there",
+                                    Some(_) => "✓ there",
+                                }
+                            }
                         }
                     }
                 }

@@ -361,7 +361,8 @@ pub(super) fn cascadelake_cx5() -> Machine {
 /// Caches and times of its IOMMU are those of `cascadelake-cx5`, because nothing newer is published, and so are the
 /// costs of software in cycles. How many walks it makes at once follows from "Overcoming the IOTLB wall" (2023), of the
 /// same generation: throughput falls from 7 million misses a second on, and 9.5 million are the most. At 197 ns a walk
-/// that are 1.9 walkers.
+/// that are 1.9 walkers, if each walk reads once: the least. It was derived after the first run of Figure 10, which had
+/// six.
 pub(super) fn icelake_cx5() -> Machine {
     const CORE_HZ: f64 = 2.8e9; // its base clock, from memory of Intel's data, unverified
     const RECEIVED_GBPS: f64 = 35.0; // [F] calibration, Figure 10: one core receives, no protection

@@ -47,13 +47,13 @@ fn nic(link_gbps: f64) -> NicParameters {
         frame_overhead_bytes: 24,        // preamble 8, checksum 4, gap 12 (IEEE 802.3)
         doorbell_ps: 200_000,            // assumed: a posted write, half a read's way
         read_ps: 550_000,                // SIGCOMM'18, a read of 64 bytes that hits the cache, from memory, unverified
-        read_gbps: None,                 // their links are slower by far
+        read_gbps: None,                 // the links of these machines are slower
         read_window_bytes: 16_384,       // PCIe: 32 tags without extended ones, requests of at most 512 bytes
         write_window_bytes: 4096,        // Fast & Safe: p, which goes with the IOMMU's l0 and lm
         transaction_bytes: 512,          // Fast & Safe, derived
         fetch_entries: 8,                // assumed
         receive_buffer_bytes: 512 << 10, // assumed
-        transmit_buffer_bytes: None,     // these cards never lag behind the link by much
+        transmit_buffer_bytes: None,     // a card with few flows reads little ahead
     }
 }
 
@@ -255,7 +255,8 @@ pub(super) fn icelake_cx5() -> Server {
     let cascadelake = cascadelake_cx5();
     Server {
         nic: NicParameters {
-            // 16 lanes of PCIe 3 carry 126 Gb/s, of which completions of 256 bytes use about 24 for headers.
+            // Derived: 16 lanes of PCIe 3 carry 126 Gb/s, and each completion has 256 bytes and about 24 more of headers
+            // (from memory): 126 * 256 / 280.
             read_gbps: Some(115.0),
             // Two frames of 64 KiB, with which the link never waits for a read. Not published, assumed. Without a limit
             // the card would read a whole window of every flow at once, faster than any bus.
