@@ -255,8 +255,8 @@ pub(super) fn icelake_cx5() -> Server {
     let cascadelake = cascadelake_cx5();
     Server {
         nic: NicParameters {
-            // Derived: 16 lanes of PCIe 3 carry 126 Gb/s, and each completion has 256 bytes and about 24 more of headers
-            // (from memory): 126 * 256 / 280.
+            // Derived: 16 lanes of PCIe 3 carry 126 Gb/s, and each completion has 256 bytes and, from memory, about 24
+            // more for headers: 126 * 256 / 280.
             read_gbps: Some(115.0),
             // Two frames of 64 KiB, with which the link never waits for a read. Not published, assumed. Without a limit
             // the card would read a whole window of every flow at once, faster than any bus.

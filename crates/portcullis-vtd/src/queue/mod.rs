@@ -405,8 +405,8 @@ impl<P: Platform> Queue<P> {
 
     /// Decides who gets room where it is short. A caller leaves what the greatest caller has found missing: small ones
     /// would take all room as it comes, and a great one might never find enough. Callers that need the same get it in
-    /// no order. If the greatest does not come back, its room is kept until it gives up or the ring is empty, and others
-    /// go on with the rest: two of the greatest fit into an empty ring.
+    /// no order. If the greatest does not come back, its room is kept until the ring is empty, and others go on with
+    /// the rest: two of the greatest fit into an empty ring.
     #[cold]
     #[inline(never)]
     fn share_room(&self, room: usize, needed: usize, wanted: usize) -> bool {
