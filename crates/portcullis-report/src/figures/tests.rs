@@ -12,9 +12,10 @@ fn numbers() -> Numbers {
         "unmap": {"find": 249.0, "free": 159.0, "table": 438.0, "invalidate": 2_144.375, "other": 26.0},
         "lists": {"satisfied": 0.5, "mean": 5.5, "longest": 6.0},
         "stream": {"iotlb": 1.0453, "l1": 0.25, "l2": 0.125, "l3": 0.5, "retransmit_percent": 0.75,
-            "acknowledgements": 0.0625, "unmapped_percent": 12.5, "reuse_distance": 22.25},
+            "acknowledgements": 0.0625, "unmapped_percent": 12.5, "reuse_distance": 22.25, "receive_gbps": 27.25,
+            "transmit_gbps": 25.875},
         "shared": {"iova_lock_percent": 31.5, "invalidation_lock_percent": 6.5, "hardware_percent": 19.25,
-            "table_percent": 11.75, "protection_percent": 89.625, "table_pages": 28.0},
+            "table_percent": 11.75, "protection_percent": 89.625, "unit_percent": 91.625, "table_pages": 28.0},
     });
     serde_json::from_value(numbers).expect("numbers of a run")
 }
