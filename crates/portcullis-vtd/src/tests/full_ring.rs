@@ -10,6 +10,7 @@ use crate::queue::{BURST_MAX, SLOTS};
 use crate::spec::descriptors::InvalidationDescriptor;
 use crate::spec::faults::status;
 use portcullis::iommu::{Invalidation, Iommu, QueueError, TrySubmit};
+use portcullis::platform::fake::run_on;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -291,8 +292,29 @@ fn a_caller_that_others_leave_no_room_fails_alone() {
         while unit.try_submit_shared(&commands) != Ok(None) {}
     });
     assert_eq!(Alone(BURST_MAX).submit(unit, 3), Err(QueueError::Timeout(1000)));
+    assert!(matches!(unit.try_submit_shared(&pair()), Ok(Some(_))), "S7: room is kept for one that has given up");
     (0..3).for_each(|_| land_one(fake));
     assert!(matches!(unit.try_invalidate(page(8, 0)), Err(Ok(Some(_)))), "others are refused too");
+}
+
+/// A commit leaves what a great caller wants, and so does what others have posted, which it takes along.
+#[test]
+fn posts_leave_room_for_a_great_caller() {
+    let (_, fake, unit) = full_unit(Behaviour::Holding);
+    // With two of them in flight, those that follow are posted.
+    (0..2).for_each(|_| assert!(matches!(Shared(1).submit(&unit, 4), Ok(Some(_)))));
+    assert!(matches!(Alone(52).submit(&unit, 5), Ok(Some(_))), "three slots are left");
+    let commands: Vec<Invalidation> = Alone(BURST_MAX).pages(6).map(|pfn| page(7, pfn)).collect();
+    assert_eq!(unit.try_submit_shared(&commands), Ok(None));
+    for cpu in [1, 2] {
+        run_on(cpu);
+        assert!(matches!(unit.try_invalidate(page(8, cpu.into())), Err(Ok(Some(_)))), "it posts");
+    }
+    run_on(3);
+    land_one(fake);
+    assert!(matches!(unit.try_submit_shared(&pair()), Ok(Some(_))), "three slots, and those that are wanted");
+    assert!(matches!(unit.try_submit_shared(&commands), Ok(Some(_))), "S7: posts have taken its room");
+    run_on(0);
 }
 
 /// A caller that has found no room does not come back. The others go on.
@@ -307,6 +329,11 @@ fn a_caller_that_does_not_come_back_for_its_room_stops_nobody() {
     for count in [1, BURST_MAX - 1, 2, BURST_MAX, 1] {
         assert!(matches!(Alone(count).submit(&unit, 5), Ok(Some(_))), "{count} commands");
     }
+}
+
+/// A commit of two commands, which is never posted.
+fn pair() -> [Invalidation; 2] {
+    [page(9, 0), page(9, 1)]
 }
 
 /// Lands the oldest submission that is held, if there is one.
