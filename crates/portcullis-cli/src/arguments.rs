@@ -194,8 +194,8 @@ pub(crate) struct SimulateArguments {
     /// lock of the queue
     #[arg(long, conflicts_with = "merge")]
     pub(crate) linux_wait: bool,
-    /// The driver commits in two halves: it submits what a poll has unmapped, refills, and then waits. Only with
-    /// batches, and not for iperf
+    /// The driver commits in two halves: it submits what a poll has unmapped, refills, and then waits for what
+    /// has arrived. Only with batches, and not for iperf
     #[arg(long)]
     pub(crate) halves: bool,
     /// Sets a value of the machine, such as iotlb_entries=64, but of its card only the numbers of rings and the receive

@@ -387,15 +387,22 @@ impl<'w> Driver<'w> {
         }
     }
 
-    /// Ends the batch. Its buffers come back when it is [put back](Self::put_back) and taken back.
+    /// Ends the batch, and leaves its second half to [`take_back_those`](Self::take_back_those).
     pub(super) fn put_aside(&mut self) -> Vec<Submitted> {
         self.commit();
         mem::take(&mut self.in_flight)
     }
 
-    /// What was [put aside](Self::put_aside), perhaps by another poll, is in flight here.
-    pub(super) fn put_back(&mut self, aside: Vec<Submitted>) {
+    /// The second half of commits that were [put aside](Self::put_aside), perhaps by another poll.
+    pub(super) fn take_back_those(&mut self, aside: Vec<Submitted>) {
         self.in_flight.extend(aside);
+        self.take_back();
+    }
+
+    /// Whether a buffer is between its unmap and the end of its wait, as far as this core knows.
+    pub(super) fn is_unmapping(&self, slot: Slot) -> bool {
+        let in_flight = self.in_flight.iter().flat_map(|submitted| &submitted.members);
+        self.members.iter().chain(in_flight).any(|(member, _)| *member == slot)
     }
 
     /// The second half of every commit in flight: waits for the hardware, and hands the buffers back to the driver.

@@ -349,14 +349,20 @@ impl Card {
         Sent { was_full, slots, flows }
     }
 
+    /// The pages of buffers whose unmap is over are ours again.
+    fn give_back(&self, driver: &Driver<'_>, slots: SmallVec<[Slot; 64]>) {
+        debug_assert!(!slots.iter().any(|slot| driver.is_unmapping(*slot)), "S2: a page is given back before its wait");
+        self.packets.give_back(slots);
+    }
+
     /// The buffers of frames that were sent are ours again.
     fn have_sent(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, mut sent: Sent) {
-        self.packets.give_back(mem::take(&mut sent.slots));
-        self.refill_sent(host, driver, ring, sent);
+        self.give_back(driver, mem::take(&mut sent.slots));
+        self.send_on(host, driver, ring, sent);
     }
 
     /// Others may use the entries of frames that were sent.
-    fn refill_sent(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, sent: Sent) {
+    fn send_on(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, sent: Sent) {
         while ring.has_room() {
             let Some(frame) = ring.waiting.borrow_mut().pop_front() else { break };
             self.put(host, driver, ring, frame);
@@ -421,7 +427,7 @@ impl Card {
     /// The buffers of frames that have arrived are ours: hands the frames on. Returns whether there may be more.
     fn have_received(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, received: Received) -> bool {
         let Received { frames, slots, .. } = received;
-        self.packets.give_back(slots);
+        self.give_back(driver, slots);
         if !frames.is_empty() {
             ring.filled.set(ring.filled.get().wrapping_add(frames.len() as u32));
             ring.ring_doorbell(host);
@@ -442,9 +448,8 @@ impl Card {
         driver.commits_in_halves(true);
         self.transmit_of(vector).for_each(|ring| {
             let (submitted, slots) = mem::take(&mut *ring.in_flight.borrow_mut());
-            driver.put_back(submitted);
-            driver.take_back();
-            self.packets.give_back(slots);
+            driver.take_back_those(submitted);
+            self.give_back(driver, slots);
         });
         let received = self.receive_of(vector).map(|ring| Some((ring, self.unmap_received(host, driver, ring)?)));
         let Some(received) = received.collect::<Option<SmallVec<[_; 2]>>>() else { return false };
@@ -458,11 +463,10 @@ impl Card {
         if !received.iter().all(|(ring, received)| self.refill(host, driver, ring, received)) {
             return false;
         }
-        driver.put_back(arrived);
-        driver.take_back();
+        driver.take_back_those(arrived);
         // From here on commits are whole: a transmit path that handles completions hands their buffers on at once.
         driver.commits_in_halves(false);
-        sent.into_iter().for_each(|(ring, sent)| self.refill_sent(host, driver, ring, sent));
+        sent.into_iter().for_each(|(ring, sent)| self.send_on(host, driver, ring, sent));
         let mut is_full = false;
         for (ring, received) in received {
             is_full |= self.have_received(host, driver, ring, received);

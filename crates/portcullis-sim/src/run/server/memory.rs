@@ -16,7 +16,7 @@ pub(super) const BUFFERS_BASE: u64 = 1 << 32;
 /// Memory for the rings. It is at the end of the memory for tables, where no table is allocated.
 const RINGS_BYTES: u64 = 64 << 20;
 /// The same if each stride of an entry may have a completion.
-pub(super) const STRIDING_RINGS_BYTES: u64 = 256 << 20;
+const STRIDING_RINGS_BYTES: u64 = 256 << 20;
 
 /// The end of the memory for packets.
 pub(in crate::run) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {

@@ -286,9 +286,6 @@ impl ServerWork {
         // What the paper varies for this work is the receive ring.
         let of_transmit = ring.filter(|_| workload != ServerWorkload::Iperf);
         let transmit_entries = of_transmit.unwrap_or(driver.transmit_entries);
-        if workload == ServerWorkload::Iperf {
-            check_striding_rings(driver, receive_entries, transmit_entries, iperf.regions)?;
-        }
         let (warm_up, measured) = match workload {
             ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => (20_000, 40_000),
             ServerWorkload::Apache1m => (64, 256),
@@ -311,23 +308,25 @@ impl ServerWork {
             measured,
             halves: false,
         };
-        if workload != ServerWorkload::Iperf {
-            work.check_ring_memory(machine, driver)?;
+        let (needed, most) = (work.ring_bytes(driver), ring_memory(machine).len);
+        if needed > most {
+            let [needed_mib, most_mib] = [needed.div_ceil(1 << 20), most >> 20];
+            let (entries, driver) = (work.receive_entries.max(work.transmit_entries), driver.name.clone());
+            return Err(ServerError::RingMemory { entries, driver, needed_mib, most_mib });
+        }
+        if let Some(regions) = iperf.regions {
+            check_regions(driver, receive_entries, regions)?;
         }
         Ok(work)
     }
 
-    /// Whether there is memory for the rings of a driver whose entries are frames.
-    fn check_ring_memory(&self, machine: &Machine, driver: &NicDriver) -> Result<(), ServerError> {
-        let receive = u64::from(driver.receive_rings) * RingShape::to_receive(driver, self, 0).bytes();
-        let transmit = u64::from(driver.transmit_rings) * RingShape::to_transmit(driver, self, 0).bytes();
-        let (needed, most) = (receive + transmit, ring_memory(machine).len);
-        if needed <= most {
-            return Ok(());
+    /// The bytes that all rings take.
+    fn ring_bytes(&self, driver: &NicDriver) -> u64 {
+        if self.workload == ServerWorkload::Iperf {
+            return rings::bytes(driver, self.receive_entries, self.transmit_entries);
         }
-        let [needed_mib, most_mib] = [needed.div_ceil(1 << 20), most >> 20];
-        let entries = self.transmit_entries.max(self.receive_entries);
-        Err(ServerError::RingMemory { entries, driver: driver.name.clone(), needed_mib, most_mib })
+        let receive = u64::from(driver.receive_rings) * RingShape::to_receive(driver, self, 0).bytes();
+        receive + u64::from(driver.transmit_rings) * RingShape::to_transmit(driver, self, 0).bytes()
     }
 
     /// All packets or requests.
@@ -415,19 +414,10 @@ fn check_ring(driver: &NicDriver, entries: u32) -> Result<(), ServerError> {
     Err(ServerError::Ring { entries, least, most, power_of_two, driver: driver.name.clone() })
 }
 
-fn check_striding_rings(
-    driver: &NicDriver,
-    entries: u32,
-    transmit_entries: u32,
-    regions: Option<u32>,
-) -> Result<(), ServerError> {
-    if let Some([needed, most]) = rings::too_large(driver, entries, transmit_entries) {
-        let [needed_mib, most_mib] = [needed.div_ceil(1 << 20), most >> 20];
-        return Err(ServerError::RingMemory { entries, driver: driver.name.clone(), needed_mib, most_mib });
-    }
+fn check_regions(driver: &NicDriver, entries: u32, regions: u32) -> Result<(), ServerError> {
     let least = rings::regions(driver, entries);
-    match regions {
-        Some(regions) if (1..least).contains(&regions) => Err(ServerError::Regions { regions, entries, least }),
-        _ => Ok(()),
+    match (1..least).contains(&regions) {
+        true => Err(ServerError::Regions { regions, entries, least }),
+        false => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! Acknowledgements of a client that are on their way to the server. The card may drop some; the others keep their
-//! order.
+//! Acknowledgements that are on their way. Some may be lost: the card drops frames for which it has no room, and the
+//! kernel those for which its ring has none. The others keep their order.
 
 use super::receiver::Acknowledgement;
 use crate::run::server::frames::{Kind, Meaning};

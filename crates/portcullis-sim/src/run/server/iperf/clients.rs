@@ -105,7 +105,7 @@ pub(super) fn act(host: &Iperf) -> Option<u64> {
             clients.receive(now_ps, meaning, packets);
             continue;
         }
-        let acknowledgement = host.acknowledgements.borrow_mut()[meaning.flow].pop_front();
+        let acknowledgement = host.answers.borrow_mut()[meaning.flow].take(meaning);
         if let Some(acknowledgement) = acknowledgement {
             clients.senders[meaning.flow].acknowledge(now_ps, &acknowledgement);
         }

@@ -51,11 +51,8 @@ impl Iperf {
 
     fn acknowledge(&self, driver: &mut Driver<'_>, flow: usize, acknowledgement: Acknowledgement) {
         self.world.engine.uninterrupted(|| {
-            self.acknowledgements.borrow_mut()[flow].push_back(acknowledgement);
-            if !self.transmit[self.work.core_of(flow)].send(self, driver, flow) {
-                // A full ring: the kernel drops it.
-                self.acknowledgements.borrow_mut()[flow].pop_back();
-            }
+            let meaning = self.answers.borrow_mut()[flow].add(flow, acknowledgement);
+            self.transmit[self.work.core_of(flow)].send(self, driver, meaning);
         });
     }
 

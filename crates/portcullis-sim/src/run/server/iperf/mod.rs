@@ -34,6 +34,7 @@ use crate::machine::{Reader, Server, Striding};
 use crate::run::live::{Live, Slot};
 use crate::run::world::{Wanted, World};
 use crate::run::{Job, RunError, Start};
+use answers::Answers;
 use choices::{REGION_PAGES, REGIONS};
 use chunks::{CHUNK_BYTES, Chunks};
 use clients::Clients;
@@ -41,12 +42,11 @@ use pages::{Cache, Pages};
 use portcullis::{Iova, PAGE_SIZE};
 use portcullis_model::{Nic, NicParameters, Output, RingNumber};
 use receive::{Held, Receive};
-use receiver::{Acknowledgement, Receiver, ReceiverParameters};
+use receiver::{Receiver, ReceiverParameters};
 use result::Moment;
 use reuse::Reuse;
 use sender::{Sender, TcpParameters};
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use transmit::Transmit;
 
@@ -100,7 +100,7 @@ struct Iperf {
     /// Whether a core has to poll on in place of an interrupt.
     polls_on: Vec<Cell<bool>>,
     /// Acknowledgements that were sent and have not arrived, by flow.
-    acknowledgements: RefCell<Vec<VecDeque<Acknowledgement>>>,
+    answers: RefCell<Vec<Answers>>,
     reuse: RefCell<Reuse>,
     /// Packets that applications have read.
     packets: Cell<u64>,
@@ -149,7 +149,7 @@ impl Iperf {
             senders: RefCell::new(flows.clone().map(|_| sender(0)).collect()),
             polled: RefCell::new(vec![Vec::new(); work.cores as usize]),
             polls_on: vec![Cell::new(false); work.cores as usize],
-            acknowledgements: RefCell::new(flows.map(|_| VecDeque::new()).collect()),
+            answers: RefCell::new(flows.map(|_| Answers::default()).collect()),
             reuse: RefCell::default(),
             packets: Cell::new(0),
             clients: RefCell::new(clients),

@@ -1,6 +1,6 @@
 //! The shapes of the rings of mlx5, and the memory that they take.
 
-use super::super::memory::{RingShape, STRIDING_RINGS_BYTES};
+use super::super::memory::RingShape;
 use super::choices::REGION_PAGES;
 use super::transmit::PIECES;
 use crate::machine::{NicDriver, Striding};
@@ -47,17 +47,12 @@ pub(super) fn transmit(driver: &NicDriver, entries: u32, index: u32) -> RingShap
     }
 }
 
-/// The bytes that all rings and their event queues take, if there is too little memory for them, and the bytes that
-/// there are.
-pub(in crate::run::server) fn too_large(
-    driver: &NicDriver,
-    receive_entries: u32,
-    transmit_entries: u32,
-) -> Option<[u64; 2]> {
+/// The bytes that all rings and their event queues take.
+pub(in crate::run::server) fn bytes(driver: &NicDriver, receive_entries: u32, transmit_entries: u32) -> u64 {
     let events = (u64::from(striding(driver).events) * EVENT_BYTES).next_multiple_of(PAGE_SIZE);
     let receive = u64::from(driver.receive_rings) * (receive(driver, receive_entries, 0).bytes() + events);
     let transmit = u64::from(driver.transmit_rings) * transmit(driver, transmit_entries, 0).bytes();
-    Some([receive + transmit, STRIDING_RINGS_BYTES]).filter(|[needed, most]| needed > most)
+    receive + transmit
 }
 
 /// The regions of 2 MiB that the pages of all receive rings fill.

@@ -47,7 +47,10 @@ impl Iperf {
             return;
         }
         let transmit = &self.transmit[self.work.core_of(flow)];
-        while !self.is_over() && transmit.has_room() {
+        while !self.is_over() {
+            if !transmit.has_room() {
+                return transmit.stall();
+            }
             let now_ps = self.world.engine.now_ps();
             let frame = self.senders.borrow_mut()[flow].next_frame(now_ps, self.frame_packets());
             let Some(frame) = frame else { return };

@@ -44,12 +44,14 @@ impl Transmit {
         self.open.get().expect("the card is open")
     }
 
-    /// Whether there is room for an entry. If not, and if frames of data want it, they are sent after the next
-    /// completions.
+    /// Whether there is room for an entry.
     pub(super) fn has_room(&self) -> bool {
-        let has_room = self.filled.get().wrapping_sub(self.taken.get()) < self.shape.entries;
-        self.stalls.set(!has_room);
-        has_room
+        self.filled.get().wrapping_sub(self.taken.get()) < self.shape.entries
+    }
+
+    /// Frames of data wait for room: they are sent after the next completions.
+    pub(super) fn stall(&self) {
+        self.stalls.set(true);
     }
 
     /// Whether frames of data have waited for room. They do not any more.
@@ -57,19 +59,18 @@ impl Transmit {
         self.stalls.take()
     }
 
-    /// Sends an acknowledgement of a flow. Returns false if the ring is full: the kernel then drops it.
-    pub(super) fn send(&self, host: &Iperf, driver: &mut Driver<'_>, flow: usize) -> bool {
-        if self.filled.get().wrapping_sub(self.taken.get()) >= self.shape.entries {
-            return false;
+    /// Sends an acknowledgement. If the ring is full, the kernel drops it.
+    pub(super) fn send(&self, host: &Iperf, driver: &mut Driver<'_>, meaning: Meaning) {
+        if !self.has_room() {
+            return;
         }
         let bytes = host.server.software.header_bytes;
         driver.serve(self.stream);
         let (slot, buffer) = host.pages.packets().take(bytes);
         driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
-        let Some(iova) = host.address(slot) else { return false };
-        let cookie = Meaning::new(flow, Kind::Acknowledgement, 0).cookie();
-        self.post(host, &[Descriptor { iova, bytes, is_inline: false, cookie }], SmallVec::from_slice(&[slot]));
-        true
+        let Some(iova) = host.address(slot) else { return };
+        let descriptor = Descriptor { iova, bytes, is_inline: false, cookie: meaning.cookie() };
+        self.post(host, &[descriptor], SmallVec::from_slice(&[slot]));
     }
 
     /// Sends packets of a flow as one frame, for which there is room.
