@@ -1,7 +1,7 @@
 //! The other workloads on 1 to 16 cores: Linux's strict protection, and ours.
 
 use super::super::served::ServedRun;
-use super::{Bar, CHUNKS, Grid, Lab, R430, bar, unprotected};
+use super::{Bar, CHUNKS, Grid, Lab, R430, bar, percent_of_none};
 use portcullis::Protection::Strict;
 
 const CORES_SHOWN: [u32; 3] = [1, 4, 16];
@@ -20,7 +20,6 @@ fn flows(workload: &str, cores: u32) -> u32 {
 }
 
 pub(super) fn tables(lab: &Lab<'_>) -> [Grid; 2] {
-    let rate = |run: &ServedRun| 100.0 * lab.of(run).rate / lab.of(&unprotected(lab, run)).rate;
     let names = CORES_SHOWN.map(|cores| cores.to_string());
     let of = |title: &str, quantity: &str, number: &dyn Fn(&ServedRun) -> f64| {
         let mut rows = Vec::new();
@@ -38,7 +37,9 @@ pub(super) fn tables(lab: &Lab<'_>) -> [Grid; 2] {
         Grid::of(title, quantity, "cores", &names.each_ref().map(String::as_str), &rows)
     };
     [
-        of("other workloads, strict", "percent of the unprotected rate on as many cores", &rate),
+        of("other workloads, strict", "percent of the unprotected rate on as many cores", &|run| {
+            percent_of_none(lab, run)
+        }),
         of("CPU time of the same", "percent of the cores", &|run| lab.of(run).cpu_percent),
     ]
 }

@@ -3,8 +3,8 @@
 //! With several units, each serves a card of its own for an equal share of the cores. Such shares have nothing in
 //! common: no queue, no domain, no ring. So one share is run.
 
-use super::super::served::{Numbers, ServedRun};
-use super::{Bar, CHUNKS, DESIGNS, Grid, Lab, POLL, unprotected};
+use super::super::served::ServedRun;
+use super::{Bar, CHUNKS, DESIGNS, Grid, Lab, POLL, percent_of_none};
 
 const MACHINE: &str = "future-800g";
 const CORES: u32 = 128;
@@ -15,15 +15,11 @@ const UNITS: [u32; 3] = [1, 2, 4];
 const MERGE_MIN: u8 = 4;
 
 pub(super) fn tables(lab: &Lab<'_>) -> [Grid; 3] {
-    [of_one_unit(lab), of_units(lab, "% of none", percent_of_none), of_units(lab, "busy, %", unit_percent)]
-}
-
-fn percent_of_none(lab: &Lab<'_>, run: &ServedRun, numbers: &Numbers) -> f64 {
-    100.0 * numbers.rate / lab.of(&unprotected(lab, run)).rate
-}
-
-fn unit_percent(_: &Lab<'_>, _: &ServedRun, numbers: &Numbers) -> f64 {
-    numbers.shared.unit_percent
+    [
+        of_one_unit(lab),
+        of_units(lab, "percent of the unprotected rate", &|run| percent_of_none(lab, run)),
+        of_units(lab, "percent of the time in which a unit is busy", &|run| lab.of(run).shared.unit_percent),
+    ]
 }
 
 /// The control makes the same translations with software that costs nothing.
@@ -31,7 +27,7 @@ fn of_one_unit(lab: &Lab<'_>) -> Grid {
     let percents = |bar: Bar, workload: &str, flows| {
         let run = ServedRun { cores: CORES, batch: Some(POLL), ..lab.run(MACHINE, workload, flows, bar) };
         let control = ServedRun { zero_costs: true, ..run.clone() };
-        [unprotected(lab, &run), control].map(|other| 100.0 * lab.of(&run).rate / lab.of(&other).rate)
+        [percent_of_none(lab, &run), 100.0 * lab.of(&run).rate / lab.of(&control).rate]
     };
     let row = |bar: &Bar| {
         let all = [percents(*bar, "iperf", CORES), percents(*bar, "netperf-rr", CONNECTIONS)];
@@ -43,7 +39,7 @@ fn of_one_unit(lab: &Lab<'_>) -> Grid {
 }
 
 /// `netperf-rr` on so many units, and what of them is used.
-fn of_units(lab: &Lab<'_>, quantity: &str, number: fn(&Lab<'_>, &ServedRun, &Numbers) -> f64) -> Grid {
+fn of_units(lab: &Lab<'_>, quantity: &str, number: &dyn Fn(&ServedRun) -> f64) -> Grid {
     let share = |units: u32| {
         let rings = (CORES / units).to_string();
         let set = ["transmit_rings", "receive_rings"].map(|key| (key.to_owned(), rings.clone())).to_vec();
@@ -59,10 +55,7 @@ fn of_units(lab: &Lab<'_>, quantity: &str, number: fn(&Lab<'_>, &ServedRun, &Num
         ("the same in two halves", &halves),
         ("free software, in two halves", &|units| ServedRun { zero_costs: true, ..halves(units) }),
     ];
-    let of_way = |run: &dyn Fn(u32) -> ServedRun| {
-        let of = |units| number(lab, &run(units), &lab.of(&run(units)));
-        UNITS.map(of).to_vec()
-    };
+    let of_way = |run: &dyn Fn(u32) -> ServedRun| UNITS.map(|units| number(&run(units))).to_vec();
     let rows: Vec<(&str, Vec<f64>)> = ways.iter().map(|(name, run)| (*name, of_way(*run))).collect();
     let columns = ["1 unit", "2 units", "4 units"];
     Grid::of("netperf-rr on 128 cores, strict portcullis", quantity, "unmaps", &columns, &rows)

@@ -80,6 +80,11 @@ fn scaling(lab: &Lab<'_>) -> Made {
     Made { tables, points, ..Made::default() }
 }
 
+/// The rate of a run, in percent of that without protection on as many cores.
+fn percent_of_none(lab: &Lab<'_>, run: &ServedRun) -> f64 {
+    100.0 * lab.of(run).rate / lab.of(&unprotected(lab, run)).rate
+}
+
 /// An estimate: thousands of transactions per second if each of their two unmaps has a command and a wait of its own,
 /// and the hardware of the one unit never rests.
 fn single_commits_ktps() -> f64 {
