@@ -42,9 +42,7 @@ fn scaling(lab: &Lab<'_>) -> Made {
         Grid { title: title.to_owned(), ..table(quantity, "cores", CORES_SHOWN, &DESIGNS, percents) }
     };
     let none = |cores| lab.of(&parallel(lab, NONE, cores)).rate;
-    let ceiling = CORES_SHOWN.map(|cores| Some(100.0 * (single_commits_ktps() / none(cores)).min(1.0)));
-    let mut singles = table("single unmaps", &single);
-    singles.rows.push(GridRow { name: "ceiling of the hardware (estimate)".to_owned(), values: ceiling.to_vec() });
+    let singles = with_ceiling(table("single unmaps", &single), R430, &CORES_SHOWN.map(none));
     let parts = |run: ServedRun| {
         let shared = lab.of(&run).shared;
         let waits = shared.hardware_percent;
@@ -85,9 +83,13 @@ fn percent_of_none(lab: &Lab<'_>, run: &ServedRun) -> f64 {
     100.0 * lab.of(run).rate / lab.of(&unprotected(lab, run)).rate
 }
 
-/// An estimate: thousands of transactions per second if each of their two unmaps has a command and a wait of its own,
-/// and the hardware of the one unit never rests.
-fn single_commits_ktps() -> f64 {
-    let iommu = Machine::by_id(R430).expect("a machine").iommu;
-    1e9 / (2.0 * (iommu.invalidation_ps + iommu.wait_ps) as f64)
+/// Adds what the hardware of the one unit allows, if it never rests and each of the two unmaps of a transaction has a
+/// command and a wait of its own. It is an estimate, from rates without protection in thousands of transactions per
+/// second, by column.
+fn with_ceiling(mut singles: Grid, machine: &str, none: &[f64]) -> Grid {
+    let iommu = Machine::by_id(machine).expect("a machine").iommu;
+    let ktps = 1e9 / (2.0 * (iommu.invalidation_ps + iommu.wait_ps) as f64);
+    let values = none.iter().map(|none| Some(100.0 * (ktps / none).min(1.0))).collect();
+    singles.rows.push(GridRow { name: "ceiling of the hardware (estimate)".to_owned(), values });
+    singles
 }
