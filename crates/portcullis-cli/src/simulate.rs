@@ -11,7 +11,7 @@ use portcullis::design::Options;
 use portcullis::designs::Choice;
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Machine, ServerWork, ServerWorkload};
+use portcullis_sim::{Machine, ServerWork};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -58,8 +58,8 @@ pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> 
     let mut work = work.map_err(Failure::input)?;
     work.halves = arguments.halves;
     let batch = arguments.batch.map_or(choice.design.info().batch_default, usize::from);
-    if work.halves && (batch == 1 || work.workload == ServerWorkload::Iperf) {
-        let reason = "--halves: only with batches, and not for iperf; --batch N makes batches";
+    if work.halves && (batch == 1 || work.workload.loses_packets()) {
+        let reason = "--halves: only with batches, and not under mlx5e; --batch N makes batches";
         return Err(Failure::Input(reason.to_owned()));
     }
     let mut run = Simulate::new(&machine, work.clone(), choice, arguments.protection).map_err(Failure::input)?;

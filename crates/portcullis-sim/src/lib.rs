@@ -31,7 +31,9 @@ mod traffic;
 pub use account::Account;
 pub use engine::{CostBook, LockKind, Numbering, Sharing};
 pub use free_lists::FreeLists;
-pub use machine::{Adaptation, Machine, MachineError, NicDriver, Reader, Server, Software, Striding, Writer};
+pub use machine::{
+    Adaptation, Applications, Machine, MachineError, NicDriver, Reader, Server, Software, Striding, Writer,
+};
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;

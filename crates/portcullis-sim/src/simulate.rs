@@ -82,10 +82,18 @@ pub struct Simulation {
     pub throughput_vs_none: f64,
     /// The rate of requests. `None` if the workload has none.
     pub transactions_per_second: Option<f64>,
-    /// The mean latency of a request.
+    /// The mean latency of a request, or of a group of requests that is sent at once.
     pub latency_us_mean: Option<f64>,
+    /// Percentiles of the latency: the 50th. `None` if less than twenty were longer; so of the others, but of the 99th.
+    pub latency_us_p50: Option<f64>,
+    /// The 90th percentile.
+    pub latency_us_p90: Option<f64>,
     /// The 99th percentile of the latency.
     pub latency_us_p99: Option<f64>,
+    /// The 99.9th percentile.
+    pub latency_us_p999: Option<f64>,
+    /// The 99.99th percentile.
+    pub latency_us_p9999: Option<f64>,
     /// The CPU time of the cores that serve, including protection.
     pub cpu_percent: f64,
     /// The share of arriving frames that the server's card dropped.
@@ -121,7 +129,11 @@ impl Serialize for Simulation {
             ("throughput_vs_none", Some(self.throughput_vs_none)),
             ("transactions_per_second", self.transactions_per_second),
             ("latency_us_mean", self.latency_us_mean),
+            ("latency_us_p50", self.latency_us_p50),
+            ("latency_us_p90", self.latency_us_p90),
             ("latency_us_p99", self.latency_us_p99),
+            ("latency_us_p999", self.latency_us_p999),
+            ("latency_us_p9999", self.latency_us_p9999),
             ("cpu_percent", Some(self.cpu_percent)),
             ("drop_percent", self.drop_percent),
             ("cycles_per_packet", self.cycles_per_packet),
@@ -215,8 +227,11 @@ impl<'m> Simulate<'m> {
 
     /// Packets or requests per second.
     fn rate(measured: &Measured) -> f64 {
-        let served = measured.served.as_ref().map_or(0.0, |served| served.packets as f64 + served.transactions);
-        served * 1e12 / measured.span_ps.max(1) as f64
+        let done = measured.served.as_ref().map_or(0.0, |served| match served.packets {
+            0 => served.transactions,
+            packets => packets as f64,
+        });
+        done * 1e12 / measured.span_ps.max(1) as f64
     }
 
     fn result(&self, job: &Job<'_>, measured: &Measured, throughput_vs_none: f64) -> Simulation {
@@ -247,9 +262,13 @@ impl<'m> Simulate<'m> {
             receive_gbps: served.packets_sent.and_then(|sent| part_gbps(served.packets - sent)),
             transmit_gbps: served.packets_sent.and_then(part_gbps),
             throughput_vs_none,
-            transactions_per_second: (!streams).then(|| served.transactions / seconds),
+            transactions_per_second: (!streams || served.transactions > 0.0).then(|| served.transactions / seconds),
             latency_us_mean: (!latencies.is_empty()).then(|| sum_ps as f64 / 1e6 / latencies.len() as f64),
+            latency_us_p50: percentile(latencies, 0.5),
+            latency_us_p90: percentile(latencies, 0.9),
             latency_us_p99: latency_us((latencies.len() * 99).div_ceil(100).saturating_sub(1)),
+            latency_us_p999: percentile(latencies, 0.999),
+            latency_us_p9999: percentile(latencies, 0.9999),
             cpu_percent: 100.0 * cycles as f64 / (seconds * self.machine.core_hz * f64::from(self.work.cores)),
             drop_percent: (arrived > 0).then(|| percent(served.dropped, arrived)),
             cycles_per_packet: (served.packets > 0).then(|| cycles as f64 / served.packets as f64),
@@ -258,14 +277,22 @@ impl<'m> Simulate<'m> {
             duplicate_percent: served.stream.map(|stream| percent(stream.duplicates, served.received)),
             acknowledgements_per_page: served
                 .stream
-                .map(|stream| stream.acknowledgements as f64 / served.packets.max(1) as f64),
+                .map(|stream| stream.acknowledgements as f64 / outcome.pages.max(1) as f64),
             recycled_percent: served.stream.and_then(|stream| {
                 let taken = stream.pages_recycled + stream.pages_fresh;
                 (taken > 0).then(|| percent(stream.pages_recycled, taken))
             }),
-            unmapped_percent: served.stream.map(|stream| percent(stream.pages_not_kept, served.packets)),
+            unmapped_percent: served.stream.map(|stream| percent(stream.pages_not_kept, outcome.pages)),
             reuse_distance_mean: served.stream.and_then(|stream| stream.reuse_distance),
             outcome,
         }
     }
+}
+
+/// A percentile of sorted latencies in picoseconds, in microseconds, if at least twenty are longer.
+fn percentile(latencies_ps: &[u64], share: f64) -> Option<f64> {
+    const LONGER_MIN: usize = 20;
+    let at = (latencies_ps.len() as f64 * share) as usize;
+    let is_known = at + LONGER_MIN < latencies_ps.len();
+    is_known.then(|| latencies_ps[at] as f64 / 1e6)
 }

@@ -30,7 +30,9 @@ pub use class::Class;
 pub use plan::{Outcome, Piece, Plan};
 pub use point::{Point, Tolerance};
 pub use score::{Score, scores, unrecorded};
-pub use served::{Length, ListNumbers, MapCycles, Numbers, ServedRun, SharedNumbers, StreamNumbers, UnmapCycles};
+pub use served::{
+    CallNumbers, Length, ListNumbers, MapCycles, Numbers, ServedRun, SharedNumbers, StreamNumbers, UnmapCycles,
+};
 pub use tally::{Paper, Tally, papers};
 
 use crate::machine::Machine;

@@ -23,6 +23,7 @@ pub enum Piece {
 /// The result of a piece of work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "nearly all are numbers")]
 pub enum Outcome {
     /// A whole figure.
     Figure {

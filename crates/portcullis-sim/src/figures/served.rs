@@ -105,6 +105,48 @@ pub struct Numbers {
     /// What CPUs share.
     #[serde(default)]
     pub shared: SharedNumbers,
+    /// Calls beside streams.
+    #[serde(default)]
+    pub calls: CallNumbers,
+}
+
+/// The latencies of calls, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallNumbers {
+    /// The median.
+    #[serde(with = "number_or_null")]
+    pub p50_us: f64,
+    /// The 90th percentile.
+    #[serde(with = "number_or_null")]
+    pub p90_us: f64,
+    /// The 99th percentile.
+    #[serde(with = "number_or_null")]
+    pub p99_us: f64,
+    /// The 99.9th percentile.
+    #[serde(with = "number_or_null")]
+    pub p999_us: f64,
+    /// The 99.99th percentile.
+    #[serde(with = "number_or_null")]
+    pub p9999_us: f64,
+}
+
+impl CallNumbers {
+    const UNKNOWN: Self = {
+        const NAN: f64 = f64::NAN;
+        Self { p50_us: NAN, p90_us: NAN, p99_us: NAN, p999_us: NAN, p9999_us: NAN }
+    };
+
+    /// All of them, the median first.
+    pub fn percentiles_us(&self) -> [f64; 5] {
+        [self.p50_us, self.p90_us, self.p99_us, self.p999_us, self.p9999_us]
+    }
+}
+
+impl Default for CallNumbers {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
 }
 
 /// What CPUs wait for, in percent of all their cycles, and the tables.
@@ -303,7 +345,7 @@ impl ServedRun {
         let mut work = work.map_err(|error| error.to_string())?;
         match self.length {
             // Timeouts last for 200 ms, so a shorter run would have none.
-            Length::Short if work.workload == ServerWorkload::Iperf => {}
+            Length::Short if work.workload.loses_packets() => {}
             Length::Short => {
                 (work.warm_up, work.measured) = (work.warm_up / 2, work.measured / 2);
                 // The earlier runs of Netperf are short. All of those of the others would take most of the time.
@@ -346,6 +388,7 @@ impl Numbers {
             lists: ListNumbers { satisfied: NAN, mean: NAN, longest: NAN },
             stream: StreamNumbers::UNKNOWN,
             shared: SharedNumbers::UNKNOWN,
+            calls: CallNumbers::UNKNOWN,
         }
     };
 
@@ -401,6 +444,13 @@ impl Numbers {
                 protection_percent: percent(account.cycles()),
                 unit_percent: 100.0 * unit_ps * outcome.pages as f64 / (outcome.span_us * 1e6),
                 table_pages: outcome.table_pages_end as f64,
+            },
+            calls: CallNumbers {
+                p50_us: known(simulation.latency_us_p50),
+                p90_us: known(simulation.latency_us_p90),
+                p99_us: known(simulation.latency_us_p99),
+                p999_us: known(simulation.latency_us_p999),
+                p9999_us: known(simulation.latency_us_p9999),
             },
         }
     }

@@ -5,7 +5,7 @@ mod server;
 mod servers;
 mod value;
 
-pub use server::{Adaptation, NicDriver, Reader, Server, Software, Striding, Writer};
+pub use server::{Adaptation, Applications, NicDriver, Reader, Server, Software, Striding, Writer};
 pub use value::MachineError;
 
 use crate::engine::{CostBook, Frequency, Sharing};
@@ -71,6 +71,7 @@ impl Machine {
             named::r210_bcm57810(),
             named::r430_bcm57810(),
             named::cascadelake_cx5(),
+            named::cascadelake_cx5_9k(),
             named::icelake_cx5(),
             named::future_800g(),
         ]

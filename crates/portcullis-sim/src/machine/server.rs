@@ -65,6 +65,11 @@ impl Server {
                 software.writer.is_none() || driver.striding.is_some(),
                 "given only if the driver has `striding`",
             ),
+            (
+                "applications",
+                software.applications.is_none() || software.writer.is_some(),
+                "given only if there is a `writer`",
+            ),
         ];
         let of_rings = driver.striding.iter().flat_map(|striding| striding.checks(software));
         let checks = checks.into_iter().chain(of_rings);
@@ -151,19 +156,27 @@ impl Striding {
         (frames / self.entry_frames).max(2)
     }
 
+    /// The pages of an entry that a frame of this software may lie in.
+    pub fn frame_pages(&self, software: &Software) -> u32 {
+        let bytes = (software.header_bytes + software.segment_bytes).next_multiple_of(self.stride_bytes);
+        // Frames that do not fill pages begin within them.
+        bytes.div_ceil(PAGE_SIZE as u32) + u32::from(!bytes.is_multiple_of(PAGE_SIZE as u32))
+    }
+
     /// The values, whether rings can have them, and their ranges.
     fn checks(&self, software: &Software) -> [(&'static str, bool, &'static str); 8] {
         let power_within =
             |bytes: u32, least: u32| bytes.is_power_of_two() && (least..=PAGE_SIZE as u32).contains(&bytes);
         let frame_bytes = software.header_bytes.saturating_add(software.segment_bytes);
-        let is_a_page = |stride_bytes: u32| frame_bytes.next_multiple_of(stride_bytes) == PAGE_SIZE as u32;
+        let entry_bytes = u64::from(self.entry_pages) * PAGE_SIZE;
+        let fits = |stride_bytes: u32| u64::from(frame_bytes).next_multiple_of(stride_bytes.into()) <= entry_bytes;
         [
             ("entry_pages", (1..=STRIDING_PIECES_MAX).contains(&self.entry_pages), "from 1 to 64"),
             ("stride_bytes", power_within(self.stride_bytes, 64), "a power of two from 64 to 4096"),
             (
                 "stride_bytes",
-                self.stride_bytes == 0 || is_a_page(self.stride_bytes),
-                "such that a frame of `segment_bytes` with its header takes strides of a whole page",
+                self.stride_bytes == 0 || fits(self.stride_bytes),
+                "such that a frame of `segment_bytes` with its header fits an entry",
             ),
             ("entry_frames", self.entry_frames > 0, "at least 1"),
             ("cached_pages", self.cached_pages <= CACHED_PAGES_MAX, "at most 65536"),
@@ -198,6 +211,23 @@ pub struct Writer {
     pub frame_cycles: u64,
     /// Cycles per acknowledgement that arrives.
     pub acknowledgement_cycles: u64,
+}
+
+/// The cycles of a core for each request, with no protection: those of the application and of its system calls, and of
+/// the kernel for a message of one packet. What the kernel does with longer messages is counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Applications {
+    /// Redis, which stores a value.
+    pub redis_cycles: u64,
+    /// Redis, for each KiB that it reads, if it copies the value once more.
+    pub redis_cycles_per_kib: u64,
+    /// Nginx, which sends a file.
+    pub nginx_cycles: u64,
+    /// SPDK, which reads a block from another host.
+    pub spdk_cycles: u64,
+    /// A call of `rpc-tail`.
+    pub rpc_cycles: u64,
 }
 
 /// How a driver adapts the delay of the announcement of received frames. Up to the low rate there is no delay, and from
@@ -274,6 +304,9 @@ pub struct Software {
     /// How a core sends streams, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writer: Option<Writer>,
+    /// What requests cost applications that exchange messages, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applications: Option<Applications>,
 }
 
 /// EiovaR §7: 150 runs are made after the card was opened, and the mean is published. This is the middle one.

@@ -6,8 +6,10 @@
 //! of payload, and one of ours is a packet of 3,948.
 
 mod ablation;
+mod applications;
 mod both;
 mod caches;
+mod calls;
 mod linux;
 mod windows;
 
@@ -17,14 +19,16 @@ use super::{Figure, Point};
 use portcullis::Protection;
 
 /// The figures, in the order of the paper, and one of our own.
-pub(super) const FIGURES: [Figure; 9] = [
+pub(super) const FIGURES: [Figure; 11] = [
     linux::FIGURE_2,
     linux::FIGURE_2_ALL,
     linux::FIGURE_3,
     linux::FIGURE_3_ALL,
     windows::FIGURE_7,
     windows::FIGURE_8,
+    calls::FIGURE_9,
     both::FIGURE_10,
+    applications::FIGURE_11,
     ablation::FIGURE_12,
     caches::FIGURE,
 ];

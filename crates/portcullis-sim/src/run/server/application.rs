@@ -40,12 +40,11 @@ impl Software {
     /// The cycles of a request. Zero if they are not known.
     pub(super) fn cycles_of(&self, workload: ServerWorkload) -> u64 {
         match workload {
-            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr | ServerWorkload::Iperf => {
-                self.cycles_per_transaction
-            }
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => self.cycles_per_transaction,
             ServerWorkload::Apache1m => self.cycles_per_apache_1m,
             ServerWorkload::Apache1k => self.cycles_per_apache_1k,
             ServerWorkload::Memcached => self.cycles_per_memcached,
+            _ => 0,
         }
     }
 }
@@ -64,7 +63,7 @@ impl Host {
             self.respond(driver, flow, bytes);
         };
         match self.work.workload {
-            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr | ServerWorkload::Iperf => match request {
+            ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => match request {
                 CONTROL => respond(driver, self.cycles_per_request(), software.header_bytes + CONTROL_BYTES),
                 _ => {
                     let memory = self.world.platform.memory();
@@ -81,6 +80,7 @@ impl Host {
                 let one = &mut self.flows.borrow_mut()[flow];
                 (one.done_bytes, one.left_bytes) = (0, self.work.workload.file_bytes().unwrap_or_default());
             }
+            other => unreachable!("{other:?} has code of its own"),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The memory of the server: pages for packets, and the rings of the card.
 
-use super::{ServerWork, ServerWorkload, iperf};
+use super::{ServerWork, iperf};
 use crate::machine::{Machine, NicDriver, Server};
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::{TABLES_BYTES, World, tables_base};
@@ -20,9 +20,9 @@ const STRIDING_RINGS_BYTES: u64 = 256 << 20;
 
 /// The end of the memory for packets.
 pub(in crate::run) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
-    let is_iperf = work.workload == ServerWorkload::Iperf;
-    let slots = if is_iperf { iperf::slots(server, work) } else { slots(&server.driver, work) };
-    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + if is_iperf { iperf::chunk_bytes(work) } else { 0 }
+    let is_striding = work.workload.loses_packets();
+    let slots = if is_striding { iperf::slots(server, work) } else { slots(&server.driver, work) };
+    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + if is_striding { iperf::chunk_bytes(work) } else { 0 }
 }
 
 /// The memory of the rings.

@@ -190,7 +190,7 @@ impl Host {
 
 /// Makes the run. Returns where its measured part began, and the results.
 pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Start, Served) {
-    if work.workload == ServerWorkload::Iperf {
+    if work.workload.loses_packets() {
         return iperf::serve(world, job, work);
     }
     let host = Rc::new(Host::new(world, job, work));

@@ -23,6 +23,14 @@ pub enum ServerWorkload {
     Memcached,
     /// One client per flow sends a TCP stream, on a link that loses packets when the server is too slow.
     Iperf,
+    /// On the same link: one client per flow stores values in Redis, 32 at a time.
+    Redis,
+    /// On the same link: one client per flow asks Nginx for a page.
+    Nginx,
+    /// On the same link: SPDK on the server reads blocks from other hosts, eight at a time on each flow.
+    Spdk,
+    /// On the same link: streams as of `iperf`, and on the last flow calls, one after the other.
+    RpcTail,
 }
 
 impl ServerWorkload {
@@ -42,12 +50,28 @@ impl ServerWorkload {
 
     /// Whether its clients make runs, which begin and end with control messages.
     pub(super) fn has_runs(self) -> bool {
-        matches!(self, Self::NetperfStream | Self::NetperfRr | Self::Iperf)
+        matches!(self, Self::NetperfStream | Self::NetperfRr) || self.loses_packets()
     }
 
-    /// Whether its clients send streams, so that its rate is one of bytes.
+    /// Whether its rate is one of bytes.
     pub(crate) fn has_streams(self) -> bool {
-        matches!(self, Self::NetperfStream | Self::Iperf)
+        self == Self::NetperfStream || self.loses_packets()
+    }
+
+    /// Whether it runs under a driver with striding rings, on a link that loses packets when the server is too slow.
+    pub fn loses_packets(self) -> bool {
+        matches!(self, Self::Iperf | Self::Redis | Self::Nginx | Self::Spdk | Self::RpcTail)
+    }
+
+    /// The parameter that says how large its messages are, with the default and the largest value.
+    fn size(self) -> Option<(&'static str, u32, u32)> {
+        match self {
+            Self::Redis => Some(("value", 8 << 10, 1 << 20)),
+            Self::Nginx => Some(("page", 2 << 20, 16 << 20)),
+            Self::Spdk => Some(("block", 128 << 10, 1 << 20)),
+            Self::RpcTail => Some(("bytes", 128, 1 << 20)),
+            _ => None,
+        }
     }
 }
 
@@ -68,6 +92,23 @@ pub const SERVER_WORKLOADS: &[(&str, ServerWorkload, &str)] = &[
     ("apache-1k", ServerWorkload::Apache1k, "a client per flow asks for a file of 1 KiB, on a connection per request"),
     ("memcached", ServerWorkload::Memcached, "a client per flow asks for a value of 1 KiB, or stores one"),
     (IPERF, ServerWorkload::Iperf, IPERF_WHAT),
+    (
+        "redis",
+        ServerWorkload::Redis,
+        "a client per flow stores 32 values at a time in Redis; `:value=BYTES`, and the parameters of iperf but \
+         `direction`",
+    ),
+    ("nginx", ServerWorkload::Nginx, "a client per flow asks Nginx for a page; `:page=BYTES`, and the same"),
+    (
+        "spdk",
+        ServerWorkload::Spdk,
+        "the server reads eight blocks at a time from another host on each flow; `:block=BYTES`, and the same",
+    ),
+    (
+        "rpc-tail",
+        ServerWorkload::RpcTail,
+        "as iperf, but on the last flow a client makes calls; `:bytes=BYTES` of a call and of its answer, and the same",
+    ),
 ];
 
 /// The workload with a parameter: the bytes of a message.
@@ -113,10 +154,12 @@ pub struct ServerWork {
     pub warm_up: u64,
     /// The number of packets or requests in the measurement.
     pub measured: u64,
-    /// The choices of [`ServerWorkload::Iperf`].
+    /// The choices of work that [loses packets](ServerWorkload::loses_packets).
     pub iperf: IperfChoices,
+    /// The bytes of a value, a page, a block or a call, of the applications that lose packets. 0 for the others.
+    pub size: u32,
     /// Whether the driver of the card commits in two halves: it submits what a poll has unmapped, refills, and then
-    /// waits. Not for [`ServerWorkload::Iperf`], nor without batches.
+    /// waits. Not for work that loses packets, nor without batches.
     pub halves: bool,
 }
 
@@ -134,7 +177,9 @@ pub enum ServerError {
     /// A parameter that the application does not have, or a value out of its range.
     #[error(
         "the workload `{workload}` has no parameter `{parameter}`; there are: {STREAM}:{MESSAGE}BYTES, with 1 to \
-         {MESSAGE_BYTES_MAX}; {RR}:{BACKGROUND}N, with 0 to {BACKGROUND_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024, direction=receive|send|both"
+         {MESSAGE_BYTES_MAX}; {RR}:{BACKGROUND}N, with 0 to {BACKGROUND_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024, direction=receive|send|both; the same without the direction for \
+         redis:value=BYTES, spdk:block=BYTES and rpc-tail:bytes=BYTES, with 1 to 1048576, and for nginx:page=BYTES, with \
+         1 to 16777216"
     )]
     Parameter {
         /// The application.
@@ -239,9 +284,10 @@ impl ServerWork {
             })?;
         let workload = workload.1;
         let (mut bytes, mut background, mut iperf) = (MESSAGE_BYTES, 0, IperfChoices::default());
+        let mut size = workload.size().map_or(0, |(_, size, _)| size);
         match parameter {
-            Some(parameters) if workload == ServerWorkload::Iperf => {
-                iperf = IperfChoices::of(parameters).ok_or_else(|| refused(id, parameters))?
+            Some(parameters) if workload.loses_packets() => {
+                (iperf, size) = choices(workload, parameters, size).ok_or_else(|| refused(id, parameters))?;
             }
             Some(parameter) if workload == ServerWorkload::NetperfRr => {
                 background = within(id, parameter, BACKGROUND, 0..=BACKGROUND_MAX)?;
@@ -257,20 +303,26 @@ impl ServerWork {
         // What a request costs is not known of every server.
         let is_known = match workload {
             ServerWorkload::Iperf => iperf.direction == StreamDirection::Receive || server.software.writer.is_some(),
+            _ if workload.loses_packets() => server.software.applications.is_some(),
             _ => server.software.cycles_of(workload) > 0,
         };
-        if workload == ServerWorkload::Iperf && driver.striding.is_none() || !is_known {
+        if workload.loses_packets() && driver.striding.is_none() || !is_known {
             return Err(ServerError::Driver {
                 workload: if is_known { id } else { name }.to_owned(),
                 machine: machine.id.clone(),
                 driver: driver.name.clone(),
             });
         }
-        // As published: five are the fewest that fill the link.
-        let cores_default = if workload == ServerWorkload::Iperf { 5 } else { 1 };
+        // As published: five are the fewest that fill the link. Calls have a core of their own, and applications eight.
+        let cores_default = match workload {
+            ServerWorkload::Iperf => 5,
+            ServerWorkload::RpcTail => 6,
+            _ if workload.loses_packets() => 8,
+            _ => 1,
+        };
         let rings = driver.receive_rings.min(driver.transmit_rings);
         // Under the driver with striding rings, each core has a ring.
-        let most = if workload == ServerWorkload::Iperf { machine.cores.min(rings) } else { machine.cores };
+        let most = if workload.loses_packets() { machine.cores.min(rings) } else { machine.cores };
         let cores = cores.unwrap_or(cores_default);
         if !(1..=most).contains(&cores) {
             return Err(ServerError::Cores { cores, most, machine: machine.id.clone() });
@@ -284,7 +336,7 @@ impl ServerWork {
         }
         let receive_entries = ring.unwrap_or(driver.receive_entries);
         // What the paper varies for this work is the receive ring.
-        let of_transmit = ring.filter(|_| workload != ServerWorkload::Iperf);
+        let of_transmit = ring.filter(|_| !workload.loses_packets());
         let transmit_entries = of_transmit.unwrap_or(driver.transmit_entries);
         let (warm_up, measured) = match workload {
             ServerWorkload::NetperfStream | ServerWorkload::NetperfRr => (20_000, 40_000),
@@ -292,6 +344,10 @@ impl ServerWork {
             ServerWorkload::Apache1k => (2_000, 6_000),
             ServerWorkload::Memcached => (10_000, 30_000),
             ServerWorkload::Iperf => (200_000, 600_000),
+            // As many bytes as of iperf.
+            ServerWorkload::Redis | ServerWorkload::Nginx | ServerWorkload::Spdk => (88_000, 264_000),
+            // Calls: of five times as many, twenty take longer than the 99.99th percentile.
+            ServerWorkload::RpcTail => (1_000, 40_040),
         };
         let work = Self {
             workload,
@@ -302,7 +358,8 @@ impl ServerWork {
             message_bytes: bytes,
             background,
             iperf,
-            earlier_runs: if workload == ServerWorkload::Iperf { 0 } else { server.software.earlier_runs },
+            size,
+            earlier_runs: if workload.loses_packets() { 0 } else { server.software.earlier_runs },
             earlier_packets: earlier_packets(workload, driver, flows, receive_entries),
             warm_up,
             measured,
@@ -322,8 +379,8 @@ impl ServerWork {
 
     /// The bytes that all rings take.
     fn ring_bytes(&self, driver: &NicDriver) -> u64 {
-        if self.workload == ServerWorkload::Iperf {
-            return rings::bytes(driver, self.receive_entries, self.transmit_entries);
+        if self.workload.loses_packets() {
+            return rings::bytes(driver, self);
         }
         let receive = u64::from(driver.receive_rings) * RingShape::to_receive(driver, self, 0).bytes();
         receive + u64::from(driver.transmit_rings) * RingShape::to_transmit(driver, self, 0).bytes()
@@ -347,7 +404,15 @@ impl ServerWork {
         if self.workload.has_connections() { PIECES_MAX } else { 1 }
     }
 
-    /// The core that serves a flow of `iperf`.
+    /// Whether messages are exchanged on a flow, in place of an endless stream.
+    pub(super) fn exchanges(&self, flow: usize) -> bool {
+        match self.workload {
+            ServerWorkload::RpcTail => flow + 1 == self.flows as usize,
+            workload => workload.size().is_some(),
+        }
+    }
+
+    /// The core that serves a flow of work that loses packets.
     pub(super) fn core_of(&self, flow: usize) -> usize {
         flow % self.cores as usize
     }
@@ -392,6 +457,22 @@ fn hash(port: u32) -> usize {
 
 fn refused(workload: &str, parameter: &str) -> ServerError {
     ServerError::Parameter { workload: workload.to_owned(), parameter: parameter.to_owned() }
+}
+
+/// The choices of work that loses packets, and the size of its messages, if it has one. `None` if a parameter is unknown.
+fn choices(workload: ServerWorkload, text: &str, usual: u32) -> Option<(IperfChoices, u32)> {
+    let (mut choices, mut size) = (IperfChoices::default(), usual);
+    for parameter in text.split(',') {
+        let (key, value) = parameter.split_once('=')?;
+        match workload.size() {
+            Some((name, _, most)) if name == key => {
+                size = value.parse().ok().filter(|size| (1..=most).contains(size))?;
+            }
+            Some(_) if key == "direction" => return None,
+            _ => choices.set(key, value)?,
+        }
+    }
+    Some((choices, size))
 }
 
 /// The parameter of a workload, which begins with `key`.

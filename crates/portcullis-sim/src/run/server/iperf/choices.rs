@@ -55,28 +55,23 @@ impl Default for IperfChoices {
 }
 
 impl IperfChoices {
-    /// Reads the parameters of the workload, such as `recycle=never,ack=each`. `None` if one is unknown.
-    pub(in crate::run::server) fn of(text: &str) -> Option<Self> {
-        let mut choices = Self::default();
-        for parameter in text.split(',') {
-            match parameter.split_once('=')? {
-                ("recycle", "driver") => choices.recycling = Recycling::Driver,
-                ("recycle", "never") => choices.recycling = Recycling::Never,
-                ("recycle", "always") => choices.recycling = Recycling::Always,
-                ("hold", "yes") => choices.holds = true,
-                ("hold", "no") => choices.holds = false,
-                ("ack", "linux") => choices.acknowledges_each = false,
-                ("ack", "each") => choices.acknowledges_each = true,
-                ("direction", "receive") => choices.direction = StreamDirection::Receive,
-                ("direction", "send") => choices.direction = StreamDirection::Send,
-                ("direction", "both") => choices.direction = StreamDirection::Both,
-                ("regions", value) => {
-                    choices.regions = Some(value.parse().ok().filter(|regions| *regions <= REGIONS_MAX)?);
-                }
-                _ => return None,
-            }
+    /// Sets the value of a parameter, such as `never` of `recycle`. `None` if there is no such one.
+    pub(in crate::run::server) fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        match (key, value) {
+            ("recycle", "driver") => self.recycling = Recycling::Driver,
+            ("recycle", "never") => self.recycling = Recycling::Never,
+            ("recycle", "always") => self.recycling = Recycling::Always,
+            ("hold", "yes") => self.holds = true,
+            ("hold", "no") => self.holds = false,
+            ("ack", "linux") => self.acknowledges_each = false,
+            ("ack", "each") => self.acknowledges_each = true,
+            ("direction", "receive") => self.direction = StreamDirection::Receive,
+            ("direction", "send") => self.direction = StreamDirection::Send,
+            ("direction", "both") => self.direction = StreamDirection::Both,
+            ("regions", value) => self.regions = Some(value.parse().ok().filter(|regions| *regions <= REGIONS_MAX)?),
+            _ => return None,
         }
-        Some(choices)
+        Some(())
     }
 }
 

@@ -1,13 +1,14 @@
 //! The memory that the streams of the server lie in. What a process writes to sockets lies in chunks, one after the
 //! other, whatever frame it leaves in: a frame begins where the one before has ended. So most frames take parts of
-//! three chunks, and two that follow each other share a page (`sk_page_frag` of Linux, from memory).
+//! three chunks, and two that follow each other share a page (`sk_page_frag` of Linux, from memory). A file that is sent
+//! without a copy lies in single pages.
 
 use crate::run::live::{Buffer, Slot};
 use portcullis::{PhysAddr, Segment};
 use std::cell::RefCell;
 
-/// The bytes of a chunk: `SKB_FRAG_PAGE_ORDER`, from memory.
-pub(super) const CHUNK_BYTES: u64 = 32 << 10;
+/// The bytes of a chunk of what a process writes: `SKB_FRAG_PAGE_ORDER`, from memory.
+pub(super) const WRITTEN_BYTES: u64 = 32 << 10;
 
 /// The chunk that a flow fills, and how many of its bytes are used.
 #[derive(Clone, Copy)]
@@ -31,6 +32,7 @@ struct State {
 /// The chunks of all flows, each of which one process writes.
 pub(super) struct Chunks {
     base: u64,
+    chunk_bytes: u64,
     first_slot: Slot,
     state: RefCell<State>,
 }
@@ -42,7 +44,7 @@ pub(super) fn chunks(parts: Slot, flows: u32) -> u32 {
 
 impl Chunks {
     /// Chunks from `base` on, for so many parts at a time, which have the slots from `first_slot` on.
-    pub(super) fn new(base: u64, first_slot: Slot, parts: Slot, flows: u32) -> Self {
+    pub(super) fn new(base: u64, chunk_bytes: u64, first_slot: Slot, parts: Slot, flows: u32) -> Self {
         let chunks = chunks(parts, flows);
         let state = State {
             chunks: (0..chunks).rev().collect(),
@@ -51,7 +53,7 @@ impl Chunks {
             chunk_of: vec![0; parts as usize],
             filled: vec![None; flows as usize],
         };
-        Self { base, first_slot, state: RefCell::new(state) }
+        Self { base, chunk_bytes, first_slot, state: RefCell::new(state) }
     }
 
     /// Takes the next bytes of a flow, at most `most`: what its chunk has left. Returns a buffer, with its slot.
@@ -64,13 +66,13 @@ impl Chunks {
         });
         let Filled { chunk, used } = filled;
         let slot = state.slots.pop().expect("there are as many slots as the rings can hold");
-        let len = most.min(CHUNK_BYTES - used);
+        let len = most.min(self.chunk_bytes - used);
         state.chunk_of[(slot - self.first_slot) as usize] = chunk;
-        if used + len < CHUNK_BYTES {
+        if used + len < self.chunk_bytes {
             state.users[chunk as usize] += 1;
             state.filled[flow] = Some(Filled { used: used + len, ..filled });
         }
-        let phys = PhysAddr::new(self.base + u64::from(chunk) * CHUNK_BYTES + used);
+        let phys = PhysAddr::new(self.base + u64::from(chunk) * self.chunk_bytes + used);
         (slot, Buffer::from(Segment { phys, len }))
     }
 
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn frames_follow_each_other_in_chunks_which_are_used_again_when_all_parts_are_back() {
         const FRAME: u64 = 63_168;
-        let chunks = Chunks::new(1 << 32, 100, 12, 2);
+        let chunks = Chunks::new(1 << 32, WRITTEN_BYTES, 100, 12, 2);
         let take = |flow: usize| {
             let (mut left, mut parts) = (FRAME, Vec::new());
             while left > 0 {

@@ -2,17 +2,16 @@
 
 use super::Iperf;
 use super::answers::Answers;
+use super::exchange::Dialogue;
 use super::receiver::{Acknowledgement, Receiver};
 use super::sender::Sender;
+use super::sending::FRAME_BYTES;
 use crate::run::RunError;
 use crate::run::server::frames::{Kind, Meaning};
 use crate::run::world::Wanted;
 use portcullis_model::Frame;
 use std::collections::VecDeque;
 
-/// The most packets of a flow that follow each other on the link: what the kernel hands to its card at once (TSO),
-/// 64 KiB.
-const BURST_PACKETS: u32 = 16;
 /// A run fails if no acknowledgement arrives for this time. Retransmission timeouts double from 200 ms.
 const PATIENCE_PS: u64 = 5_000_000_000_000;
 
@@ -21,8 +20,10 @@ pub(super) struct Clients {
     pub(super) senders: Vec<Sender>,
     /// Of the streams that the server sends.
     receivers: Vec<Receiver<()>>,
-    /// Packets that their applications have read.
-    pub(super) read: u64,
+    /// Bytes that their applications have read.
+    pub(super) read_bytes: u64,
+    /// Whether those that ask have begun.
+    has_asked: bool,
     /// The flow whose turn it is.
     turn: usize,
     /// Frames of the server in transit: when they arrive, what they are, and how many packets they are.
@@ -40,7 +41,8 @@ impl Clients {
             answers: senders.iter().map(|_| Answers::default()).collect(),
             senders,
             receivers,
-            read: 0,
+            read_bytes: 0,
+            has_asked: false,
             turn: 0,
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
@@ -54,15 +56,31 @@ impl Clients {
         self.inbox.push_back((at_ps, meaning, packets));
     }
 
-    /// Receives the packets of a frame. The application reads them at once.
-    fn receive(&mut self, now_ps: u64, meaning: Meaning, packets: u32) {
+    /// Receives the packets of a frame. The application reads them at once, and answers or asks again.
+    fn receive(
+        &mut self,
+        now_ps: u64,
+        meaning: Meaning,
+        packets: u32,
+        segment_bytes: u32,
+        dialogue: Option<&mut Dialogue>,
+    ) {
         let receiver = &mut self.receivers[meaning.flow];
         let first = meaning.number_near(receiver.next());
         for number in first..first + u64::from(packets) {
             receiver.receive(now_ps, number, ());
         }
         let due = receiver.poll_ended(now_ps);
-        self.read += receiver.read(usize::MAX).count() as u64;
+        let read = receiver.read(usize::MAX).count() as u64;
+        self.read_bytes += match dialogue {
+            Some(dialogue) if read > 0 => {
+                let (bytes, messages) = dialogue.written().read(read);
+                let writes = dialogue.client_read(now_ps, messages);
+                writes.into_iter().for_each(|packets| self.senders[meaning.flow].write(packets));
+                bytes
+            }
+            _ => read * u64::from(segment_bytes),
+        };
         let due = due.into_iter().chain(receiver.read_ended());
         due.for_each(|due| self.answer(meaning.flow, due));
     }
@@ -98,11 +116,16 @@ pub(super) fn act(host: &Iperf) -> Option<u64> {
         return None;
     }
     let mut clients = host.clients.borrow_mut();
+    if !std::mem::replace(&mut clients.has_asked, true) {
+        host.clients_ask(&mut clients, now_ps);
+    }
     while let Some((_, meaning, packets)) = clients.inbox.front().copied().filter(|(at_ps, ..)| *at_ps <= now_ps) {
         clients.inbox.pop_front();
         clients.heard_ps = now_ps;
         if meaning.kind == Kind::Data {
-            clients.receive(now_ps, meaning, packets);
+            let segment_bytes = host.server.software.segment_bytes;
+            let dialogue = &mut host.dialogues.borrow_mut()[meaning.flow];
+            clients.receive(now_ps, meaning, packets, segment_bytes, dialogue.as_mut());
             continue;
         }
         let acknowledgement = host.answers.borrow_mut()[meaning.flow].take(meaning);
@@ -135,23 +158,37 @@ pub(super) fn act(host: &Iperf) -> Option<u64> {
 }
 
 impl Iperf {
-    /// Puts one burst on the link, if it is free. Returns whether there was one to send.
+    fn clients_ask(&self, clients: &mut Clients, now_ps: u64) {
+        for (sender, dialogue) in clients.senders.iter_mut().zip(self.dialogues.borrow_mut().iter_mut()) {
+            let Some(dialogue) = dialogue.as_mut().filter(|dialogue| !dialogue.exchange.server_asks) else { continue };
+            dialogue.ask(now_ps).into_iter().for_each(|packets| sender.write(packets));
+        }
+    }
+
+    /// Puts one burst on the link, if it is free: at most what a kernel hands to its card at once. Returns whether there
+    /// was one to send. A call does not wait for the turn of streams: its core has a ring of its own, and cards take
+    /// packets from their rings in turn (assumed).
     fn fill_link(&self, clients: &mut Clients, now_ps: u64) -> bool {
         if clients.link_free_ps > now_ps {
             return true;
         }
         let software = &self.server.software;
         let has_answers = self.send_answers(clients, now_ps);
-        let bytes = software.header_bytes + software.segment_bytes;
-        let wire_ps = self.server.nic.wire_ps(bytes);
+        let burst_packets = FRAME_BYTES / software.segment_bytes;
         let flows = clients.senders.len();
-        for step in 0..flows {
-            let flow = (clients.turn + step) % flows;
+        let has_streams = !self.work.exchanges(0);
+        let in_turn = (0..flows).map(|step| (clients.turn + step) % flows);
+        let calls = (0..flows).filter(|flow| self.work.exchanges(*flow)).filter(|_| has_streams);
+        for flow in calls.chain(in_turn) {
             let ring = self.ring_of(flow);
             let mut sent = 0;
-            while sent < BURST_PACKETS {
+            let mut dialogues = self.dialogues.borrow_mut();
+            let dialogue = &mut dialogues[flow];
+            while sent < burst_packets {
                 let Some(packet) = clients.senders[flow].next(now_ps) else { break };
-                clients.link_free_ps = clients.link_free_ps.max(now_ps) + wire_ps;
+                let payload = dialogue.as_mut().map(|dialogue| dialogue.read().bytes_of(packet.number) as u32);
+                let bytes = software.header_bytes + payload.unwrap_or(software.segment_bytes);
+                clients.link_free_ps = clients.link_free_ps.max(now_ps) + self.server.nic.wire_ps(bytes);
                 let cookie = Meaning::new(flow, Kind::Data, packet.number as u32).cookie();
                 let arrival_ps = clients.link_free_ps + software.propagation_ps;
                 self.nic.borrow_mut().receive(arrival_ps, ring, Frame { bytes, cookie });

@@ -94,6 +94,7 @@ impl Iperf {
         engine.wait_until(Wanted::Flows(core).into(), || self.is_open.get() || self.is_over());
         let flows: Vec<usize> = self.flows_of(core).collect();
         let mut latest = usize::MAX;
+        flows.iter().for_each(|flow| self.ask(&mut driver, *flow));
         while !self.is_over() {
             if self.polls_on[core].get() {
                 engine.uninterrupted(|| self.poll(&mut driver, core));
@@ -122,20 +123,37 @@ impl Iperf {
 
     /// One read of an application, if there is something to read.
     fn read(&self, driver: &mut Driver<'_>, flow: usize, latest: &mut usize) {
-        let most = self.reader.read_packets as usize;
-        let packets: Vec<Held> = self.receivers.borrow_mut()[flow].read(most).collect();
+        let packets: Vec<Held> = self.receivers.borrow_mut()[flow].read(self.read_packets(flow)).collect();
         if packets.is_empty() {
             return;
         }
         let switches = std::mem::replace(latest, flow) != flow;
         let cycles = self.reader.copy_cycles + if switches { self.reader.switch_cycles } else { 0 };
-        self.world.engine.busy(cycles * packets.len() as u64);
-        self.packets.set(self.packets.get() + packets.len() as u64);
+        let (segment_bytes, mut cycles_per_kib) = (u64::from(self.server.software.segment_bytes), 0);
+        let (bytes, messages) = match &mut self.dialogues.borrow_mut()[flow] {
+            Some(dialogue) => {
+                cycles_per_kib = dialogue.exchange.cycles_per_kib;
+                dialogue.read().read(packets.len() as u64)
+            }
+            None => (segment_bytes * packets.len() as u64, 0),
+        };
+        self.world.engine.busy(cycles * bytes / segment_bytes + cycles_per_kib * bytes / 1024);
+        self.read_bytes.set(self.read_bytes.get() + bytes);
         packets.into_iter().for_each(|held| self.let_go(held));
         let due = self.receivers.borrow_mut()[flow].read_ended();
         if let Some(due) = due {
             self.acknowledge(driver, flow, due);
         }
+        if messages > 0 {
+            self.messages_came(driver, flow, messages);
+        }
+    }
+
+    /// The packets of a read of a flow, at most.
+    fn read_packets(&self, flow: usize) -> usize {
+        let bytes = self.dialogues.borrow()[flow].as_ref().map(|dialogue| dialogue.exchange.read_bytes);
+        let packets = bytes.map(|bytes| bytes.div_ceil(self.server.software.segment_bytes.into()) as usize);
+        packets.unwrap_or(self.reader.read_packets as usize)
     }
 
     fn expire(&self, driver: &mut Driver<'_>, flows: &[usize]) {

@@ -8,9 +8,11 @@ mod answers;
 mod choices;
 mod chunks;
 mod clients;
+mod exchange;
 mod kernel;
 #[cfg(test)]
 mod link;
+mod messages;
 mod opening;
 mod pages;
 mod receive;
@@ -36,8 +38,9 @@ use crate::run::world::{Wanted, World};
 use crate::run::{Job, RunError, Start};
 use answers::Answers;
 use choices::{REGION_PAGES, REGIONS};
-use chunks::{CHUNK_BYTES, Chunks};
+use chunks::Chunks;
 use clients::Clients;
+use exchange::{Dialogue, Exchange};
 use pages::{Cache, Pages};
 use portcullis::{Iova, PAGE_SIZE};
 use portcullis_model::{Nic, NicParameters, Output, RingNumber};
@@ -46,6 +49,7 @@ use receiver::{Receiver, ReceiverParameters};
 use result::Moment;
 use reuse::Reuse;
 use sender::{Sender, TcpParameters};
+use sending::FRAME_BYTES;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use transmit::Transmit;
@@ -62,20 +66,21 @@ pub(in crate::run) fn slots(server: &Server, work: &ServerWork) -> Slot {
     let (driver, striding) = (&server.driver, striding(server));
     let ring = striding.entry_pages * striding.entries(work.receive_entries) + striding.cached_pages;
     let window = (server.software.window_bytes / u64::from(server.software.segment_bytes)) as u32;
-    let held = work.flows * 2 * window;
+    let held = work.flows * 2 * window * striding.frame_pages(&server.software);
     let transmit = work.cores * work.transmit_entries;
     2 * driver.receive_rings * ring + held + transmit + work.iperf.regions.unwrap_or(REGIONS) * REGION_PAGES
 }
 
 /// The parts of chunks that the streams of the server take: as many as its rings hold.
 fn parts(work: &ServerWork) -> Slot {
-    let sends = work.iperf.direction != StreamDirection::Receive;
-    if sends { work.cores * work.transmit_entries * (transmit::PIECES - 1) } else { 0 }
+    let sends =
+        work.iperf.direction != StreamDirection::Receive || (0..work.flows as usize).any(|flow| work.exchanges(flow));
+    if sends { work.cores * work.transmit_entries * (transmit::pieces(work) - 1) } else { 0 }
 }
 
 /// The memory of these chunks.
 pub(in crate::run) fn chunk_bytes(work: &ServerWork) -> u64 {
-    u64::from(chunks::chunks(parts(work), work.flows)) * CHUNK_BYTES
+    u64::from(chunks::chunks(parts(work), work.flows)) * transmit::chunk_bytes(work)
 }
 
 /// The server and its clients.
@@ -95,6 +100,8 @@ struct Iperf {
     /// By flow. Those of the other direction are idle, at both ends.
     receivers: RefCell<Vec<Receiver<Held>>>,
     senders: RefCell<Vec<Sender>>,
+    /// By flow, of those on which messages are exchanged.
+    dialogues: RefCell<Vec<Option<Dialogue>>>,
     /// Flows whose packets or acknowledgements the present poll of a core has received.
     polled: RefCell<Vec<Vec<usize>>>,
     /// Whether a core has to poll on in place of an interrupt.
@@ -102,8 +109,8 @@ struct Iperf {
     /// Acknowledgements that were sent and have not arrived, by flow.
     answers: RefCell<Vec<Answers>>,
     reuse: RefCell<Reuse>,
-    /// Packets that applications have read.
-    packets: Cell<u64>,
+    /// Bytes that applications have read.
+    read_bytes: Cell<u64>,
     clients: RefCell<Clients>,
     is_open: Cell<bool>,
     start: OnceCell<(Start, Moment)>,
@@ -125,16 +132,25 @@ impl Iperf {
             let cache = Cache::new(work.iperf.recycling, striding.cached_pages as usize);
             Receive::new(rings::receive(driver, work.receive_entries, index), 2 * index, cache)
         };
-        let transmit = |index: u32| Transmit::new(rings::transmit(driver, work.transmit_entries, index), 2 * index + 1);
+        let transmit = |index: u32| Transmit::new(rings::transmit(driver, work, index), 2 * index + 1);
         let flows = 0..work.flows as usize;
         let receiver = ReceiverParameters {
             window_packets: window,
+            run_packets: (FRAME_BYTES / server.software.segment_bytes).into(),
             acknowledges_each: work.iperf.acknowledges_each,
             ..ReceiverParameters::default()
         };
         let direction = work.iperf.direction;
-        let sender = |written| Sender::new(&TcpParameters::default(), written);
-        let of_client = |flow| sender(if direction.sends(flow) { 0 } else { u64::MAX });
+        // Linux offers 65,535 bytes in the handshake.
+        let receive_window = u64::from(u16::MAX) / u64::from(server.software.segment_bytes);
+        let sender = |written| Sender::new(&TcpParameters { receive_window, ..TcpParameters::default() }, written);
+        let of_client = |flow| sender(if direction.sends(flow) || work.exchanges(flow) { 0 } else { u64::MAX });
+        let costs = server.software.applications;
+        let exchange = costs.and_then(|costs| Exchange::of(work.workload, work.size, &costs));
+        let dialogue = |flow| {
+            let exchange = exchange.filter(|_| work.exchanges(flow))?;
+            Some(Dialogue::new(exchange, server.software.segment_bytes.into()))
+        };
         let clients = Clients::new(
             flows.clone().map(of_client).collect(),
             flows.clone().map(|_| Receiver::new(&receiver)).collect(),
@@ -144,14 +160,21 @@ impl Iperf {
             receive: (0..driver.receive_rings).map(receive).collect(),
             transmit: (0..driver.transmit_rings).map(transmit).collect(),
             pages: Pages::new(Packets::of(job.machine, slots, parts(work)), slots, work.iperf.holds),
-            chunks: Chunks::new(BUFFERS_BASE + u64::from(slots) * PAGE_SIZE, slots, parts(work), work.flows),
+            chunks: Chunks::new(
+                BUFFERS_BASE + u64::from(slots) * PAGE_SIZE,
+                transmit::chunk_bytes(work),
+                slots,
+                parts(work),
+                work.flows,
+            ),
+            dialogues: RefCell::new(flows.clone().map(dialogue).collect()),
             receivers: RefCell::new(flows.clone().map(|_| Receiver::new(&receiver)).collect()),
             senders: RefCell::new(flows.clone().map(|_| sender(0)).collect()),
             polled: RefCell::new(vec![Vec::new(); work.cores as usize]),
             polls_on: vec![Cell::new(false); work.cores as usize],
             answers: RefCell::new(flows.map(|_| Answers::default()).collect()),
             reuse: RefCell::default(),
-            packets: Cell::new(0),
+            read_bytes: Cell::new(0),
             clients: RefCell::new(clients),
             world: world.clone(),
             server,

@@ -1,8 +1,9 @@
 //! The shapes of the rings of mlx5, and the memory that they take.
 
+use super::super::ServerWork;
 use super::super::memory::RingShape;
 use super::choices::REGION_PAGES;
-use super::transmit::PIECES;
+use super::transmit::pieces;
 use crate::machine::{NicDriver, Striding};
 use portcullis::PAGE_SIZE;
 use portcullis_model::{Direction, EVENT_BYTES, RingFormat};
@@ -30,13 +31,13 @@ pub(super) fn receive(driver: &NicDriver, frames: u32, index: u32) -> RingShape 
     }
 }
 
-/// Transmit ring `index` with so many entries.
-pub(super) fn transmit(driver: &NicDriver, entries: u32, index: u32) -> RingShape {
+/// Transmit ring `index`.
+pub(super) fn transmit(driver: &NicDriver, work: &ServerWork, index: u32) -> RingShape {
     let striding = striding(driver);
     RingShape {
         direction: Direction::Transmit,
-        entries,
-        pieces: PIECES,
+        entries: work.transmit_entries,
+        pieces: pieces(work),
         moderation: driver.transmit_moderation,
         vector: index as u8,
         format: RingFormat {
@@ -48,10 +49,10 @@ pub(super) fn transmit(driver: &NicDriver, entries: u32, index: u32) -> RingShap
 }
 
 /// The bytes that all rings and their event queues take.
-pub(in crate::run::server) fn bytes(driver: &NicDriver, receive_entries: u32, transmit_entries: u32) -> u64 {
+pub(in crate::run::server) fn bytes(driver: &NicDriver, work: &ServerWork) -> u64 {
     let events = (u64::from(striding(driver).events) * EVENT_BYTES).next_multiple_of(PAGE_SIZE);
-    let receive = u64::from(driver.receive_rings) * (receive(driver, receive_entries, 0).bytes() + events);
-    let transmit = u64::from(driver.transmit_rings) * transmit(driver, transmit_entries, 0).bytes();
+    let receive = u64::from(driver.receive_rings) * (receive(driver, work.receive_entries, 0).bytes() + events);
+    let transmit = u64::from(driver.transmit_rings) * transmit(driver, work, 0).bytes();
     receive + transmit
 }
 

@@ -1,17 +1,19 @@
-//! The streams that the server sends: applications write, and the kernel sends what the window allows, in frames of up
-//! to 64 KiB.
+//! What the server sends: applications write streams or messages, and the kernel sends what the window allows, in frames
+//! of up to 64 KiB.
 //!
-//! Left out: small queues (a flow may have a megabyte in the card, as much as its window), and waiting for a fuller
-//! frame when less than one may leave.
+//! Left out: small queues (a flow may have a megabyte in the card, as much as its window), waiting for a fuller frame
+//! when less than one may leave, acknowledgements that ride on data, and packets that carry several messages written
+//! one after the other.
 
 use super::Iperf;
+use super::exchange::Dialogue;
 use crate::machine::Writer;
 use crate::run::driver::Driver;
 use crate::run::server::frames::{Kind, Meaning};
 use portcullis_model::Completion;
 
 /// The most bytes of a frame: the most of an IP packet.
-const FRAME_BYTES: u32 = 64 << 10;
+pub(super) const FRAME_BYTES: u32 = 64 << 10;
 
 impl Iperf {
     fn writer(&self) -> Writer {
@@ -27,7 +29,12 @@ impl Iperf {
     pub(super) fn can_write(&self, flow: usize) -> bool {
         let software = &self.server.software;
         let most = software.window_bytes / u64::from(software.segment_bytes);
-        self.work.iperf.direction.sends(flow) && self.senders.borrow()[flow].queued() + self.frame_packets() <= most
+        self.is_stream(flow) && self.senders.borrow()[flow].queued() + self.frame_packets() <= most
+    }
+
+    /// Whether the server sends a stream on a flow.
+    fn is_stream(&self, flow: usize) -> bool {
+        self.work.iperf.direction.sends(flow) && !self.work.exchanges(flow)
     }
 
     /// The application of a flow writes a frame's worth, if it may.
@@ -43,7 +50,7 @@ impl Iperf {
 
     /// Sends what may be sent of a flow.
     pub(super) fn send(&self, driver: &mut Driver<'_>, flow: usize) {
-        if !self.work.iperf.direction.sends(flow) {
+        if !self.is_stream(flow) && !self.work.exchanges(flow) {
             return;
         }
         let transmit = &self.transmit[self.work.core_of(flow)];
@@ -51,11 +58,56 @@ impl Iperf {
             if !transmit.has_room() {
                 return transmit.stall();
             }
-            let now_ps = self.world.engine.now_ps();
-            let frame = self.senders.borrow_mut()[flow].next_frame(now_ps, self.frame_packets());
-            let Some(frame) = frame else { return };
-            self.world.engine.busy(self.writer().frame_cycles);
-            transmit.send_data(self, driver, flow, &frame);
+            let Some((packet, bytes)) = self.next_frame(flow) else { return };
+            // The cycles of a request are with those of its short message.
+            if !self.work.exchanges(flow) || bytes > self.server.software.segment_bytes.into() {
+                self.world.engine.busy(self.writer().frame_cycles);
+            }
+            transmit.send_data(self, driver, flow, packet, bytes);
+        }
+    }
+
+    /// The first packet and the bytes of the next frame of a flow. It is of one write.
+    fn next_frame(&self, flow: usize) -> Option<(u64, u64)> {
+        let now_ps = self.world.engine.now_ps();
+        let (mut senders, mut dialogues) = (self.senders.borrow_mut(), self.dialogues.borrow_mut());
+        let sender = &mut senders[flow];
+        let Some(written) = dialogues[flow].as_mut().map(Dialogue::written) else {
+            let packets = sender.next_frame(now_ps, self.frame_packets())?;
+            return Some((
+                packets.start,
+                (packets.end - packets.start) * u64::from(self.server.software.segment_bytes),
+            ));
+        };
+        let most = self.frame_packets().min(written.left_from(sender.end()));
+        let packets = sender.next_frame(now_ps, most)?;
+        Some((packets.start, packets.map(|packet| written.bytes_of(packet)).sum()))
+    }
+
+    /// The application of a flow has read so many messages: it answers requests, or asks again.
+    pub(super) fn messages_came(&self, driver: &mut Driver<'_>, flow: usize, messages: u64) {
+        let cycles = match &self.dialogues.borrow()[flow] {
+            Some(dialogue) => dialogue.exchange.cycles * messages,
+            None => return,
+        };
+        self.world.engine.busy(cycles);
+        let now_ps = self.world.engine.now_ps();
+        let writes = self.dialogues.borrow_mut()[flow].as_mut().map(|dialogue| dialogue.server_read(now_ps, messages));
+        self.write_messages(driver, flow, writes.unwrap_or_default());
+    }
+
+    /// The application of a flow of a server that asks begins.
+    pub(super) fn ask(&self, driver: &mut Driver<'_>, flow: usize) {
+        let now_ps = self.world.engine.now_ps();
+        let asks = |dialogue: &&mut Dialogue| dialogue.exchange.server_asks;
+        let writes = self.dialogues.borrow_mut()[flow].as_mut().filter(asks).map(|dialogue| dialogue.ask(now_ps));
+        self.write_messages(driver, flow, writes.unwrap_or_default());
+    }
+
+    fn write_messages(&self, driver: &mut Driver<'_>, flow: usize, writes: Vec<u64>) {
+        if !writes.is_empty() {
+            writes.into_iter().for_each(|packets| self.senders.borrow_mut()[flow].write(packets));
+            self.world.engine.uninterrupted(|| self.send(driver, flow));
         }
     }
 

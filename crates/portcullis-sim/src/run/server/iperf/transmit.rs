@@ -3,22 +3,35 @@
 //! (`mlx5e_tx_get_gso_ihs`, from memory).
 
 use super::Iperf;
-use super::chunks::CHUNK_BYTES;
+use super::chunks::WRITTEN_BYTES;
 use crate::run::driver::Driver;
 use crate::run::live::Slot;
 use crate::run::server::frames::{Kind, Meaning};
 use crate::run::server::memory::{RingMemory, RingShape};
-use portcullis::Access;
-use portcullis_model::{Descriptor, RingNumber};
+use crate::run::server::{ServerWork, ServerWorkload};
+use portcullis::{Access, PAGE_SIZE};
+use portcullis_model::{Descriptor, PIECES_MAX, RingNumber};
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
-use std::ops::Range;
 
 /// The parts of chunks in a frame of 64 KiB, at most.
-const PARTS: usize = 1 + (64 << 10) / CHUNK_BYTES as usize;
-/// The descriptors of an entry: the headers, and the parts.
-pub(super) const PIECES: u32 = 1 + PARTS as u32;
+const PARTS: usize = 1 + (64 << 10) / WRITTEN_BYTES as usize;
+
+/// The descriptors of an entry: the headers, and the parts. A frame of a file has up to 17 (`MAX_SKB_FRAGS`).
+pub(super) fn pieces(work: &ServerWork) -> u32 {
+    if sends_files(work) { PIECES_MAX } else { 1 + PARTS as u32 }
+}
+
+/// The bytes of a chunk of what is sent.
+pub(super) fn chunk_bytes(work: &ServerWork) -> u64 {
+    if sends_files(work) { PAGE_SIZE } else { WRITTEN_BYTES }
+}
+
+/// Whether what is sent are pages of files.
+fn sends_files(work: &ServerWork) -> bool {
+    work.workload == ServerWorkload::Nginx
+}
 
 pub(super) struct Transmit {
     pub(super) shape: RingShape,
@@ -73,14 +86,14 @@ impl Transmit {
         self.post(host, &[descriptor], SmallVec::from_slice(&[slot]));
     }
 
-    /// Sends packets of a flow as one frame, for which there is room.
-    pub(super) fn send_data(&self, host: &Iperf, driver: &mut Driver<'_>, flow: usize, packets: &Range<u64>) {
+    /// Sends so many bytes of a flow, from a packet on, as one frame, for which there is room.
+    pub(super) fn send_data(&self, host: &Iperf, driver: &mut Driver<'_>, flow: usize, packet: u64, bytes: u64) {
         let software = &host.server.software;
-        let cookie = Meaning::new(flow, Kind::Data, packets.start as u32).cookie();
+        let cookie = Meaning::new(flow, Kind::Data, packet as u32).cookie();
         let headers = Descriptor { bytes: software.header_bytes, is_inline: true, cookie, ..Descriptor::default() };
-        let mut pieces = SmallVec::<[Descriptor; PIECES as usize]>::from_slice(&[headers]);
+        let mut pieces = SmallVec::<[Descriptor; 1 + PARTS]>::from_slice(&[headers]);
         let mut slots = SmallVec::new();
-        let mut left = (packets.end - packets.start) * u64::from(software.segment_bytes);
+        let mut left = bytes;
         driver.serve(self.stream);
         while left > 0 {
             let (slot, buffer) = host.chunks.take(flow, left);

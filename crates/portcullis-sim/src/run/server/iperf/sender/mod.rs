@@ -334,7 +334,7 @@ impl Sender {
     }
 
     /// The first packet that was not sent.
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.una + self.flights.len() as u64
     }
 

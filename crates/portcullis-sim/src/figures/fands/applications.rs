@@ -1,0 +1,120 @@
+//! Figure 11: applications with an MTU of 9000 on eight cores. Redis stores values, Nginx sends pages, and SPDK reads
+//! blocks from another host.
+//!
+//! The paper measures Redis and Nginx where they serve, and varies the number of clients for the best rate. Only ranges
+//! of rates were published. Which end of a range belongs to which size is published for Redis alone.
+
+use super::super::class::Class::{Cal, R25};
+use super::super::lab::{Bar, NONE};
+use super::super::served::{Length, Numbers, ServedRun};
+use super::super::{Figure, Grid, Lab, Made, Make, Point};
+use super::{BATCH, CHUNKS, FANDS, LINUX, WINDOWS};
+
+pub(super) const FIGURE_11: Figure =
+    Figure { id: "fands-fig11", title: "Redis, Nginx and SPDK", make: Make::FromRuns(figure_11), ..FANDS };
+
+const MACHINE: &str = "cascadelake-cx5-9k";
+const CORES: u32 = 8;
+/// Regions of 2 MiB over which the addresses of Linux are spread: an input, as many for each page of the rings as with
+/// five flows in Figure 2, where 46 are published for 2,560 pages. Here are 8,192.
+const REGIONS: u32 = 147;
+
+/// An application with messages of one size.
+pub(super) struct Work {
+    name: &'static str,
+    workload: &'static str,
+    size: u32,
+    /// The published rate of Linux, of that with no protection.
+    linux: f64,
+}
+
+const REDIS_4K: Work = Work { name: "Redis, 4 KiB", workload: "redis:value", size: 4 << 10, linux: 0.30 };
+/// Of Figure 12. Its rate is not among the published ones.
+pub(super) const REDIS_8K: Work = Work { name: "Redis, 8 KiB", size: 8 << 10, linux: f64::NAN, ..REDIS_4K };
+const SPDK_32K: Work = Work { name: "SPDK, 32 KiB", workload: "spdk:block", size: 32 << 10, linux: 0.6 };
+/// The least and the greatest size of each.
+const WORKS: [Work; 6] = [
+    REDIS_4K,
+    Work { name: "Redis, 128 KiB", size: 128 << 10, linux: 0.62, ..REDIS_4K },
+    Work { name: "Nginx, 128 KiB", workload: "nginx:page", size: 128 << 10, linux: 0.325 },
+    Work { name: "Nginx, 2 MiB", workload: "nginx:page", size: 2 << 20, linux: 0.325 },
+    SPDK_32K,
+    Work { name: "SPDK, 256 KiB", size: 256 << 10, ..SPDK_32K },
+];
+
+/// The best number of clients is looked for in long runs only.
+fn clients(lab: &Lab<'_>) -> &'static [u32] {
+    match lab.length {
+        Length::Short => &[16],
+        Length::Full => &[8, 16, 32],
+    }
+}
+
+impl Work {
+    /// A run with so many clients. Linux waits as it does.
+    pub(super) fn run(&self, lab: &Lab<'_>, bar: Bar, clients: u32) -> ServedRun {
+        let is_linux = bar.design == LINUX.design;
+        let scatter = if is_linux { format!(",regions={REGIONS}") } else { String::new() };
+        let workload = format!("{}={}{scatter}", self.workload, self.size);
+        ServedRun {
+            cores: CORES,
+            batch: Some(if is_linux { 1 } else { BATCH }),
+            no_hint: is_linux,
+            linux_wait: is_linux,
+            length: Length::Short,
+            ..lab.run(MACHINE, &workload, clients, bar)
+        }
+    }
+
+    /// The numbers with as many clients as give the best rate.
+    fn best(&self, lab: &Lab<'_>, bar: Bar) -> Numbers {
+        let all = clients(lab).iter().map(|clients| lab.of(&self.run(lab, bar, *clients)));
+        all.reduce(|best, other| if other.rate > best.rate { other } else { best }).expect("a number of clients")
+    }
+}
+
+fn figure_11(lab: &Lab<'_>) -> Made {
+    let all = WORKS.each_ref().map(|work| [NONE, LINUX, WINDOWS, CHUNKS].map(|bar| work.best(lab, bar)));
+    let mut points = Vec::new();
+    for (work, [none, linux, windows, chunks]) in WORKS.iter().zip(&all) {
+        let name = |what: &str| format!("{}, {what}", work.name);
+        points.extend([
+            Point::of(Cal, name("no protection, Gb/s"), 98.0, none.rate),
+            Point::of(R25, name("Linux, of no protection"), work.linux, linux.rate / none.rate),
+            Point::shape(name("F&S has at least 80 %"), windows.rate >= 0.8 * none.rate),
+            Point::shape(name("portcullis is as fast as F&S"), chunks.rate >= 0.999 * windows.rate),
+        ]);
+    }
+    let [least, _, _, _, blocks, large_blocks] = &all;
+    let iotlb = |[_, _, windows, _]: &[Numbers; 4]| windows.stream.iotlb;
+    points.extend([
+        Point::shape("Linux loses most with the least values of Redis", {
+            let share = |[none, linux, ..]: &[Numbers; 4]| linux.rate / none.rate;
+            share(least) < share(&all[1])
+        }),
+        Point::of(
+            R25,
+            "Redis, F&S, IOTLB misses with 4 KiB, of those with 128 KiB",
+            2.0,
+            iotlb(least) / iotlb(&all[1]),
+        ),
+        Point::of(
+            R25,
+            "SPDK, F&S, IOTLB misses with 32 KiB, of those with 256 KiB",
+            1.5,
+            iotlb(blocks) / iotlb(large_blocks),
+        ),
+    ]);
+    let columns = WORKS.each_ref().map(|work| work.name);
+    let table = |title: &str, number: fn(&Numbers) -> f64| {
+        let row = |bar: usize| all.iter().map(|one| number(&one[bar])).collect::<Vec<f64>>();
+        let rows = [("no protection", row(0)), ("Linux", row(1)), ("F&S", row(2)), ("portcullis", row(3))];
+        Grid::of(title, title, "", &columns, &rows)
+    };
+    let tables = vec![
+        table("Gb/s", |one| one.rate),
+        table("CPU time, percent of eight cores", |one| one.cpu_percent),
+        table("IOTLB misses per 4 KiB", |one| one.stream.iotlb),
+    ];
+    Made { points, tables, ..Made::default() }
+}

@@ -1,0 +1,115 @@
+//! Figure 9: the latency of calls on a core of their own, beside streams on five others.
+//!
+//! A percentile is known if twenty calls took longer, so its runs are long.
+
+use super::super::class::Class::{C2, Cal, R25};
+use super::super::lab::{Bar, NONE};
+use super::super::served::{Length, ServedRun};
+use super::super::{Figure, Grid, Lab, Made, Make, Point};
+use super::{BATCH, CHUNKS, CORES, FANDS, FLOWS, LINUX, MACHINE, WINDOWS};
+
+pub(super) const FIGURE_9: Figure =
+    Figure { id: "fands-fig9", title: "Calls beside streams", make: Make::FromRuns(figure_9), ..FANDS };
+
+/// A timeout of TCP, in microseconds.
+const TIMEOUT_US: f64 = 200_000.0;
+const PERCENTILES: [&str; 5] = ["P50", "P90", "P99", "P99.9", "P99.99"];
+
+/// The published latencies in microseconds, by percentile.
+struct Published {
+    name: &'static str,
+    bytes: u32,
+    none: [f64; 5],
+    windows: [f64; 5],
+    /// Without P99.99, of which a range was read.
+    linux: [f64; 4],
+}
+
+const PUBLISHED: [Published; 3] = [
+    Published {
+        name: "128 B",
+        bytes: 128,
+        none: [30.7, 32.3, 38.0, 44.0, 50.3],
+        windows: [31.3, 35.0, 39.3, 50.7, 71.0],
+        linux: [44.6, 65.7, 120.7, 206_450.0],
+    },
+    Published {
+        name: "2 KiB",
+        bytes: 2 << 10,
+        none: [32.6, 34.0, 40.6, 47.4, 56.7],
+        windows: [34.0, 35.3, 43.3, 58.0, 68.3],
+        linux: [49.0, 74.3, 124.1, 206_450.0],
+    },
+    Published {
+        name: "32 KiB",
+        bytes: 32 << 10,
+        none: [102.7, 113.3, 124.7, 137.0, 161.8],
+        windows: [95.7, 114.7, 144.3, 166.0, 184.0],
+        linux: [116.7, 169.6, 4_584.0, 191_485.0],
+    },
+];
+
+impl Published {
+    fn run(&self, lab: &Lab<'_>, bar: Bar) -> ServedRun {
+        let is_linux = bar.design == LINUX.design;
+        // As Linux with five flows in Figure 2.
+        let scatter = if is_linux { format!(",regions={}", FLOWS[0].regions) } else { String::new() };
+        let workload = format!("rpc-tail:bytes={}{scatter}", self.bytes);
+        // Timeouts make the runs of Linux long, and nothing beyond P99.9 is asked of it.
+        let length = if is_linux || self.bytes > 128 { Length::Short } else { Length::Full };
+        ServedRun {
+            cores: CORES + 1,
+            batch: Some(if is_linux { 1 } else { BATCH }),
+            no_hint: is_linux,
+            length,
+            ..lab.run(MACHINE, &workload, CORES + 1, bar)
+        }
+    }
+}
+
+fn figure_9(lab: &Lab<'_>) -> Made {
+    if lab.length == Length::Short {
+        let findings = vec!["Its runs are long: --full makes them.".to_owned()];
+        return Made { findings, ..Made::default() };
+    }
+    let mut made = Made::default();
+    for published in &PUBLISHED {
+        let all = [NONE, LINUX, WINDOWS, CHUNKS].map(|bar| lab.of(&published.run(lab, bar)).calls.percentiles_us());
+        let [none, linux, windows, chunks] = &all;
+        for (at, percentile) in PERCENTILES.iter().enumerate() {
+            let name = |bar: &str| format!("{}, {bar}, {percentile}", published.name);
+            made.points.push(Point::of(Cal, name("no protection"), published.none[at], none[at]));
+            let ratio = published.windows[at] / published.none[at];
+            // P99.99 is looked for with the shortest calls only.
+            if !none[at].is_nan() || published.bytes == 128 {
+                made.points.push(Point::of(R25, name("F&S, of no protection"), ratio, windows[at] / none[at]));
+            }
+            if let Some(microseconds) = published.linux.get(at) {
+                made.points.push(Point::of(C2, name("Linux, us"), *microseconds, linux[at]));
+            }
+        }
+        let name = |what: &str| format!("{}, {what}", published.name);
+        let within = |ours: &[f64; 5], others: &[f64; 5], factor: f64| {
+            let known = ours.iter().zip(others).filter(|(ours, _)| !ours.is_nan());
+            known.clone().count() >= 4 && known.clone().all(|(ours, other)| *ours <= factor * other)
+        };
+        made.points.extend([
+            Point::shape(name("the P99.9 of Linux is a timeout"), linux[3] >= TIMEOUT_US),
+            Point::shape(name("the median of Linux is below twice that of no protection"), linux[0] < 2.0 * none[0]),
+            Point::shape(name("F&S is within 1.5 times no protection"), within(windows, none, 1.5)),
+            // Where a call waits for a burst of the streams, it does so by chance.
+            Point::shape(name("portcullis is as fast as F&S"), within(chunks, windows, 1.05)),
+        ]);
+        let rows = [
+            ("no protection, published", published.none.to_vec()),
+            ("ours", none.to_vec()),
+            ("Linux, published", [&published.linux[..], &[f64::NAN]].concat()),
+            ("Linux", linux.to_vec()),
+            ("F&S, published", published.windows.to_vec()),
+            ("F&S", windows.to_vec()),
+            ("portcullis", chunks.to_vec()),
+        ];
+        made.tables.push(Grid::of(&format!("calls of {}", published.name), "us", "", &PERCENTILES, &rows));
+    }
+    made
+}
