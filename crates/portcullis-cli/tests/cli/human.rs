@@ -253,7 +253,7 @@ fn help_and_version_are_results() {
     let simulate = printed(&["simulate", "--help"]);
     assert!(
         simulate.contains(
-            "Machines whose card is known: r210-cx3, r210-bcm57810, r430-bcm57810, cascadelake-cx5, icelake-cx5, future-800g\n"
+            "Machines whose card is known: r210-cx3, r210-bcm57810, r430-bcm57810, cascadelake-cx5, cascadelake-cx5-9k, icelake-cx5, future-800g\n"
         ),
         "{simulate}"
     );

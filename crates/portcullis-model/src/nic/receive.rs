@@ -8,7 +8,9 @@ use crate::vtd::Requests;
 impl Card {
     /// Takes a frame off the link.
     pub(super) fn buffer(&mut self, unit: &mut Requests<'_>, number: RingNumber, frame: Frame) {
-        if self.buffered_bytes + u64::from(frame.bytes) > self.parameters.receive_buffer_bytes {
+        // When a frame begins, the card does not know how long it will be.
+        let longest = self.parameters.header_bytes + self.parameters.segment_bytes;
+        if self.buffered_bytes + u64::from(frame.bytes.max(longest)) > self.parameters.receive_buffer_bytes {
             self.counters.dropped += 1;
             return;
         }

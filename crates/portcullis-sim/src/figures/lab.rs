@@ -54,6 +54,11 @@ impl<'r> Lab<'r> {
         Self { length, numbers }
     }
 
+    /// The same, whose runs are short.
+    pub(super) fn short(&self) -> Self {
+        Self { length: Length::Short, ..*self }
+    }
+
     /// The numbers of a run.
     pub(super) fn of(&self, run: &ServedRun) -> Numbers {
         (self.numbers)(run)

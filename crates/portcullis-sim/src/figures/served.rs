@@ -404,7 +404,7 @@ impl Numbers {
             + outcome.waits_per_page * machine.iommu.wait_ps as f64;
         let percent = |cycles: u64| 100.0 * cycles as f64 / (account.cycles() + busy_cycles).max(1) as f64;
         Self {
-            rate: known(simulation.transactions_per_second.map(|rate| rate / 1e3).or(simulation.throughput_gbps)),
+            rate: known(simulation.throughput_gbps.or(simulation.transactions_per_second.map(|rate| rate / 1e3))),
             latency_us: known(simulation.latency_us_mean),
             cpu_percent: simulation.cpu_percent,
             packet: known(simulation.cycles_per_packet),

@@ -5,6 +5,7 @@ mod accesses;
 mod actors;
 mod advice;
 mod allocators;
+mod applications;
 mod batches;
 mod capture;
 mod churn;

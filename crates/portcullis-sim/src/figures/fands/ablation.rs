@@ -5,12 +5,21 @@
 //! Page by page takes more than its part: a page is unmapped when its descriptor is used up.
 
 use super::super::served::{Numbers, ServedRun};
-use super::super::{Figure, Grid, Lab, Made, Make, Point};
+use super::super::{Figure, Grid, Lab, Made, Make, Point, Reason};
 use super::applications::REDIS_8K;
 use super::{CHUNKS, FANDS, LINUX, WINDOWS, is_as_fast};
 
-pub(super) const FIGURE_12: Figure =
-    Figure { id: "fands-fig12", title: "F&S by its parts", make: Make::FromRuns(figure_12), ..FANDS };
+pub(super) const FIGURE_12: Figure = Figure {
+    id: "fands-fig12",
+    title: "F&S by its parts",
+    reasons: &[Reason::new(
+        &["contiguity and one invalidation are not enough"],
+        "One invalidation for 64 pages empties the caches of tables rarely. Walks read 1.9 times per page in place of 1.5, \
+         and the link stays full.",
+    )],
+    make: Make::FromRuns(figure_12),
+    ..FANDS
+};
 
 const CLIENTS: u32 = 16;
 

@@ -23,6 +23,7 @@ pub(super) const FIGURE_10: Figure = Figure {
                 "4 + 4 cores, Linux, Gb/s received",
                 "4 + 4 cores, Linux receives less than 30 % of unprotected",
                 "16 + 16 cores, F&S receives at least 90 %",
+                "16 + 16 cores, F&S, Gb/s received",
             ],
             "The walks of what is sent delay what is received, and how much depends on the number of walkers, for which \
              two follow from a published limit. More walkers help both designs, so no number of them gives both \

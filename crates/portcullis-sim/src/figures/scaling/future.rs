@@ -3,7 +3,7 @@
 //! With several units, each serves a card of its own for an equal share of the cores. Such shares have nothing in
 //! common: no queue, no domain, no ring. So one share is run.
 
-use super::super::served::{Length, ServedRun};
+use super::super::served::ServedRun;
 use super::{Bar, CHUNKS, DESIGNS, Grid, Lab, POLL, percent_of_none, table, unprotected, with_ceiling};
 
 const MACHINE: &str = "future-800g";
@@ -25,15 +25,10 @@ pub(super) fn tables(lab: &Lab<'_>) -> Vec<Grid> {
     tables
 }
 
-/// Short, because so many cores take the laboratory long.
-fn run(lab: &Lab<'_>, workload: &str, flows: u32, bar: Bar) -> ServedRun {
-    ServedRun { length: Length::Short, ..lab.run(MACHINE, workload, flows, bar) }
-}
-
 /// Every strict design on 1 to 128 cores, and one unit.
 fn of_cores(lab: &Lab<'_>) -> Vec<Grid> {
-    let rr = |bar, cores| ServedRun { cores, ..run(lab, "netperf-rr", CONNECTIONS, bar) };
-    let iperf = |bar, cores| ServedRun { cores, ..run(lab, "iperf", cores, bar) };
+    let rr = |bar, cores| ServedRun { cores, ..lab.run(MACHINE, "netperf-rr", CONNECTIONS, bar) };
+    let iperf = |bar, cores| ServedRun { cores, ..lab.run(MACHINE, "iperf", cores, bar) };
     let of = |title: &str, work: &dyn Fn(Bar, u32) -> ServedRun| {
         let quantity = "percent of the unprotected rate on as many cores";
         let percents = |bar, cores| percent_of_none(lab, &work(bar, cores));
@@ -58,7 +53,7 @@ fn of_cores(lab: &Lab<'_>) -> Vec<Grid> {
 /// The control makes the same translations with software that costs nothing.
 fn of_one_unit(lab: &Lab<'_>) -> Grid {
     let percents = |bar: Bar, workload: &str, flows| {
-        let run = ServedRun { cores: CORES, batch: Some(POLL), ..run(lab, workload, flows, bar) };
+        let run = ServedRun { cores: CORES, batch: Some(POLL), ..lab.run(MACHINE, workload, flows, bar) };
         let control = ServedRun { zero_costs: true, ..run.clone() };
         [percent_of_none(lab, &run), 100.0 * lab.of(&run).rate / lab.of(&control).rate]
     };
@@ -76,7 +71,7 @@ fn of_units(lab: &Lab<'_>, quantity: &str, number: &dyn Fn(&ServedRun) -> f64) -
     let share = |units: u32| {
         let rings = (CORES / units).to_string();
         let set = ["transmit_rings", "receive_rings"].map(|key| (key.to_owned(), rings.clone())).to_vec();
-        ServedRun { cores: CORES / units, set, ..run(lab, "netperf-rr", CONNECTIONS / units, CHUNKS) }
+        ServedRun { cores: CORES / units, set, ..lab.run(MACHINE, "netperf-rr", CONNECTIONS / units, CHUNKS) }
     };
     let single = |units| ServedRun { batch: Some(1), ..share(units) };
     let poll = |units| ServedRun { batch: Some(POLL), ..share(units) };
