@@ -40,8 +40,9 @@ pub use iotlb_log::{Eviction, IotlbLog};
 pub use mmio::{Clock, ModelMmio};
 pub use nic::{
     BusCounters, COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EVENT_BYTES, Event, EventQueue,
-    Frame, Moderation, Nic, NicCounters, NicParameters, Output, PIECES_MAX, RingConfig, RingFormat, RingNumber,
-    STRIDING_COMPLETION_BYTES, STRIDING_PIECES_MAX, entry_bytes,
+    Frame, JOINED_PAGES_MAX, JOINING_COMPLETION_BYTES, Joined, Joins, Moderation, Nic, NicCounters, NicParameters,
+    Output, PIECES_MAX, PagesOfPacket, RingConfig, RingFormat, RingNumber, STRIDING_COMPLETION_BYTES,
+    STRIDING_PIECES_MAX, TcpSegment, entry_bytes,
 };
 pub use parameters::{ParameterError, Parameters, PsiDrops};
 pub use prefetch::{PrefetcherError, PrefetcherSpec};

@@ -1,6 +1,6 @@
 //! What a driver and the card agree on: rings, and the words of descriptors, completions and events in memory.
 
-use super::{Frame, Moderation};
+use super::{Frame, Moderation, RingNumber};
 use portcullis::{Iova, PAGE_SIZE};
 
 /// Bytes of a descriptor: one buffer of an entry.
@@ -9,6 +9,10 @@ pub const DESCRIPTOR_BYTES: u64 = 16;
 pub const COMPLETION_BYTES: u64 = 16;
 /// Bytes of a completion of a striding ring at least. It has one more word, and sizes are powers of two.
 pub const STRIDING_COMPLETION_BYTES: u64 = 32;
+/// Bytes of a completion of a ring that joins segments at least. It has four more words, and sizes are powers of two.
+pub const JOINING_COMPLETION_BYTES: u64 = 64;
+/// The pages that a packet of joined segments may have: a completion has room for so many.
+pub const JOINED_PAGES_MAX: usize = 8;
 /// Bytes of an event.
 pub const EVENT_BYTES: u64 = 64;
 /// Buffers that an entry may have: the headers, and as many pages as 64 KiB of payload touch.
@@ -80,6 +84,27 @@ pub struct RingFormat {
     /// Whether a frame is dropped if the card knows of no entry for it. Otherwise it waits in the receive buffer. The
     /// card knows of an entry when it has read the doorbell record, before it has fetched the entry.
     pub drops_without_buffer: bool,
+    /// If the card joins segments of TCP streams that it receives. A striding ring cannot.
+    pub joins: Option<Joins>,
+}
+
+/// How a card joins segments to packets.
+///
+/// A packet has a completion when it begins and one when it ends, so a ring needs two for each entry. Until the second
+/// one, the buffer of its entry and its pages belong to the card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Joins {
+    /// The ring of pages, which was opened before. It has one buffer in each entry, no completions of its own, and at
+    /// most 65,536 entries.
+    pub pages: RingNumber,
+    /// The bytes of a page that are used.
+    pub page_bytes: u32,
+    /// The bytes of a packet at most, with its headers.
+    pub bytes_max: u32,
+    /// How many packets may be open at once. Segments of other connections stay alone.
+    pub packets_max: u32,
+    /// A packet ends when no segment of its connection has come for this time.
+    pub silence_ps: u64,
 }
 
 impl Default for RingFormat {
@@ -90,6 +115,7 @@ impl Default for RingFormat {
             completions_per_entry: 1,
             stride_bytes: None,
             drops_without_buffer: false,
+            joins: None,
         }
     }
 }
@@ -98,6 +124,15 @@ impl RingFormat {
     /// Bytes of an entry with so many buffers: a power of two, so that no entry crosses the end of a page.
     pub fn entry_bytes(&self, pieces: u32) -> u64 {
         entry_bytes(pieces).max(self.least_entry_bytes.min(PAGE_SIZE).next_power_of_two())
+    }
+
+    /// How many words of a completion have a meaning.
+    pub(super) fn completion_words(&self) -> usize {
+        match (self.stride_bytes, self.joins) {
+            (_, Some(_)) => COMPLETION_WORDS,
+            (Some(_), None) => 3,
+            (None, None) => 2,
+        }
     }
 
     /// The number of completions of a ring with so many entries.
@@ -170,8 +205,11 @@ impl RingConfig {
     /// `completions`.
     pub fn completion(&self, number: u32, read: impl Fn(u64) -> Option<u64>) -> Option<Completion> {
         let at = self.completion_offset(number);
-        let strides = if self.format.stride_bytes.is_some() { read(at + 16)? } else { 0 };
-        let completion = Completion::of([read(at)?, read(at + 8)?, strides]);
+        let mut words = [0; COMPLETION_WORDS];
+        for (word, offset) in words.iter_mut().zip((at..).step_by(8)).take(self.format.completion_words()) {
+            *word = read(offset)?;
+        }
+        let completion = Completion::of(words);
         (completion.serial == number.wrapping_add(1)).then_some(completion)
     }
 
@@ -186,12 +224,17 @@ impl RingConfig {
             Some(_) => (STRIDING_PIECES_MAX, STRIDING_COMPLETION_BYTES),
             None => (PIECES_MAX, COMPLETION_BYTES),
         };
+        let joins = format.joins.is_none_or(|joins| {
+            format.stride_bytes.is_none() && self.direction == Direction::Receive && joins.page_bytes > 0
+        });
+        let least_completion_bytes =
+            if format.joins.is_some() { JOINING_COMPLETION_BYTES } else { least_completion_bytes };
         let completions = format.completion_bytes.is_power_of_two()
             && (least_completion_bytes..=PAGE_SIZE).contains(&format.completion_bytes)
             && format.completions_per_entry > 0;
         let entries =
             self.entries > 0 && (1..=pieces_max).contains(&self.pieces) && format.least_entry_bytes <= PAGE_SIZE;
-        strides && completions && entries && self.events.is_none_or(|queue| queue.events > 0)
+        strides && joins && completions && entries && self.events.is_none_or(|queue| queue.events > 0)
     }
 }
 
@@ -248,7 +291,57 @@ pub struct Completion {
     pub strides: u32,
     /// Whether there is no frame: the strides were left over because the next frame did not fit.
     pub is_filler: bool,
+    /// In a ring that joins segments, what the completion stands for.
+    pub joined: Joined,
 }
+
+/// What a completion of a ring that joins segments stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Joined {
+    /// A frame alone.
+    #[default]
+    Alone,
+    /// The first segment of a packet. Its buffer still belongs to the card.
+    Start,
+    /// A whole packet, whose first segment is in the entry. Its length has the headers of the first segment, and its
+    /// cookie is that of the last one.
+    End {
+        /// How many segments it has.
+        segments: u16,
+        /// The pages with what follows the first segment.
+        pages: PagesOfPacket,
+    },
+}
+
+/// The pages of a packet, in their order.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PagesOfPacket {
+    count: u8,
+    entries: [u16; JOINED_PAGES_MAX],
+}
+
+impl PagesOfPacket {
+    /// The index of the entry of each page in its ring.
+    pub fn entries(&self) -> &[u16] {
+        &self.entries[..usize::from(self.count).min(JOINED_PAGES_MAX)]
+    }
+
+    pub(super) fn has_room(&self, pages: usize) -> bool {
+        usize::from(self.count) + pages <= JOINED_PAGES_MAX
+    }
+
+    pub(super) fn push(&mut self, entry: u16) {
+        if let Some(place) = self.entries.get_mut(usize::from(self.count)) {
+            (*place, self.count) = (entry, self.count + 1);
+        }
+    }
+}
+
+/// The words of a completion: those of every ring, that of strides, and those of joined segments.
+const COMPLETION_WORDS: usize = 6;
+/// The kinds of completions of joined segments, in the lowest bits of their first word.
+const START: u64 = 1;
+const END: u64 = 2;
 
 /// The bit of the last word of a completion that says that it is a filler.
 const FILLER: u64 = 1 << 63;
@@ -259,18 +352,22 @@ impl Completion {
         Self { entry, bytes: frame.bytes, cookie: frame.cookie, ..Self::default() }
     }
 
-    /// Encodes it for memory. In a ring that is not striding, the last word is zero and is not written.
-    pub fn words(&self) -> [u64; 3] {
+    /// Encodes it for memory. Words that its ring does not have are zero and are not written.
+    pub fn words(&self) -> [u64; COMPLETION_WORDS] {
         let filler = if self.is_filler { FILLER } else { 0 };
+        let [kind, pages @ ..] = self.joined.words();
         [
             u64::from(self.entry) | u64::from(self.bytes) << 32,
             u64::from(self.cookie) | u64::from(self.serial) << 32,
             u64::from(self.first_stride) | u64::from(self.strides) << 32 & !FILLER | filler,
+            kind,
+            pages[0],
+            pages[1],
         ]
     }
 
-    /// Decodes it from memory. In a ring that is not striding, the last word is not in memory and must be zero.
-    pub fn of(words: [u64; 3]) -> Self {
+    /// Decodes it from memory. Words that its ring does not have must be zero.
+    pub fn of(words: [u64; COMPLETION_WORDS]) -> Self {
         Self {
             entry: words[0] as u32,
             bytes: (words[0] >> 32) as u32,
@@ -279,6 +376,34 @@ impl Completion {
             first_stride: words[2] as u32,
             strides: ((words[2] & !FILLER) >> 32) as u32,
             is_filler: words[2] & FILLER != 0,
+            joined: Joined::of([words[3], words[4], words[5]]),
+        }
+    }
+}
+
+impl Joined {
+    /// The kind, segments and number of pages, and then the pages.
+    fn words(&self) -> [u64; 3] {
+        match self {
+            Self::Alone => [0; 3],
+            Self::Start => [START, 0, 0],
+            Self::End { segments, pages } => {
+                let four =
+                    |at: usize| (0..4).fold(0, |word, one| word | u64::from(pages.entries[at + one]) << (16 * one));
+                [END | u64::from(*segments) << 16 | u64::from(pages.count) << 32, four(0), four(4)]
+            }
+        }
+    }
+
+    fn of(words: [u64; 3]) -> Self {
+        match words[0] & 3 {
+            START => Self::Start,
+            END => {
+                let entry = |at: usize| (words[1 + at / 4] >> (16 * (at % 4))) as u16;
+                let pages = PagesOfPacket { count: (words[0] >> 32) as u8, entries: std::array::from_fn(entry) };
+                Self::End { segments: (words[0] >> 16) as u16, pages }
+            }
+            _ => Self::Alone,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod bus;
 mod format;
+mod joining;
 mod moderation;
 mod parameters;
 mod posted;
@@ -15,14 +16,17 @@ mod ring;
 
 pub use bus::BusCounters;
 pub use format::{
-    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EVENT_BYTES, Event, EventQueue, PIECES_MAX,
-    RingConfig, RingFormat, STRIDING_COMPLETION_BYTES, STRIDING_PIECES_MAX, entry_bytes,
+    COMPLETION_BYTES, Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EVENT_BYTES, Event, EventQueue,
+    JOINED_PAGES_MAX, JOINING_COMPLETION_BYTES, Joined, Joins, PIECES_MAX, PagesOfPacket, RingConfig, RingFormat,
+    STRIDING_COMPLETION_BYTES, STRIDING_PIECES_MAX, entry_bytes,
 };
+pub use joining::TcpSegment;
 pub use parameters::{Moderation, NicParameters};
 
 use crate::schedule::Schedule;
 use crate::vtd::{Requests, Vtd};
 use bus::Bus;
+use joining::Arrived;
 use moderation::Announce;
 use portcullis::{PhysAddr, SourceId};
 use posted::{Completed, Write};
@@ -76,7 +80,9 @@ enum Due {
     Descriptors(RingNumber, Option<PhysAddr>, u32),
     ReadOn(RingNumber),
     Sent(RingNumber, u32, Frame),
-    Arrived(RingNumber, Frame),
+    Arrived(RingNumber, Arrived),
+    Drained(u32),
+    Silence(RingNumber, u32),
     WriteOn,
     Completed(RingNumber, Completed),
     Arm(RingNumber, u32),
@@ -137,7 +143,8 @@ impl Nic {
     ///
     /// # Panics
     /// If it has no entries, no buffers in one, no completions or no events, if a size is beyond the limits that
-    /// [`RingConfig`] and [`RingFormat`] state, or if a transmit ring is striding.
+    /// [`RingConfig`] and [`RingFormat`] state, if a transmit ring is striding or joins segments, or if one that joins
+    /// segments has no ring of pages.
     pub fn open(&mut self, config: RingConfig) -> RingNumber {
         let Card { rings, event_queues, .. } = &mut self.card;
         let events = config.events.map(|queue| {
@@ -146,6 +153,9 @@ impl Nic {
                 event_queues.len() - 1
             })
         });
+        if let Some(joins) = config.format.joins {
+            rings[joins.pages].pages_of = Some(rings.len());
+        }
         rings.push(Ring::new(config, events));
         rings.len() - 1
     }
@@ -172,7 +182,12 @@ impl Nic {
 
     /// The last bit of a frame arrives at `at_ps`. The card puts the frame into `ring`.
     pub fn receive(&mut self, at_ps: u64, ring: RingNumber, frame: Frame) {
-        self.card.set_due(at_ps, Due::Arrived(ring, frame));
+        self.card.set_due(at_ps, Due::Arrived(ring, Arrived { frame, segment: None }));
+    }
+
+    /// The same for a segment of a TCP stream, which a ring may join to others.
+    pub fn receive_segment(&mut self, at_ps: u64, ring: RingNumber, frame: Frame, segment: TcpSegment) {
+        self.card.set_due(at_ps, Due::Arrived(ring, Arrived { frame, segment: Some(segment) }));
     }
 
     /// When the next event is due.
@@ -230,7 +245,12 @@ impl Card {
                 self.write_on(unit);
                 self.read_on_unsent(unit);
             }
-            Due::Arrived(ring, frame) => self.buffer(unit, ring, frame),
+            Due::Arrived(ring, arrived) => self.buffer(unit, ring, arrived),
+            Due::Drained(bytes) => {
+                self.buffered_bytes -= u64::from(bytes);
+                self.counters.received += 1;
+            }
+            Due::Silence(ring, id) => self.look_for_silence(unit, ring, id),
             Due::WriteOn => {
                 self.writes_on = false;
                 self.write_on(unit);
@@ -327,7 +347,7 @@ impl Card {
         }
         match ring.config.direction {
             Direction::Transmit => self.read_on(unit, number),
-            Direction::Receive => self.deliver(unit, number),
+            Direction::Receive => self.deliver(unit, self.rings[number].pages_of.unwrap_or(number)),
         }
         self.fetch(unit, number);
     }

@@ -1,6 +1,6 @@
 //! Posted writes: parts of frames, completions and events, in order.
 
-use super::format::{Completion, Direction, EVENT_BYTES, Event};
+use super::format::{Completion, Direction, EVENT_BYTES, Event, Joined};
 use super::{Card, Due, RingNumber};
 use crate::vtd::Requests;
 use portcullis::{Iova, PhysAddr};
@@ -23,6 +23,8 @@ pub(super) struct Write {
 pub(super) enum Written {
     /// Part of a frame.
     Data,
+    /// The end of a segment that was joined to others. Its frame has so many bytes.
+    Segment(u32),
     Completion(RingNumber, Completion),
     Event(RingNumber, Event),
 }
@@ -63,13 +65,16 @@ impl Card {
             let mut post = |phys: PhysAddr, words: &[[u8; 8]]| unit.post(write.done_ps, phys, words.as_flattened());
             match what {
                 Written::Data => {}
+                Written::Segment(bytes) => self.set_due(write.done_ps, Due::Drained(bytes)),
                 Written::Completion(number, completion) => {
                     let config = &self.rings[number].config;
-                    let words = if config.format.stride_bytes.is_some() { 3 } else { 2 };
+                    let words = config.format.completion_words();
                     if let Some(phys) = phys {
                         post(phys, &completion.words().map(u64::to_le_bytes)[..words]);
                     }
-                    let is_received = config.direction == Direction::Receive && !completion.is_filler;
+                    // The last segment of a packet has left the receive buffer before the packet ends.
+                    let has_frame = !completion.is_filler && !matches!(completion.joined, Joined::End { .. });
+                    let is_received = config.direction == Direction::Receive && has_frame;
                     let drained_bytes = is_received.then_some(completion.bytes);
                     let completed = Completed { drained_bytes, has_landed: phys.is_some() };
                     self.set_due(write.done_ps, Due::Completed(number, completed));

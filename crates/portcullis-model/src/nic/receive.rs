@@ -1,13 +1,15 @@
 //! Receiving: frames wait in the receive buffer of the card until there are buffers for them in memory.
 
 use super::format::Completion;
+use super::joining::{Arrived, Joining};
 use super::posted::{Write, Written};
-use super::{Card, Frame, RingNumber};
+use super::{Card, RingNumber};
 use crate::vtd::Requests;
 
 impl Card {
     /// Takes a frame off the link.
-    pub(super) fn buffer(&mut self, unit: &mut Requests<'_>, number: RingNumber, frame: Frame) {
+    pub(super) fn buffer(&mut self, unit: &mut Requests<'_>, number: RingNumber, arrived: Arrived) {
+        let Arrived { frame, .. } = arrived;
         // When a frame begins, the card does not know how long it will be.
         let longest = self.parameters.header_bytes + self.parameters.segment_bytes;
         if self.buffered_bytes + u64::from(frame.bytes.max(longest)) > self.parameters.receive_buffer_bytes {
@@ -15,15 +17,24 @@ impl Card {
             return;
         }
         self.buffered_bytes += u64::from(frame.bytes);
-        self.rings[number].arrived.push_back(frame);
+        self.rings[number].arrived.push_back(arrived);
         self.deliver(unit, number);
     }
 
     /// Writes frames that have arrived to buffers, while there are buffers.
     pub(super) fn deliver(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
         loop {
-            let ring = &mut self.rings[number];
-            if ring.arrived.is_empty() || ring.ready.is_empty() {
+            let ring = &self.rings[number];
+            let Some(&arrived) = ring.arrived.front() else { break };
+            if let Some(joins) = ring.config.format.joins {
+                match self.join(unit, number, joins, arrived) {
+                    Joining::Done => continue,
+                    Joining::Waits => break,
+                    Joining::Alone => {}
+                }
+            }
+            let ring = &self.rings[number];
+            if ring.ready.is_empty() {
                 break;
             }
             match ring.config.format.stride_bytes {
@@ -38,7 +49,8 @@ impl Card {
     /// Writes the first frame that waits to the first entry, which is used up.
     fn deliver_alone(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
         let ring = &mut self.rings[number];
-        let (Some(frame), Some(entry)) = (ring.arrived.pop_front(), ring.ready.pop_front()) else { return };
+        let (Some(arrived), Some(entry)) = (ring.arrived.pop_front(), ring.ready.pop_front()) else { return };
+        let Arrived { frame, .. } = arrived;
         let parts = entry.parts(0, frame.bytes.into());
         self.writes.extend(parts.map(|(iova, len)| Write { iova, len, what: Written::Data }));
         self.complete(number, Completion::of_frame(entry.number, frame));
@@ -48,7 +60,8 @@ impl Card {
     /// Writes the first frame that waits to the next strides of the first entry, or gives up what is left of the entry.
     fn deliver_striding(&mut self, unit: &mut Requests<'_>, number: RingNumber, stride_bytes: u32) {
         let ring = &mut self.rings[number];
-        let (Some(&frame), Some(entry)) = (ring.arrived.front(), ring.ready.front_mut()) else { return };
+        let (Some(&arrived), Some(entry)) = (ring.arrived.front(), ring.ready.front_mut()) else { return };
+        let Arrived { frame, .. } = arrived;
         let (first_stride, left) = (entry.used_strides, entry.strides - entry.used_strides);
         let needed = frame.bytes.div_ceil(stride_bytes).max(1);
         let is_filler = needed > left && first_stride > 0;
@@ -78,7 +91,7 @@ impl Card {
     fn drop_unposted(&mut self, number: RingNumber) {
         let ring = &mut self.rings[number];
         if ring.config.format.drops_without_buffer && ring.ready.is_empty() && ring.filled == ring.fetched {
-            for frame in ring.arrived.drain(..) {
+            for Arrived { frame, .. } in ring.arrived.drain(..) {
                 self.buffered_bytes -= u64::from(frame.bytes);
                 self.counters.out_of_buffer += 1;
             }

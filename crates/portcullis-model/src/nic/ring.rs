@@ -1,7 +1,8 @@
 //! The state of a ring in the card.
 
-use super::Frame;
+use super::RingNumber;
 use super::format::{DESCRIPTOR_BYTES, Descriptor, RingConfig};
+use super::joining::{Arrived, OpenPacket};
 use super::moderation::Announcer;
 use portcullis::{Iova, PAGE_SIZE, PhysAddr};
 use smallvec::SmallVec;
@@ -74,7 +75,11 @@ pub(super) struct Ring {
     /// Whether there is an event to continue reading buffers.
     pub(super) goes_on: bool,
     /// Frames that have arrived and have no buffer yet.
-    pub(super) arrived: VecDeque<Frame>,
+    pub(super) arrived: VecDeque<Arrived>,
+    /// Packets of joined segments that have not ended.
+    pub(super) open: Vec<OpenPacket>,
+    /// If its entries are pages for a ring that joins segments: that ring.
+    pub(super) pages_of: Option<RingNumber>,
     /// How many completions were written.
     pub(super) completed: u32,
     pub(super) announcer: Announcer,
@@ -96,6 +101,8 @@ impl Ring {
             reading: None,
             goes_on: false,
             arrived: VecDeque::new(),
+            open: Vec::new(),
+            pages_of: None,
             completed: 0,
             announcer: Announcer::default(),
             events,

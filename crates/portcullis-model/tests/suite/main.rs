@@ -6,6 +6,7 @@ mod device;
 mod driver;
 mod invalidation;
 mod nic;
+mod nic_joining;
 mod nic_rings;
 mod prefetching;
 mod queue;

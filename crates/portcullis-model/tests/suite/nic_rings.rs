@@ -26,7 +26,7 @@ fn striding(pieces: u32) -> RingConfig {
 
 /// Entry, first stride, strides, bytes and cookie of a completion, and whether it is a filler.
 fn of(bench: &Bench, number: u32) -> (u32, u32, u32, u32, u32, bool) {
-    let Completion { entry, first_stride, strides, bytes, cookie, is_filler, serial } = bench.completion(number);
+    let Completion { entry, first_stride, strides, bytes, cookie, is_filler, serial, .. } = bench.completion(number);
     assert_eq!(serial, number + 1, "it has landed");
     (entry, first_stride, strides, bytes, cookie, is_filler)
 }
