@@ -32,7 +32,8 @@ pub use account::Account;
 pub use engine::{CostBook, LockKind, Numbering, Sharing};
 pub use free_lists::FreeLists;
 pub use machine::{
-    Adaptation, Applications, Machine, MachineError, NicDriver, Reader, Server, Software, Striding, Writer,
+    Adaptation, Applications, Fragments, Machine, MachineError, NicDriver, Reader, SegmentJoining, Server, Software,
+    Striding, Writer,
 };
 pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;

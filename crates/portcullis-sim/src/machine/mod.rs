@@ -1,10 +1,14 @@
 //! Machines: a cost book, an IOMMU, and the rates that the machine reaches unprotected.
 
+mod fragments;
+mod joining;
 mod named;
 mod server;
 mod servers;
 mod value;
 
+pub use fragments::Fragments;
+pub use joining::SegmentJoining;
 pub use server::{Adaptation, Applications, NicDriver, Reader, Server, Software, Striding, Writer};
 pub use value::MachineError;
 

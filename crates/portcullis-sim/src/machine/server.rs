@@ -2,6 +2,7 @@
 //! other end of the link.
 
 use super::servers::OFFLOAD_PACKETS;
+use super::{Fragments, SegmentJoining};
 use portcullis::PAGE_SIZE;
 use portcullis_model::{Moderation, NicParameters, PIECES_MAX, STRIDING_PIECES_MAX};
 use serde::{Deserialize, Serialize};
@@ -42,7 +43,16 @@ impl Server {
                     && driver.receive_buffers.iter().all(is_buffer),
                 "from 1 to 18 lengths from 1 to 4096",
             ),
-            ("kept_pages", driver.kept_pages <= 1 << 16, "at most 65536"),
+            (
+                "fragments",
+                driver.fragments.is_none() || driver.receive_buffers.len() == 1,
+                "given only if entries have one buffer",
+            ),
+            (
+                "joining",
+                driver.joining.is_none() || driver.receive_buffers.len() == 1 && driver.striding.is_none(),
+                "given only if entries have one buffer and no strides",
+            ),
             ("budget", driver.budget > 0, "at least 1"),
             ("offload_packets", (1..=OFFLOAD_PACKETS).contains(&driver.offload_packets), "from 1 to 45"),
             ("link_gbps", (1e-3..=1e7).contains(&nic.link_gbps), "from 0.001 to 10000000, in Gb/s"),
@@ -72,7 +82,10 @@ impl Server {
             ),
         ];
         let of_rings = driver.striding.iter().flat_map(|striding| striding.checks(software));
-        let checks = checks.into_iter().chain(of_rings);
+        let buffer_bytes = driver.receive_buffers.first().copied().unwrap_or_default();
+        let of_fragments = driver.fragments.iter().flat_map(|fragments| fragments.checks(buffer_bytes));
+        let of_joining = driver.joining.iter().flat_map(SegmentJoining::checks);
+        let checks = checks.into_iter().chain(of_rings).chain(of_fragments).chain(of_joining);
         checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, expected)| (key, expected))
     }
 }
@@ -118,13 +131,27 @@ pub struct NicDriver {
     pub receive_moderation: Moderation,
     /// How the driver adapts that, if it does.
     pub adapts: Option<Adaptation>,
-    /// Pages of each receive ring that are mapped when the card is opened, for packets that the card joins. They stay
-    /// mapped.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub kept_pages: u32,
+    /// If the buffers of receive entries are cut from runs of pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fragments: Option<Fragments>,
+    /// If the card joins segments of TCP streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joining: Option<SegmentJoining>,
     /// If the entries of a receive ring have many pages, into which the card writes frame after frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub striding: Option<Striding>,
+}
+
+impl NicDriver {
+    /// How buffers are cut from runs of pages, unless each has a page of its own.
+    pub(crate) fn cuts(&self) -> Option<Fragments> {
+        self.fragments.filter(|fragments| fragments.fragment_bytes > 0)
+    }
+
+    /// How the card joins segments, unless that is switched off.
+    pub(crate) fn joins(&self) -> Option<SegmentJoining> {
+        self.joining.filter(|joining| joining.joined_bytes > 0)
+    }
 }
 
 /// Receive rings of mlx5 ("striding RQ"), and its page cache.
@@ -317,11 +344,6 @@ fn earlier_runs() -> u32 {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(pages: &u32) -> bool {
-    *pages == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_usual(earlier_runs: &u32) -> bool {
     *earlier_runs == EARLIER_RUNS
 }
@@ -378,6 +400,26 @@ mod tests {
             assert_eq!(server.out_of_range().map(|(key, _)| key), Some(key));
         };
         changes.iter().for_each(|(key, change)| is_named(r210_cx3, key, *change));
+        fn fragments(server: &mut Server) -> &mut Fragments {
+            server.driver.fragments.as_mut().expect("buffers that are cut from runs")
+        }
+        fn joining(server: &mut Server) -> &mut SegmentJoining {
+            server.driver.joining.as_mut().expect("a card that joins segments")
+        }
+        let changes: &[(&str, Change)] = &[
+            ("fragments", |server| server.driver.receive_buffers = vec![510, 1024]),
+            ("joining", |server| {
+                (server.driver.fragments, server.driver.receive_buffers) = (None, vec![510, 1024]);
+            }),
+            ("fragment_bytes", |server| fragments(server).fragment_bytes = 1979),
+            ("run_bytes", |server| fragments(server).run_bytes = 5000),
+            ("joined_bytes", |server| joining(server).joined_bytes = 32_769),
+            ("packets_max", |server| joining(server).packets_max = 0),
+            ("block_pages", |server| joining(server).block_pages = 0),
+            ("pages", |server| joining(server).pages = 64 * 8 + 64),
+            ("completion_bytes", |server| joining(server).completion_bytes = 32),
+        ];
+        changes.iter().for_each(|(key, change)| is_named(r210_bcm57810, key, *change));
         fn striding(server: &mut Server) -> &mut Striding {
             server.driver.striding.as_mut().expect("a striding ring")
         }
@@ -422,8 +464,8 @@ mod tests {
         // A commit that changes a value names its source and the results that change.
         let pinned = [
             ("r210-cx3", 0x3647_219a_9c8c_a73d),
-            ("r210-bcm57810", 0xe304_d9df_d9fc_5d1b),
-            ("r430-bcm57810", 0xb31d_752d_a72e_6bd3),
+            ("r210-bcm57810", 0x6701_c143_9d29_6da0),
+            ("r430-bcm57810", 0x0741_14a5_2e9a_c9d8),
             ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
             ("icelake-cx5", 0xb5ac_f1e6_c275_b030),
             ("future-800g", 0x0817_1a70_fdb7_998b),

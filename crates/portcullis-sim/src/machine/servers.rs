@@ -1,7 +1,9 @@
 //! The servers of the named machines. Every value has its source; see [`named`](super::named) for the letters.
 
 use super::server::EARLIER_RUNS;
-use super::{Adaptation, Applications, NicDriver, Reader, Server, Software, Striding, Writer};
+use super::{
+    Adaptation, Applications, Fragments, NicDriver, Reader, SegmentJoining, Server, Software, Striding, Writer,
+};
 use portcullis::PAGE_SIZE;
 use portcullis_model::{Moderation, NicParameters};
 
@@ -92,7 +94,8 @@ pub(super) fn r210_cx3() -> Server {
                 longest_ps: 128 * PS_PER_US,
                 small_bytes: 256,
             }),
-            kept_pages: 0,
+            fragments: None,
+            joining: None,
             striding: None,
         },
         software: Software {
@@ -107,6 +110,33 @@ pub(super) fn r210_cx3() -> Server {
         },
     }
 }
+
+/// The card of a BCM57810 joins segments ("TPA") unless the driver is told not to (`bnx2x_main.c`, `disable_tpa`).
+///
+/// Sources: `bnx2x.h`, `bnx2x_cmn.c`, `bnx2x_main.c` and `bnx2x_hsi.h` of Linux 3.10 to 3.17, which do not differ here.
+/// What ends a packet is in firmware. The message of the commit that brought TPA (7a9b25577c8a) names the order of the
+/// segments, flags such as PSH, and a timeout, whose length is not published.
+const TPA: SegmentJoining = SegmentJoining {
+    joined_bytes: 8 * 4096, // min(8, MAX_SKB_FRAGS) pages. `max_agg_size` is the "maximal size" of a packet (hsi).
+    packets_max: 64,        // ETH_MAX_AGGREGATION_QUEUES_E1H_E2
+    silence_ps: 24 * PS_PER_US, // assumed: as long as an interrupt is delayed. Figures are printed with others too.
+    pages: 1020,            // MAX_RX_SGE_CNT * NUM_RX_SGE_PAGES, each of one page
+    block_pages: 64,        // BIT_VEC64_ELEM_SZ: `bnx2x_update_sge_prod`
+    completion_bytes: 64,   // union eth_rx_cqe
+};
+
+/// Where bnx2x has its receive buffers from (`bnx2x_frag_alloc`), with an MTU of 1500.
+///
+/// Sources: `bnx2x.h` and `bnx2x_cmn.c` (`bnx2x_set_rx_buf_size`), and `__netdev_alloc_frag` of Linux 3.7 to 3.18. From
+/// Linux 4.8 on bnx2x rounds the length up.
+const BNX2X_FRAGMENTS: Fragments = Fragments {
+    fragment_bytes: 64 + BNX2X_BUFFER_BYTES, // NET_SKB_PAD first
+    unmapped_bytes: 64,
+    run_bytes: 32 << 10, // NETDEV_FRAG_PAGE_MAX_ORDER
+};
+/// The alignment of the card, that of an IP header, the headers of a frame with two VLAN tags and SNAP, the MTU, and
+/// `skb_shared_info`. All of it is mapped.
+const BNX2X_BUFFER_BYTES: u32 = 64 + 2 + 30 + 1500 + 320;
 
 /// The server `r210-bcm57810`: a BCM57810 at 10 Gb/s under bnx2x of Linux 3.11.
 ///
@@ -124,7 +154,7 @@ pub(super) fn r210_bcm57810() -> Server {
             receive_entries: 1019,
             entries_range: [64, 4078],
             entries_power_of_two: false,
-            receive_buffers: vec![1600], // the MTU, headers and alignment; all of it is one page
+            receive_buffers: vec![BNX2X_BUFFER_BYTES],
             fills_across_rings: false,
             inline_bytes: 0,
             inlines_headers_to_cut: false,
@@ -135,7 +165,8 @@ pub(super) fn r210_bcm57810() -> Server {
             transmit_moderation: Moderation { delay_ps: 48 * PS_PER_US, frames: None },
             receive_moderation: Moderation { delay_ps: 24 * PS_PER_US, frames: None },
             adapts: None,
-            kept_pages: 0,
+            fragments: Some(BNX2X_FRAGMENTS),
+            joining: Some(TPA),
             striding: None,
         },
         software: Software {
@@ -162,7 +193,6 @@ pub(super) fn r430_bcm57810() -> Server {
             transmit_rings: 15,
             receive_rings: 15,
             receive_entries: 271,
-            kept_pages: 1020, // MAX_RX_SGE_CNT * NUM_RX_SGE_PAGES; EiovaR's live addresses show none on `r210-bcm57810`
             ..r210.driver
         },
         software: Software {
@@ -212,7 +242,8 @@ pub(super) fn cascadelake_cx5() -> Server {
             transmit_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(32) },
             receive_moderation: Moderation { delay_ps: 16 * PS_PER_US, frames: Some(32) },
             adapts: None,
-            kept_pages: 0,
+            fragments: None,
+            joining: None,
             striding: Some(Striding {
                 entry_pages: 64,    // MLX5_MPWRQ_LOG_WQE_SZ 18
                 stride_bytes: 256,  // [F]'s scripts turn completion compression on

@@ -8,10 +8,13 @@ use thiserror::Error;
 /// The parts of a machine's JSON that have values that users may set, besides the machine itself. All names differ.
 const PARTS: [&str; 3] = ["costs", "sharing", "iommu"];
 /// The values of the server that users may set. It has others, and they follow from the machine or have a source.
-const OF_SERVER: [&str; 4] = [
+const OF_SERVER: [&str; 7] = [
     "/server/nic/receive_buffer_bytes",
     "/server/driver/transmit_rings",
     "/server/driver/receive_rings",
+    "/server/driver/fragments/fragment_bytes",
+    "/server/driver/joining/joined_bytes",
+    "/server/driver/joining/silence_ps",
     "/server/software/cycles_per_transaction",
 ];
 /// The most that a step may cost, about a second, so that a typing error does not stop the clock.

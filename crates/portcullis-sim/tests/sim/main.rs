@@ -16,6 +16,7 @@ mod idle;
 mod interference;
 mod iperf;
 mod iperf_both;
+mod joining;
 mod linux;
 mod measures;
 mod merging;

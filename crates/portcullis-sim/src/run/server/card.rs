@@ -3,14 +3,15 @@
 
 use super::frames::Meaning;
 use super::memory::{Packets, Part, RingMemory, RingShape};
+use super::pages::PageRing;
 use super::rate::Rate;
 use super::{Host, ServerWork};
 use crate::machine::{Machine, NicDriver};
 use crate::run::driver::{Driver, Submitted};
-use crate::run::live::{Buffer, Slot};
+use crate::run::live::{Buffer, Live, Slot};
 use crate::run::world::Wanted;
 use portcullis::{Access, Iova, PAGE_SIZE};
-use portcullis_model::{Completion, Descriptor, PIECES_MAX, RingNumber};
+use portcullis_model::{Completion, Descriptor, Joined, PIECES_MAX, RingNumber};
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -39,11 +40,16 @@ struct Sent {
 
 /// What has arrived and the driver has unmapped.
 #[derive(Default)]
-struct Received {
-    frames: SmallVec<[Completion; 64]>,
-    slots: SmallVec<[Slot; 64]>,
+pub(super) struct Received {
+    /// How many entries were used.
+    pub(super) entries: u32,
+    pub(super) frames: SmallVec<[Completion; 64]>,
+    pub(super) slots: SmallVec<[Slot; 64]>,
     /// The entries, and the pieces of each, that need new buffers.
-    empty: SmallVec<[(u32, u32); 64]>,
+    pub(super) empty: SmallVec<[(u32, u32); 64]>,
+    /// The same for entries in which a packet of joined segments began, and for pages.
+    pub(super) begun: SmallVec<[u32; 8]>,
+    pub(super) empty_pages: SmallVec<[u16; 64]>,
 }
 
 /// A ring that is open.
@@ -53,8 +59,10 @@ struct Open {
 }
 
 /// The driver's state of a ring.
-struct Ring {
+pub(super) struct Ring {
     shape: RingShape,
+    /// The pages of a receive ring whose card joins segments.
+    pub(super) pages: Option<PageRing>,
     /// The stream for the memory of the ring. The next numbers are the streams for its buffers. A receive ring has a
     /// stream for each piece, because small frames use only the first piece.
     stream: u32,
@@ -80,13 +88,14 @@ struct Ring {
 pub(super) struct Card {
     transmit: Vec<Ring>,
     receive: Vec<Ring>,
-    packets: Packets,
+    pub(super) packets: Packets,
 }
 
 impl Ring {
     fn new(shape: RingShape, stream: u32, driver: &NicDriver) -> Self {
         Self {
             shape,
+            pages: None,
             stream: stream * (1 + PIECES_MAX),
             open: OnceCell::new(),
             filled: Cell::new(0),
@@ -121,6 +130,16 @@ impl Ring {
         self.is_held.set(false);
         engine.notify(event);
         result
+    }
+
+    /// The buffer of a piece of a receive entry.
+    pub(super) fn buffer(&self, entry: u32, piece: usize) -> Slot {
+        self.live.borrow()[(entry % self.shape.entries) as usize][piece]
+    }
+
+    /// Puts another one in its place.
+    pub(super) fn put_buffer(&self, entry: u32, piece: usize, buffer: Slot) {
+        self.live.borrow_mut()[(entry % self.shape.entries) as usize][piece] = buffer;
     }
 
     fn memory(&self) -> &RingMemory {
@@ -159,7 +178,11 @@ impl Card {
             let shape = RingShape::to_transmit(driver, work, index);
             Ring::new(shape, driver.receive_rings + index, driver)
         };
-        let receive = |index: u32| Ring::new(RingShape::to_receive(driver, work, index), index, driver);
+        let receive = |index: u32| {
+            let ring = Ring::new(RingShape::to_receive(driver, work, index), index, driver);
+            // The streams behind those of the ring and of its buffers.
+            Ring { pages: PageRing::new(driver, index, ring.stream + ring.shape.pieces + 1), ..ring }
+        };
         Self {
             transmit: (0..driver.transmit_rings).map(transmit).collect(),
             receive: (0..driver.receive_rings).map(receive).collect(),
@@ -170,6 +193,7 @@ impl Card {
     /// Maps and opens all rings, and fills the receive rings.
     pub(super) fn open(&self, host: &Host, driver: &mut Driver<'_>) {
         for ring in self.receive.iter().chain(&self.transmit) {
+            let joins = ring.pages.as_ref().map(|pages| pages.open(host, driver, &self.packets));
             driver.serve(ring.stream);
             let parts = ring.shape.parts().map(|bytes| {
                 let (slot, segment) = self.packets.ring(bytes);
@@ -177,7 +201,8 @@ impl Card {
                 let iova = address(host, slot).unwrap_or_default();
                 Part { phys: segment.phys, iova }
             });
-            let memory = ring.shape.with_memory(parts, None);
+            let mut memory = ring.shape.with_memory(parts, None);
+            memory.config.format.joins = joins;
             let number = host.nic.borrow_mut().open(memory.config);
             let is_new = ring.open.set(Open { number, memory }).is_ok();
             assert!(is_new, "the card is opened once");
@@ -196,10 +221,9 @@ impl Card {
             self.receive.iter().for_each(|ring| (0..entries).for_each(|_| fill(driver, ring)));
         }
         for ring in &self.receive {
-            driver.serve(ring.stream + ring.shape.pieces + 1);
-            (0..host.server.driver.kept_pages).for_each(|_| {
-                self.map(host, driver, PAGE_SIZE as u32, Access::DeviceWrites);
-            });
+            if let Some(pages) = &ring.pages {
+                pages.fill(host, driver, &self.packets);
+            }
             ring.ring_doorbell(host);
             ring.arm(host);
         }
@@ -210,17 +234,32 @@ impl Card {
 
     /// Maps a buffer for a piece of entry `number` of a receive ring, and writes it there.
     fn give(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, number: u32, piece: u32) -> Option<Slot> {
+        let buffer = self.packets.take_received(host, host.server.driver.receive_buffers[piece as usize]);
+        self.give_buffer(host, driver, ring, number, piece, buffer)
+    }
+
+    /// The same for a buffer that was taken before.
+    pub(super) fn give_buffer(
+        &self,
+        host: &Host,
+        driver: &mut Driver<'_>,
+        ring: &Ring,
+        number: u32,
+        piece: u32,
+        (slot, buffer): (Slot, Buffer),
+    ) -> Option<Slot> {
         let bytes = host.server.driver.receive_buffers[piece as usize];
         driver.serve(ring.stream + 1 + piece);
-        let (slot, iova) = self.map(host, driver, bytes, Access::DeviceWrites)?;
+        driver.map_untouched(slot, &buffer, Access::DeviceWrites, 0);
+        let iova = address(host, slot)?;
         ring.memory().write(&host.world, number, piece, Descriptor { iova, bytes, ..Descriptor::default() });
         Some(slot)
     }
 
-    /// Maps a buffer. `None` after a refusal, which ends the run.
-    fn map(&self, host: &Host, driver: &mut Driver<'_>, bytes: u32, access: Access) -> Option<(Slot, Iova)> {
+    /// Maps a buffer to be sent. `None` after a refusal, which ends the run.
+    fn map(&self, host: &Host, driver: &mut Driver<'_>, bytes: u32) -> Option<(Slot, Iova)> {
         let (slot, buffer) = self.packets.take(bytes);
-        driver.map_untouched(slot, &buffer, access, 0);
+        driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
         Some((slot, address(host, slot)?))
     }
 
@@ -290,7 +329,7 @@ impl Card {
             let (bytes, is_inline) = lengths[piece];
             let mut descriptor = Descriptor { iova: Iova::new(0), bytes, is_inline, cookie };
             if !is_inline {
-                let Some((slot, iova)) = self.map(host, driver, bytes, Access::DeviceReads) else { return };
+                let Some((slot, iova)) = self.map(host, driver, bytes) else { return };
                 (slots[piece], descriptor.iova) = (slot, iova);
             }
             ring.memory().write(&host.world, number, piece as u32, descriptor);
@@ -388,51 +427,70 @@ impl Card {
     /// Begins to unmap the buffers of frames that have arrived. Without batches, also replaces them. `None` after a
     /// refusal.
     fn unmap_received(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring) -> Option<Received> {
-        let spec = &host.server.driver;
         let mut received = Received::default();
-        while received.frames.len() < spec.budget as usize {
+        while received.entries < host.server.driver.budget {
             let Some(completion) = ring.take(host) else { break };
-            let mut left = completion.bytes;
-            for (piece, bytes) in (0..).zip(&spec.receive_buffers) {
-                if left == 0 {
-                    break;
-                }
-                left = left.saturating_sub(*bytes);
-                // The published drivers map the new buffer before they unmap the old one.
-                let place = (completion.entry % ring.shape.entries) as usize;
-                let old = ring.live.borrow()[place][piece];
-                if host.batch == 1 {
-                    let new = self.give(host, driver, ring, completion.entry, piece as u32)?;
-                    ring.live.borrow_mut()[place][piece] = new;
-                } else {
-                    received.empty.push((completion.entry, piece as u32));
-                }
-                driver.unmap_only(old);
-                received.slots.push(old);
+            match completion.joined {
+                Joined::Alone => self.unmap_frame(host, driver, ring, completion, &mut received)?,
+                Joined::Start => self.begin_packet(host, driver, ring, completion, &mut received)?,
+                Joined::End { pages, .. } => self.end_packet(host, driver, ring, completion, pages, &mut received)?,
             }
-            received.frames.push(completion);
         }
         Some(received)
+    }
+
+    /// Begins to unmap the buffers of a frame.
+    fn unmap_frame(
+        &self,
+        host: &Host,
+        driver: &mut Driver<'_>,
+        ring: &Ring,
+        completion: Completion,
+        received: &mut Received,
+    ) -> Option<()> {
+        let mut left = completion.bytes;
+        for (piece, bytes) in (0..).zip(&host.server.driver.receive_buffers) {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(*bytes);
+            // The published drivers map the new buffer before they unmap the old one.
+            let old = ring.buffer(completion.entry, piece);
+            if host.batch == 1 {
+                let new = self.give(host, driver, ring, completion.entry, piece as u32)?;
+                ring.put_buffer(completion.entry, piece, new);
+            } else {
+                received.empty.push((completion.entry, piece as u32));
+            }
+            driver.unmap_only(old);
+            received.slots.push(old);
+        }
+        received.entries += 1;
+        received.frames.push(completion);
+        Some(())
     }
 
     /// Maps new buffers where the old ones are unmapped, and gives them to the card. Returns false after a refusal.
     fn refill(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, received: &Received) -> bool {
         for (entry, piece) in &received.empty {
             let Some(new) = self.give(host, driver, ring, *entry, *piece) else { return false };
-            ring.live.borrow_mut()[(entry % ring.shape.entries) as usize][*piece as usize] = new;
+            ring.put_buffer(*entry, *piece as usize, new);
         }
-        true
+        self.refill_joined(host, driver, ring, received)
     }
 
     /// The buffers of frames that have arrived are ours: hands the frames on. Returns whether there may be more.
     fn have_received(&self, host: &Host, driver: &mut Driver<'_>, ring: &Ring, received: Received) -> bool {
-        let Received { frames, slots, .. } = received;
+        let Received { entries, frames, slots, .. } = received;
         self.give_back(driver, slots);
-        if !frames.is_empty() {
-            ring.filled.set(ring.filled.get().wrapping_add(frames.len() as u32));
+        if entries > 0 {
+            ring.filled.set(ring.filled.get().wrapping_add(entries));
             ring.ring_doorbell(host);
         }
-        let is_full = frames.len() == host.server.driver.budget as usize;
+        if let Some(pages) = &ring.pages {
+            pages.give_blocks(host);
+        }
+        let is_full = entries == host.server.driver.budget;
         for frame in &frames {
             self.note_rate(host, ring, frame);
             host.frame_came(driver, frame);
@@ -538,6 +596,7 @@ impl Card {
 }
 
 /// The address of the buffer of a slot for the card, if it is mapped.
-fn address(host: &Host, slot: Slot) -> Option<Iova> {
-    host.world.look(slot, |live| live.address_of(0, 0)).flatten().map(|(iova, _)| iova)
+pub(super) fn address(host: &Host, slot: Slot) -> Option<Iova> {
+    let start = |live: &Live| live.address_of(0, live.segments[0].phys.page_offset());
+    host.world.look(slot, start).flatten().map(|(iova, _)| iova)
 }

@@ -2,6 +2,7 @@
 
 use super::Host;
 use super::tcp::{Receiver, Sender};
+use portcullis_model::TcpSegment;
 
 /// A flow: one connection after the other between a client and the server.
 pub(super) struct Flow {
@@ -53,6 +54,15 @@ impl Host {
             self.move_to(flow, core);
             self.notify_flow(flow);
         }
+    }
+
+    /// What the headers of a packet of a stream tell the card of the server.
+    pub(super) fn segment(&self, flow: usize, number: u32, is_last: bool) -> TcpSegment {
+        let connection = (flow as u64) << 32 | u64::from(self.flows.borrow()[flow].connection);
+        // The kernel hands its card frames of 64 KiB. Each holds the end of a write of the application, and its last
+        // packet has the flag PSH (Linux's `tcp_sendmsg` and `tcp_fragment`, from memory).
+        let ends = is_last || number.is_multiple_of(self.server.driver.offload_packets);
+        TcpSegment { connection, number, header_bytes: self.server.software.header_bytes, ends }
     }
 
     /// How many payload bytes of its response a flow may send now, in one frame.

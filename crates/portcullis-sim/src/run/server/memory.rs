@@ -1,7 +1,8 @@
 //! The memory of the server: pages for packets, and the rings of the card.
 
-use super::{ServerWork, iperf};
-use crate::machine::{Machine, NicDriver, Server};
+use super::cuts::Cuts;
+use super::{Host, ServerWork, iperf};
+use crate::machine::{Machine, NicDriver, SegmentJoining, Server};
 use crate::run::live::{Buffer, Slot};
 use crate::run::world::{TABLES_BYTES, World, tables_base};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Segment};
@@ -20,9 +21,10 @@ const STRIDING_RINGS_BYTES: u64 = 256 << 20;
 
 /// The end of the memory for packets.
 pub(in crate::run) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
-    let is_striding = work.workload.loses_packets();
-    let slots = if is_striding { iperf::slots(server, work) } else { slots(&server.driver, work) };
-    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + if is_striding { iperf::chunk_bytes(work) } else { 0 }
+    let (driver, is_striding) = (&server.driver, work.workload.loses_packets());
+    let slots = if is_striding { iperf::slots(server, work) } else { slots(driver, work) };
+    let others = if is_striding { iperf::chunk_bytes(work) } else { cut_bytes(driver, work) };
+    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + others
 }
 
 /// The memory of the rings.
@@ -38,12 +40,26 @@ fn slots(driver: &NicDriver, work: &ServerWork) -> Slot {
     let transmit = driver.transmit_rings * work.transmit_entries * work.transmit_pieces();
     // With commits in two halves, frames that were sent wait for the next poll, and others take their entries.
     let transmit = if work.halves { 2 * transmit } else { transmit };
-    2 * receive + transmit + driver.receive_rings * driver.kept_pages
+    let pages = driver.joins().map_or(0, |joining| joining.pages);
+    2 * receive + transmit + 2 * driver.receive_rings * pages
+}
+
+/// The runs of which receive buffers are cut. Each buffer may be the last one of its run, and a buffer that was
+/// received is in use until its poll ends.
+fn cut_runs(driver: &NicDriver, work: &ServerWork) -> u32 {
+    let spares = driver.joins().map_or(0, |joining| 2 * joining.packets_max);
+    2 * driver.receive_rings * (work.receive_entries + spares) + work.cores
+}
+
+fn cut_bytes(driver: &NicDriver, work: &ServerWork) -> u64 {
+    driver.cuts().map_or(0, |layout| Cuts::bytes(layout, cut_runs(driver, work)))
 }
 
 /// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.
 pub(super) struct Packets {
     free: RefCell<VecDeque<Slot>>,
+    /// Receive buffers, if they are not pages.
+    cuts: Option<Cuts>,
     /// The slot of the next mapping for a ring. These slots follow those of the pages and of other buffers.
     next_ring: Cell<Slot>,
     /// The start of the unused memory for rings.
@@ -52,13 +68,17 @@ pub(super) struct Packets {
 
 impl Packets {
     pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
-        Self::of(machine, slots(driver, work), 0)
+        let (pages, runs) = (slots(driver, work), cut_runs(driver, work));
+        let others = driver.cuts().map_or(0, |layout| Cuts::slots(layout, runs));
+        let cuts = driver.cuts().map(|layout| Cuts::new(layout, pages, runs, work.cores));
+        Self { cuts, ..Self::of(machine, pages, others) }
     }
 
     /// So many pages, after whose slots so many are left for other buffers.
     pub(super) fn of(machine: &Machine, pages: Slot, others: Slot) -> Self {
         Self {
             free: RefCell::new((0..pages).collect()),
+            cuts: None,
             next_ring: Cell::new(pages + others),
             rings: Cell::new(ring_memory(machine).phys),
         }
@@ -71,9 +91,22 @@ impl Packets {
         (slot, Buffer::from(Segment { phys, len: len.into() }))
     }
 
-    /// Returns pages.
+    /// Takes a receive buffer of `len` bytes on the running core.
+    pub(super) fn take_received(&self, host: &Host, len: u32) -> (Slot, Buffer) {
+        match &self.cuts {
+            Some(cuts) => cuts.take(host.world.engine.current().expect("a core fills the rings"), len),
+            None => self.take(len),
+        }
+    }
+
+    /// Returns pages and receive buffers.
     pub(super) fn give_back(&self, slots: impl IntoIterator<Item = Slot>) {
-        self.free.borrow_mut().extend(slots);
+        for slot in slots {
+            match &self.cuts {
+                Some(cuts) if cuts.has(slot) => cuts.give_back(slot),
+                _ => self.free.borrow_mut().push_back(slot),
+            }
+        }
     }
 
     /// Takes whole pages for at least `bytes` bytes of a ring.
@@ -131,6 +164,22 @@ impl RingShape {
             direction: Direction::Receive,
             entries: work.receive_entries,
             pieces: driver.receive_buffers.len() as u32,
+            moderation: driver.receive_moderation,
+            vector: index as u8,
+            format: driver.joins().map_or_else(RingFormat::default, |joining| RingFormat {
+                completion_bytes: joining.completion_bytes.into(),
+                completions_per_entry: 2, // a packet has one when it begins and one when it ends
+                ..RingFormat::default()
+            }),
+        }
+    }
+
+    /// The ring of pages for segments that the card joins in a receive ring.
+    pub(super) fn of_pages(driver: &NicDriver, joining: SegmentJoining, index: u32) -> Self {
+        Self {
+            direction: Direction::Receive,
+            entries: joining.pages,
+            pieces: 1,
             moderation: driver.receive_moderation,
             vector: index as u8,
             format: RingFormat::default(),

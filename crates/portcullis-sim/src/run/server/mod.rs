@@ -6,11 +6,14 @@
 mod application;
 mod card;
 mod clients;
+mod cuts;
 mod flows;
 mod frames;
 mod hardware;
 mod iperf;
+mod joined;
 mod memory;
+mod pages;
 mod rate;
 mod schedule;
 mod sockets;

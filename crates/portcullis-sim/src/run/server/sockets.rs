@@ -4,7 +4,7 @@ use super::Host;
 use super::card::Outgoing;
 use super::frames::{Kind, Meaning};
 use crate::run::driver::Driver;
-use portcullis_model::Completion;
+use portcullis_model::{Completion, Joined};
 
 /// The bytes that the kernel merges into one packet before it handles them.
 const MERGED_BYTES: u32 = 64 << 10;
@@ -14,7 +14,10 @@ impl Host {
     pub(super) fn frame_came(&self, driver: &mut Driver<'_>, frame: &Completion) {
         let Meaning { flow, kind, number } = Meaning::of(frame.cookie);
         match kind {
-            Kind::Data => self.packet_came(driver, flow, number),
+            Kind::Data => match frame.joined {
+                Joined::End { segments, .. } => self.packets_came(driver, flow, number, segments.into(), true),
+                _ => self.packets_came(driver, flow, number, 1, false),
+            },
             Kind::Acknowledgement => self.flows.borrow_mut()[flow].sender.acknowledge(number),
             Kind::Gap => self.flows.borrow_mut()[flow].sender.lose(number),
             Kind::Request => {
@@ -34,18 +37,20 @@ impl Host {
         self.notify_flow(flow);
     }
 
-    /// Handles a packet of a stream: all of its software.
-    fn packet_came(&self, driver: &mut Driver<'_>, flow: usize, number: u32) {
+    /// Handles packets of a stream, the last of which has this number: all of their software.
+    fn packets_came(&self, driver: &mut Driver<'_>, flow: usize, number: u32, packets: u32, are_joined: bool) {
         let software = &self.server.software;
-        self.world.engine.busy(software.cycles_per_packet);
+        self.world.engine.busy(software.cycles_per_packet * u64::from(packets));
         let is_full = {
             let one = &mut self.flows.borrow_mut()[flow];
-            one.receiver.receive(1, number);
-            self.packets.set(self.packets.get() + u64::from(one.is_measured));
+            one.receiver.receive(packets, number);
+            self.packets.set(self.packets.get() + u64::from(packets) * u64::from(one.is_measured));
             if one.receiver.fresh() >= 2 {
                 self.unacknowledged.borrow_mut().insert(flow);
             }
-            one.receiver.fresh() >= MERGED_BYTES / software.segment_bytes
+            // The kernel merges nothing with a packet that the card has joined (`dev_gro_receive` of Linux, from
+            // memory), and acknowledges every second segment at the latest.
+            one.receiver.fresh() >= if are_joined { 2 } else { MERGED_BYTES / software.segment_bytes }
         };
         if is_full {
             self.acknowledge(driver, flow);

@@ -3,7 +3,7 @@
 use super::frames::FLOWS_MAX;
 use super::iperf::{IperfChoices, StreamDirection, rings};
 use super::memory::{RingShape, ring_memory};
-use crate::machine::{Machine, NicDriver};
+use crate::machine::{Machine, NicDriver, Server};
 use portcullis_model::PIECES_MAX;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -360,7 +360,7 @@ impl ServerWork {
             iperf,
             size,
             earlier_runs: if workload.loses_packets() { 0 } else { server.software.earlier_runs },
-            earlier_packets: earlier_packets(workload, driver, flows, receive_entries),
+            earlier_packets: earlier_packets(workload, server, flows, receive_entries),
             warm_up,
             measured,
             halves: false,
@@ -382,7 +382,8 @@ impl ServerWork {
         if self.workload.loses_packets() {
             return rings::bytes(driver, self);
         }
-        let receive = u64::from(driver.receive_rings) * RingShape::to_receive(driver, self, 0).bytes();
+        let pages = driver.joins().map_or(0, |joining| RingShape::of_pages(driver, joining, 0).bytes());
+        let receive = u64::from(driver.receive_rings) * (RingShape::to_receive(driver, self, 0).bytes() + pages);
         receive + u64::from(driver.transmit_rings) * RingShape::to_transmit(driver, self, 0).bytes()
     }
 
@@ -441,12 +442,20 @@ impl ServerWork {
 
 /// The packets or requests of an earlier run: of each flow where there are runs, otherwise of all. All entries of a
 /// ring are used, so that each of its addresses is given back and taken again. Several flows of a ring do so together.
-fn earlier_packets(workload: ServerWorkload, driver: &NicDriver, flows: u32, receive_entries: u32) -> u32 {
+fn earlier_packets(workload: ServerWorkload, server: &Server, flows: u32, receive_entries: u32) -> u32 {
     // A request for a long file takes many entries.
     if workload == ServerWorkload::Apache1m {
         return 40;
     }
-    let of_ring = receive_entries + receive_entries / 4;
+    let driver = &server.driver;
+    // Segments that the card joins take one entry together.
+    let of_entry = match driver.joins() {
+        Some(joining) if workload == ServerWorkload::NetperfStream => {
+            (joining.joined_bytes / server.software.segment_bytes).max(1)
+        }
+        _ => 1,
+    };
+    let of_ring = (receive_entries + receive_entries / 4) * of_entry;
     let sharers = if workload.has_runs() { flows.div_ceil(driver.receive_rings) } else { 1 };
     of_ring.div_ceil(sharers)
 }

@@ -10,7 +10,7 @@ use super::{Host, RunError, ServerWork, ServerWorkload};
 use crate::machine::NicDriver;
 use crate::run::world::Wanted;
 use netperf::Step;
-use portcullis_model::{Frame, RingNumber};
+use portcullis_model::{Frame, RingNumber, TcpSegment};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -150,7 +150,7 @@ pub(super) fn act(host: &Host) -> Option<u64> {
     let due = host.clients.borrow().due_by(now_ps);
     due.into_iter().for_each(|flow| host.poll(now_ps, flow));
     while let Some((ring, frame)) = host.departs(now_ps) {
-        host.put_on_link(now_ps, ring, frame);
+        host.put_on_link(now_ps, ring, frame, None);
     }
     if now_ps >= host.clients.borrow().heard_ps + PATIENCE_PS {
         host.world.fail(RunError::NoProgress);
@@ -264,12 +264,18 @@ impl Host {
         clients.outbox.insert((at_ps, clients.added), (ring, frame));
     }
 
-    /// Puts a frame on the link to the server at `at_ps`, or when the link is free.
-    fn put_on_link(&self, at_ps: u64, ring: RingNumber, frame: Frame) {
+    /// Puts a frame on the link to the server at `at_ps`, or when the link is free. If it is a segment of a stream, the
+    /// card may join it to others.
+    fn put_on_link(&self, at_ps: u64, ring: RingNumber, frame: Frame, segment: Option<TcpSegment>) {
         let mut clients = self.clients.borrow_mut();
         clients.link_free_ps = clients.link_free_ps.max(at_ps) + self.server.nic.wire_ps(frame.bytes);
         let arrival_ps = clients.link_free_ps + self.server.software.propagation_ps;
-        self.nic.borrow_mut().receive(arrival_ps, ring, frame);
+        let mut nic = self.nic.borrow_mut();
+        match segment {
+            Some(segment) => nic.receive_segment(arrival_ps, ring, frame, segment),
+            None => nic.receive(arrival_ps, ring, frame),
+        }
+        drop(nic);
         self.world.engine.notify(Wanted::Link.into());
     }
 }

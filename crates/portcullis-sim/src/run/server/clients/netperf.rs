@@ -94,12 +94,12 @@ impl Host {
                 return;
             }
             one.left -= 1;
-            let number = one.sender.send(1);
+            let (number, is_last) = (one.sender.send(1), one.left == 0);
             clients.cpu_free_ps = clients.cpu_free_ps.max(now_ps) + cpu_ps;
             let at_ps = clients.cpu_free_ps;
             drop(clients);
             let cookie = Meaning::new(flow, Kind::Data, number).cookie();
-            self.put_on_link(at_ps, ring, Frame { bytes, cookie });
+            self.put_on_link(at_ps, ring, Frame { bytes, cookie }, Some(self.segment(flow, number, is_last)));
         }
     }
 
