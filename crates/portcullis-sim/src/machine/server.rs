@@ -464,8 +464,8 @@ mod tests {
         // A commit that changes a value names its source and the results that change.
         let pinned = [
             ("r210-cx3", 0x3647_219a_9c8c_a73d),
-            ("r210-bcm57810", 0x6701_c143_9d29_6da0),
-            ("r430-bcm57810", 0x0741_14a5_2e9a_c9d8),
+            ("r210-bcm57810", 0x7143_a397_02f1_f021),
+            ("r430-bcm57810", 0xf223_c48d_446d_d67d),
             ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
             ("icelake-cx5", 0xb5ac_f1e6_c275_b030),
             ("future-800g", 0x0817_1a70_fdb7_998b),

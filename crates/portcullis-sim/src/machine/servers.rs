@@ -141,17 +141,20 @@ const BNX2X_BUFFER_BYTES: u32 = 64 + 2 + 30 + 1500 + 320;
 /// The server `r210-bcm57810`: a BCM57810 at 10 Gb/s under bnx2x of Linux 3.11.
 ///
 /// Sources: the driver is the published `drivers/net/ethernet/broadcom/bnx2x` of that kernel (`bnx2x.h`, `bnx2x_cmn.c`,
-/// `bnx2x_main.c`). The 3 K live addresses of EiovaR §7 imply three receive rings, because each of four queues has a
-/// quarter of 4078 entries. Cycles and rates: rIOMMU's unprotected columns.
+/// `bnx2x_main.c`). It has a queue for each CPU (`bnx2x_calc_num_queues`), and EiovaR §7 uses one CPU. Another queue is
+/// for FCoE (`CNIC_SUPPORT`), whose ring is not filled, and each is given a part of 4078 entries
+/// (`bnx2x_alloc_fp_mem_at`). With the pages of TPA, which is on by default, 3,059 addresses are live, and EiovaR
+/// observed around 3 K. Four CPUs would have 815 entries each, and 3,260 addresses without TPA and 7,340 with it. Cycles
+/// and rates: rIOMMU's unprotected columns.
 pub(super) fn r210_bcm57810() -> Server {
     Server {
         nic: nic(10.0),
         driver: NicDriver {
             name: "bnx2x of Linux 3.11".to_owned(),
-            transmit_rings: 3,
+            transmit_rings: 1,
             transmit_entries: 2039, // 4078 descriptors, of which the smallest packet takes two
-            receive_rings: 3,
-            receive_entries: 1019,
+            receive_rings: 1,
+            receive_entries: 2039, // MAX_RX_AVAIL / 2
             entries_range: [64, 4078],
             entries_power_of_two: false,
             receive_buffers: vec![BNX2X_BUFFER_BYTES],
@@ -184,7 +187,7 @@ pub(super) fn r210_bcm57810() -> Server {
 
 /// The server `r430-bcm57810`: the same card under bnx2x of Linux 3.17, with as many rings as it has (ATC'15, §6).
 ///
-/// Sources: as `r210-bcm57810`. The driver gives each of 15 receive rings a part of 4078 entries.
+/// Sources: as `r210-bcm57810`. Of 16 queues one is for FCoE, and each is given a part of 4078 entries.
 pub(super) fn r430_bcm57810() -> Server {
     let r210 = r210_bcm57810();
     Server {
@@ -192,7 +195,7 @@ pub(super) fn r430_bcm57810() -> Server {
             name: "bnx2x of Linux 3.17".to_owned(),
             transmit_rings: 15,
             receive_rings: 15,
-            receive_entries: 271,
+            receive_entries: 254, // MAX_RX_AVAIL / 16
             ..r210.driver
         },
         software: Software {
