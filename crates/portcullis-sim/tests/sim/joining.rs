@@ -91,14 +91,14 @@ fn buffers_that_cross_pages_take_two_addresses() {
 #[test]
 fn batches_of_joined_segments_let_nothing_stale_through() {
     let machine = bcm(&[]);
-    for design in [DesignId::Portcullis, DesignId::Riommu, DesignId::Magazine, DesignId::Identity] {
+    for design in [DesignId::Portcullis, DesignId::RIommu, DesignId::Magazine, DesignId::Identity] {
         for halves in [false, true] {
             let work = ServerWork::new(&machine, "netperf-stream", None, None, None).expect("a server");
             let work =
                 ServerWork { earlier_runs: 1, earlier_packets: 500, warm_up: 0, measured: 20_000, halves, ..work };
             let mut run = Simulate::new(&machine, work, Choice { design, options: Options::NONE }, Strict)
                 .expect("it is offered");
-            run.batch = 64;
+            run.batch = Some(64);
             let outcome = run.run(|_| ()).expect("it runs").outcome;
             assert_eq!((outcome.faults, outcome.stale_accesses), (0, 0), "{}, halves: {halves}", design.info().id);
         }

@@ -69,17 +69,28 @@ fn queues_per_core_leave_the_lock_of_the_addresses() {
 }
 
 /// With Linux's wait all strict designs end at the same rate, that of the lock of the queue. Without it they are
-/// faster.
+/// faster. Each buffer has a page of its own here, so that each unmap is a command under `identity` too.
 #[test]
 fn linux_s_wait_makes_all_strict_designs_equally_slow() {
-    let designs = ["magazine", "identity", "kmalloc"];
-    let rates = |linux_wait| designs.map(|design| simulated(&r430(), design, Strict, linux_wait).throughput_vs_none);
+    let (designs, machine) = (["magazine", "identity", "kmalloc"], with("fragment_bytes", "0"));
+    let rates = |linux_wait| designs.map(|design| simulated(&machine, design, Strict, linux_wait).throughput_vs_none);
     let (linux, ours) = (rates(true), rates(false));
     assert!(linux.iter().all(|rate| (0.10..=0.25).contains(rate)), "{linux:?}");
     assert!(linux.iter().all(|rate| (rate / linux[0] - 1.0).abs() < 0.1), "{linux:?}");
     assert!(ours.iter().zip(linux).all(|(ours, linux)| *ours > 1.4 * linux), "{ours:?} and {linux:?}");
     let waits = simulated(&r430(), "magazine", Strict, true).outcome.lock_wait_invalidation_percent;
     assert!(waits > 50.0, "{waits} % of the time waiting for the lock of the queue");
+}
+
+/// Receive buffers share pages. Under `identity` a page is invalidated when the last of its buffers is unmapped, and the
+/// lock of the queue is taken less often. Named beforehand: fewer commands, and faster than another design by a tenth.
+#[test]
+fn buffers_that_share_pages_spare_identity_commands() {
+    let [shared, alone] =
+        [r430(), with("fragment_bytes", "0")].map(|machine| simulated(&machine, "identity", Strict, true));
+    let commands = |one: &Simulation| one.outcome.invalidations_per_page * one.outcome.pages as f64;
+    assert!(commands(&shared) < 0.85 * commands(&alone), "{} and {}", commands(&shared), commands(&alone));
+    assert!(shared.throughput_vs_none > 1.1 * strict(&r430()));
 }
 
 /// In one socket each line comes from near: locks are handed on faster.

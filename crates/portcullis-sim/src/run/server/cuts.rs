@@ -5,7 +5,6 @@ use crate::machine::Fragments;
 use crate::run::live::{Buffer, Slot};
 use portcullis::{PAGE_SIZE, PhysAddr, Segment};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 
 /// The buffers that were cut, and the runs.
 pub(super) struct Cuts {
@@ -18,8 +17,9 @@ pub(super) struct Cuts {
 struct State {
     /// By core, the run that it cuts and how many buffers it has cut from it.
     present: Vec<Option<(u32, u32)>>,
-    /// Runs without buffers, the one that has been free for longest first.
-    free: VecDeque<u32>,
+    /// Runs without buffers. The one that was freed last is used first, as by the page allocator of Linux
+    /// (`__free_one_page`, from memory).
+    free: Vec<u32>,
     /// How many buffers of each run are in use.
     used: Vec<u32>,
 }
@@ -27,8 +27,11 @@ struct State {
 impl Cuts {
     /// Runs behind the page of `first_slot`, which follows those of all pages.
     pub(super) fn new(layout: Fragments, first_slot: Slot, runs: u32, cores: u32) -> Self {
-        let state =
-            State { present: vec![None; cores as usize], free: (0..runs).collect(), used: vec![0; runs as usize] };
+        let state = State {
+            present: vec![None; cores as usize],
+            free: (0..runs).rev().collect(),
+            used: vec![0; runs as usize],
+        };
         Self { layout, first_slot, state: RefCell::new(state) }
     }
 
@@ -54,7 +57,7 @@ impl Cuts {
         let (run, cut) = match state.present[core] {
             Some((run, cut)) if cut < layout.of_run() => (run, cut),
             Some((run, _)) if state.used[run as usize] == 0 => (run, 0),
-            _ => (state.free.pop_front().expect("there are more runs than buffers"), 0),
+            _ => (state.free.pop().expect("there are more runs than buffers"), 0),
         };
         state.present[core] = Some((run, cut + 1));
         state.used[run as usize] += 1;
@@ -71,7 +74,7 @@ impl Cuts {
         state.used[run as usize] -= 1;
         let is_present = |present: &Option<(u32, u32)>| present.is_some_and(|(present, _)| present == run);
         if state.used[run as usize] == 0 && !state.present.iter().any(is_present) {
-            state.free.push_back(run);
+            state.free.push(run);
         }
     }
 }

@@ -4,6 +4,7 @@ use super::frames::FLOWS_MAX;
 use super::iperf::{IperfChoices, StreamDirection, rings};
 use super::memory::{RingShape, ring_memory};
 use crate::machine::{Machine, NicDriver, Server};
+use portcullis::PAGE_SIZE;
 use portcullis_model::PIECES_MAX;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -448,14 +449,14 @@ fn earlier_packets(workload: ServerWorkload, server: &Server, flows: u32, receiv
         return 40;
     }
     let driver = &server.driver;
-    // Segments that the card joins take one entry together.
-    let of_entry = match driver.joins() {
+    let of_ring = match driver.joins() {
+        // The card writes nearly all of a stream to the ring of pages.
         Some(joining) if workload == ServerWorkload::NetperfStream => {
-            (joining.joined_bytes / server.software.segment_bytes).max(1)
+            joining.pages * PAGE_SIZE as u32 / server.software.segment_bytes
         }
-        _ => 1,
+        _ => receive_entries,
     };
-    let of_ring = (receive_entries + receive_entries / 4) * of_entry;
+    let of_ring = of_ring + of_ring / 4;
     let sharers = if workload.has_runs() { flows.div_ceil(driver.receive_rings) } else { 1 };
     of_ring.div_ceil(sharers)
 }
