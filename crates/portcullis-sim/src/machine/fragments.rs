@@ -13,6 +13,8 @@ pub struct Fragments {
     pub unmapped_bytes: u32,
     /// The bytes of a run.
     pub run_bytes: u32,
+    /// Whether each buffer has a page of its own when the card is opened.
+    pub opens_with_pages: bool,
 }
 
 impl Fragments {

@@ -464,8 +464,8 @@ mod tests {
         // A commit that changes a value names its source and the results that change.
         let pinned = [
             ("r210-cx3", 0x3647_219a_9c8c_a73d),
-            ("r210-bcm57810", 0x7143_a397_02f1_f021),
-            ("r430-bcm57810", 0xf223_c48d_446d_d67d),
+            ("r210-bcm57810", 0xa81f_b204_f954_1959),
+            ("r430-bcm57810", 0x9930_a139_669b_c15c),
             ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
             ("icelake-cx5", 0xb5ac_f1e6_c275_b030),
             ("future-800g", 0x0817_1a70_fdb7_998b),

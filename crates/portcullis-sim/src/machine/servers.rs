@@ -113,7 +113,7 @@ pub(super) fn r210_cx3() -> Server {
 
 /// The card of a BCM57810 joins segments ("TPA") unless the driver is told not to (`bnx2x_main.c`, `disable_tpa`).
 ///
-/// Sources: `bnx2x.h`, `bnx2x_cmn.c`, `bnx2x_main.c` and `bnx2x_hsi.h` of Linux 3.10 to 3.17, which do not differ here.
+/// Sources: `bnx2x.h`, `bnx2x_cmn.c`, `bnx2x_main.c` and `bnx2x_hsi.h`, read in Linux 3.10 and 3.18, which agree here.
 /// What ends a packet is in firmware. The message of the commit that brought TPA (7a9b25577c8a) names the order of the
 /// segments, flags such as PSH, and a timeout, whose length is not published.
 const TPA: SegmentJoining = SegmentJoining {
@@ -127,12 +127,13 @@ const TPA: SegmentJoining = SegmentJoining {
 
 /// Where bnx2x has its receive buffers from (`bnx2x_frag_alloc`), with an MTU of 1500.
 ///
-/// Sources: `bnx2x.h` and `bnx2x_cmn.c` (`bnx2x_set_rx_buf_size`), and `__netdev_alloc_frag` of Linux 3.7 to 3.18. From
-/// Linux 4.8 on bnx2x rounds the length up.
+/// Sources: `bnx2x.h` and `bnx2x_cmn.c` (`bnx2x_set_rx_buf_size`), and `__netdev_alloc_frag`, which takes 32 KiB from
+/// Linux 3.7 on. Later drivers round the length up, to 1,984 bytes with what is not mapped.
 const BNX2X_FRAGMENTS: Fragments = Fragments {
     fragment_bytes: 64 + BNX2X_BUFFER_BYTES, // NET_SKB_PAD first
     unmapped_bytes: 64,
     run_bytes: 32 << 10, // NETDEV_FRAG_PAGE_MAX_ORDER
+    opens_with_pages: false,
 };
 /// The alignment of the card, that of an IP header, the headers of a frame with two VLAN tags and SNAP, the MTU, and
 /// `skb_shared_info`. All of it is mapped.
@@ -196,6 +197,9 @@ pub(super) fn r430_bcm57810() -> Server {
             transmit_rings: 15,
             receive_rings: 15,
             receive_entries: 254, // MAX_RX_AVAIL / 16
+            // `bnx2x_frag_alloc` takes a page where it may sleep. So in Linux 3.18, and not up to 3.13. The commit is of
+            // January 2014, from memory.
+            fragments: Some(Fragments { opens_with_pages: true, ..BNX2X_FRAGMENTS }),
             ..r210.driver
         },
         software: Software {

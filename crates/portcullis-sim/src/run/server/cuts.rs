@@ -45,6 +45,11 @@ impl Cuts {
         u64::from(runs) * u64::from(layout.run_bytes)
     }
 
+    /// Whether buffers are pages now.
+    pub(super) fn takes_pages(&self, is_open: bool) -> bool {
+        self.layout.opens_with_pages && !is_open
+    }
+
     /// Whether a slot is that of such a buffer.
     pub(super) fn has(&self, slot: Slot) -> bool {
         slot >= self.first_slot
@@ -84,7 +89,8 @@ mod tests {
     use super::*;
 
     /// Two and a half buffers fit in a page, and five in a run.
-    const LAYOUT: Fragments = Fragments { fragment_bytes: 1600, unmapped_bytes: 100, run_bytes: 8192 };
+    const LAYOUT: Fragments =
+        Fragments { fragment_bytes: 1600, unmapped_bytes: 100, run_bytes: 8192, opens_with_pages: false };
 
     fn place((slot, buffer): &(Slot, Buffer)) -> (Slot, u64, u64) {
         (*slot, buffer[0].phys.as_u64() - (BUFFERS_BASE + 10 * PAGE_SIZE), buffer[0].pages())

@@ -94,8 +94,10 @@ impl Packets {
     /// Takes a receive buffer of `len` bytes on the running core.
     pub(super) fn take_received(&self, host: &Host, len: u32) -> (Slot, Buffer) {
         match &self.cuts {
-            Some(cuts) => cuts.take(host.world.engine.current().expect("a core fills the rings"), len),
-            None => self.take(len),
+            Some(cuts) if !cuts.takes_pages(host.is_open.get()) => {
+                cuts.take(host.world.engine.current().expect("a core fills the rings"), len)
+            }
+            _ => self.take(len),
         }
     }
 
