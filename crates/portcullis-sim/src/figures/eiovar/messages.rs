@@ -4,24 +4,12 @@ use super::super::class::Class::R25;
 use super::super::lab::{BARS, BCM, Lab, STREAM};
 use super::super::served::{Length, Numbers};
 use super::super::shape::{falls, is_flat, least, rises};
-use super::super::{Figure, Grid, Made, Make, Point, Reason};
+use super::super::{Figure, Grid, Made, Make, Point};
 use super::EIOVAR;
 
 pub(super) const FIGURE_11: Figure = Figure {
     id: "eiovar-fig11",
     title: "A stream with a BCM57810, by the size of messages",
-    reasons: &[
-        Reason::new(
-            &["strict, 16 KiB: Gb/s"],
-            "Not explained: a search of ours passes 30 addresses, and if all else costs what the cost book says, the \
-             published rate leaves time for about 75. No length of searches with this card was published.",
-        ),
-        Reason::new(
-            &["strict+, 16 KiB: the link is full"],
-            "The published numbers contradict each other here: a full link leaves 2,600 cycles for a map and an unmap \
-             of EiovaR, and Table 1 of rIOMMU, from which the cost book is, has 3,800.",
-        ),
-    ],
     make: Make::FromRuns(figure_11),
     ..EIOVAR
 };
