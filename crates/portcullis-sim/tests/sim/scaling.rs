@@ -69,11 +69,11 @@ fn queues_per_core_leave_the_lock_of_the_addresses() {
 }
 
 /// With Linux's wait all strict designs end at the same rate, that of the lock of the queue. Without it they are
-/// faster. Each buffer has a page of its own here, so that each unmap is a command under `identity` too.
+/// faster. Each unmap is a command under `identity` too, as in Linux 3.17.
 #[test]
 fn linux_s_wait_makes_all_strict_designs_equally_slow() {
-    let (designs, machine) = (["magazine", "identity", "kmalloc"], with("fragment_bytes", "0"));
-    let rates = |linux_wait| designs.map(|design| simulated(&machine, design, Strict, linux_wait).throughput_vs_none);
+    let designs = ["magazine", "identity:flush=each", "kmalloc"];
+    let rates = |linux_wait| designs.map(|design| simulated(&r430(), design, Strict, linux_wait).throughput_vs_none);
     let (linux, ours) = (rates(true), rates(false));
     assert!(linux.iter().all(|rate| (0.10..=0.25).contains(rate)), "{linux:?}");
     assert!(linux.iter().all(|rate| (rate / linux[0] - 1.0).abs() < 0.1), "{linux:?}");
@@ -91,6 +91,8 @@ fn buffers_that_share_pages_spare_identity_commands() {
     let commands = |one: &Simulation| one.outcome.invalidations_per_page * one.outcome.pages as f64;
     assert!(commands(&shared) < 0.85 * commands(&alone), "{} and {}", commands(&shared), commands(&alone));
     assert!(shared.throughput_vs_none > 1.1 * strict(&r430()));
+    let each = simulated(&r430(), "identity:flush=each", Strict, true);
+    assert!(commands(&shared) < 0.85 * commands(&each), "{} and {}", commands(&shared), commands(&each));
 }
 
 /// In one socket each line comes from near: locks are handed on faster.

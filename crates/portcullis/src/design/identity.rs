@@ -20,7 +20,8 @@
 //! device reaches the page through another mapping, as it would at any other address (S8). No allocator holds an
 //! address back until it is invalidated, and that does not break S3. The page may be mapped again in between, on
 //! another CPU or, under deferred protection, before the flush. What the hardware may still hold then equals the new
-//! entry: the same memory, the same rights. The late invalidation only causes another page walk.
+//! entry: the same memory, the same rights. The late invalidation only causes another page walk. So do those of unmaps
+//! that leave a mapping, if every unmap invalidates.
 //!
 //! A count does not say whose mappings it counts. An unmap of a part of a mapping, or of another driver's mapping, is
 //! refused only if it meets a page with no mapping at all (S6).
@@ -47,6 +48,8 @@ pub const IDENTITY_TAG_BITS: u8 = 2;
 /// The mapper: the three regions of rights, and an ordinary mapper for the fourth, which commits for all of them.
 pub struct DynamicIdentity<P: Platform, I: Iommu> {
     regions: Regions,
+    /// Whether every unmap invalidates, also where another mapping of the page is left.
+    invalidates_each: bool,
     base: AssembledMapper<FourthRegion<P>, P, I>,
 }
 
@@ -115,12 +118,14 @@ impl Regions {
 /// `to` then holds nothing.
 pub(crate) fn dynamic_identity_in<'t, P: Platform, I: Iommu>(
     to: &'t mut MaybeUninit<DynamicIdentity<P, I>>,
+    invalidates_each: bool,
     deferral: Deferral,
     setup: DomainSetup<'_, P, I>,
 ) -> Result<&'t mut DynamicIdentity<P, I>, NewDomainError> {
     // Tables are kept, because claims are left to the table. Shared entries need kept tables too.
     Ok(in_place!(to => DynamicIdentity {
         regions: Regions::new(&setup.platform, setup.width, setup.reserved)?,
+        invalidates_each: invalidates_each,
         base <- |base| AssembledMapper::of_linux_in(
             base,
             |to, setup| {
@@ -197,7 +202,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for DynamicIdentity<P, I> {
         if range.end_pfn() <= self.regions.pages() || self.regions.are_reserved(range) {
             return self.base.take_down(range, out);
         }
-        let due = if self.unshare(range)? { Due::Invalidation } else { Due::Nothing };
+        let due = if self.unshare(range)? || self.invalidates_each { Due::Invalidation } else { Due::Nothing };
         out.note(Revoked::one(range, due, true));
         Ok(())
     }
