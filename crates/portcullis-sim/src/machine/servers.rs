@@ -145,8 +145,8 @@ const BNX2X_BUFFER_BYTES: u32 = 64 + 2 + 30 + 1500 + 320;
 /// `bnx2x_main.c`). It has a queue for each CPU (`bnx2x_calc_num_queues`), and EiovaR §7 uses one CPU. Another queue is
 /// for FCoE (`CNIC_SUPPORT`), whose ring is not filled, and each is given a part of 4078 entries
 /// (`bnx2x_alloc_fp_mem_at`). With the pages of TPA, which is on by default, 3,059 addresses are live, and EiovaR
-/// observed around 3 K. Four CPUs would have 815 entries each, and 3,260 addresses without TPA and 7,340 with it. Cycles
-/// and rates: rIOMMU's unprotected columns.
+/// observed around 3 K. Four CPUs would have 815 entries each: 3,260 addresses without TPA and 7,340 with it.
+/// Cycles and rates: rIOMMU's unprotected columns.
 pub(super) fn r210_bcm57810() -> Server {
     Server {
         nic: nic(10.0),
@@ -197,7 +197,7 @@ pub(super) fn r430_bcm57810() -> Server {
             transmit_rings: 15,
             receive_rings: 15,
             receive_entries: 254, // MAX_RX_AVAIL / 16
-            // `bnx2x_frag_alloc` takes a page where it may sleep. So in Linux 3.18, and not up to 3.13. The commit is of
+            // `bnx2x_frag_alloc` takes a page where it may sleep. So in Linux 3.18, and not in 3.10. The commit is of
             // January 2014, from memory.
             fragments: Some(Fragments { opens_with_pages: true, ..BNX2X_FRAGMENTS }),
             ..r210.driver

@@ -82,8 +82,9 @@ fn linux_s_wait_makes_all_strict_designs_equally_slow() {
     assert!(waits > 50.0, "{waits} % of the time waiting for the lock of the queue");
 }
 
-/// Receive buffers share pages. Under `identity` a page is invalidated when the last of its buffers is unmapped, and the
-/// lock of the queue is taken less often. Named beforehand: fewer commands, and faster than another design by a tenth.
+/// Receive buffers share pages. Under `identity` a page is invalidated when the last of its buffers is unmapped, and
+/// the lock of the queue is taken less often. So there are fewer commands, and it is faster than another design by a
+/// tenth.
 #[test]
 fn buffers_that_share_pages_spare_identity_commands() {
     let [shared, alone] =

@@ -2,13 +2,13 @@
 //! that of the published driver ([`NicDriver`]).
 
 use super::frames::Meaning;
-use super::memory::{Packets, Part, RingMemory, RingShape};
+use super::memory::{Packets, Part, RingMemory, RingShape, address};
 use super::pages::PageRing;
 use super::rate::Rate;
 use super::{Host, ServerWork};
 use crate::machine::{Machine, NicDriver};
 use crate::run::driver::{Driver, Submitted};
-use crate::run::live::{Buffer, Live, Slot};
+use crate::run::live::{Buffer, Slot};
 use crate::run::world::Wanted;
 use portcullis::{Access, Iova, PAGE_SIZE};
 use portcullis_model::{Completion, Descriptor, Joined, PIECES_MAX, RingNumber};
@@ -593,10 +593,4 @@ impl Card {
     pub(super) fn receive_ring_number(&self, ring: usize) -> RingNumber {
         self.receive[ring].open.get().expect("the card is open").number
     }
-}
-
-/// The address of the buffer of a slot for the card, if it is mapped.
-pub(super) fn address(host: &Host, slot: Slot) -> Option<Iova> {
-    let start = |live: &Live| live.address_of(0, live.segments[0].phys.page_offset());
-    host.world.look(slot, start).flatten().map(|(iova, _)| iova)
 }

@@ -3,7 +3,7 @@
 use super::cuts::Cuts;
 use super::{Host, ServerWork, iperf};
 use crate::machine::{Machine, NicDriver, SegmentJoining, Server};
-use crate::run::live::{Buffer, Slot};
+use crate::run::live::{Buffer, Live, Slot};
 use crate::run::world::{TABLES_BYTES, World, tables_base};
 use portcullis::{Iova, PAGE_SIZE, PhysAddr, Segment};
 use portcullis_model::{
@@ -239,6 +239,12 @@ impl RingMemory {
         let word = |offset| world.vtd.ram().read_u64(PhysAddr::new(self.completions.as_u64() + offset));
         self.config.completion(number, word)
     }
+}
+
+/// The address of the buffer of a slot for the card, if it is mapped.
+pub(super) fn address(host: &Host, slot: Slot) -> Option<Iova> {
+    let start = |live: &Live| live.address_of(0, live.segments[0].phys.page_offset());
+    host.world.look(slot, start).flatten().map(|(iova, _)| iova)
 }
 
 fn store(world: &World, base: PhysAddr, offset: u64, words: &[u64]) {

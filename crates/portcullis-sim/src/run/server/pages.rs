@@ -1,8 +1,7 @@
 //! The ring of pages for segments that the card joins, and what the driver keeps for packets that have not ended.
 
 use super::Host;
-use super::card::address;
-use super::memory::{Packets, Part, RingMemory, RingShape};
+use super::memory::{Packets, Part, RingMemory, RingShape, address};
 use crate::machine::{NicDriver, SegmentJoining};
 use crate::run::driver::Driver;
 use crate::run::live::{Buffer, Slot};
