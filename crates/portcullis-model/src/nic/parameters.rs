@@ -32,8 +32,9 @@ pub struct NicParameters {
     pub transaction_bytes: u64,
     /// Ring entries that one read fetches at most.
     pub fetch_entries: u32,
-    /// Bytes of frames that have arrived and are not in memory yet, at most. Other frames are dropped, and short ones too
-    /// if there is no room for the longest: a frame does not say at its beginning how long it is. That is an assumption.
+    /// Bytes of frames that have arrived and are not in memory yet, at most. Other frames are dropped, and short ones
+    /// too if there is no room for the longest: a frame does not say at its beginning how long it is. This is an
+    /// assumption.
     pub receive_buffer_bytes: u64,
     /// Bytes of frames that the card has begun to read and has not sent, at most; one frame always has room. `None` if
     /// there is no limit.

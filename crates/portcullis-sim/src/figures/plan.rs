@@ -196,7 +196,9 @@ mod tests {
         let plan = plan(Figure::GROUPS);
         let outcomes = vec![Outcome::Refused("no reason".to_owned()); plan.pieces().len()];
         for (figure, made) in plan.figures().iter().zip(plan.draw(&outcomes)) {
-            assert!(!made.points.is_empty() && made.findings.iter().all(|it| it.ends_with(": no reason")));
+            // Figures of long runs alone say that.
+            let is_made = !made.points.is_empty() && made.findings.iter().all(|it| it.ends_with(": no reason"));
+            assert!(is_made || made.findings.iter().any(|it| it.contains("--full")), "{}", figure.id);
             for point in made.points {
                 assert_eq!(point.id, figure.id, "{point:?}");
                 // What has no class is printed and never scored.

@@ -433,7 +433,11 @@ mod tests {
             }),
             ("entry_pages", |server| striding(server).entry_pages = 65),
             ("stride_bytes", |server| striding(server).stride_bytes = 0),
-            ("stride_bytes", |server| (server.nic.segment_bytes, server.software.segment_bytes) = (1448, 1448)),
+            ("stride_bytes", |server| {
+                (server.nic.segment_bytes, server.software.segment_bytes) = (9000, 9000);
+                striding(server).entry_pages = 2;
+            }),
+            ("applications", |server| server.software.writer = None),
             ("entry_frames", |server| striding(server).entry_frames = 0),
             ("cached_pages", |server| striding(server).cached_pages = u32::MAX),
             ("completion_bytes", |server| striding(server).completion_bytes = 48),
@@ -466,9 +470,10 @@ mod tests {
             ("r210-cx3", 0x3647_219a_9c8c_a73d),
             ("r210-bcm57810", 0xa81f_b204_f954_1959),
             ("r430-bcm57810", 0x9930_a139_669b_c15c),
-            ("cascadelake-cx5", 0x05fa_bbf6_8103_9779),
-            ("icelake-cx5", 0xb5ac_f1e6_c275_b030),
-            ("future-800g", 0x0817_1a70_fdb7_998b),
+            ("cascadelake-cx5", 0x6bfa_b0e6_2b75_bfc2),
+            ("cascadelake-cx5-9k", 0x836f_a75a_1574_cfed),
+            ("icelake-cx5", 0x56de_c90e_cc52_9b02),
+            ("future-800g", 0xec6b_a3dd_bc5a_71fc),
         ];
         for (id, pinned) in pinned {
             let machine = Machine::by_id(id).expect("a machine");

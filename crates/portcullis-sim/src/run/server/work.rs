@@ -469,7 +469,8 @@ fn refused(workload: &str, parameter: &str) -> ServerError {
     ServerError::Parameter { workload: workload.to_owned(), parameter: parameter.to_owned() }
 }
 
-/// The choices of work that loses packets, and the size of its messages, if it has one. `None` if a parameter is unknown.
+/// The choices of work that loses packets, and the size of its messages, if it has one. `None` if a parameter is
+/// unknown.
 fn choices(workload: ServerWorkload, text: &str, usual: u32) -> Option<(IperfChoices, u32)> {
     let (mut choices, mut size) = (IperfChoices::default(), usual);
     for parameter in text.split(',') {

@@ -1,7 +1,7 @@
 //! The memory that the streams of the server lie in. What a process writes to sockets lies in chunks, one after the
 //! other, whatever frame it leaves in: a frame begins where the one before has ended. So most frames take parts of
-//! three chunks, and two that follow each other share a page (`sk_page_frag` of Linux, from memory). A file that is sent
-//! without a copy lies in single pages.
+//! three chunks, and two that follow each other share a page (`sk_page_frag` of Linux, from memory). A file that is
+//! sent without a copy lies in single pages.
 
 use crate::run::live::{Buffer, Slot};
 use portcullis::{PhysAddr, Segment};

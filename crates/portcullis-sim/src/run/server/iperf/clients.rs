@@ -165,9 +165,9 @@ impl Iperf {
         }
     }
 
-    /// Puts one burst on the link, if it is free: at most what a kernel hands to its card at once. Returns whether there
-    /// was one to send. A call does not wait for the turn of streams: its core has a ring of its own, and cards take
-    /// packets from their rings in turn (assumed).
+    /// Puts one burst on the link, if it is free: at most what a kernel hands to its card at once (TSO, 64 KiB).
+    /// Returns whether there was one to send. A call does not wait for the turn of streams: its core has a ring of its
+    /// own, and cards take packets from their rings in turn (assumed).
     fn fill_link(&self, clients: &mut Clients, now_ps: u64) -> bool {
         if clients.link_free_ps > now_ps {
             return true;

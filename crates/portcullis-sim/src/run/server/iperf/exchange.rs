@@ -41,9 +41,9 @@ impl Exchange {
         };
         match workload {
             ServerWorkload::Redis => Some(Self {
-                // [F] §4.2: only SET, keys of 4 bytes, 32 requests in flight. The client (redis-benchmark) writes them at
-                // once, and the next ones after the last reply. In the protocol of Redis, a command has 32 bytes beside
-                // a value of four digits' length, and the reply is `+OK`.
+                // [F] §4.2: only SET, keys of 4 bytes, 32 requests in flight. The client (redis-benchmark) writes them
+                // at once, and the next ones after the last reply. In the protocol of Redis, a command has 32 bytes
+                // beside a value whose length has four digits, and the reply is `+OK`.
                 request_bytes: size + 32,
                 answer_bytes: 5,
                 group: 32,

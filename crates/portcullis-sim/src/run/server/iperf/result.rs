@@ -128,8 +128,8 @@ impl Iperf {
         tally.transactions = end.nic.bus.transactions - begun.nic.bus.transactions;
         tally.transactions_min = tally.transactions;
         tally.latency_ps_sum = end.nic.bus.latency_ps_sum - begun.nic.bus.latency_ps_sum;
-        // Pages that stay mapped are not mapped again. So the divisor of all results is what was received, where a frame
-        // that takes a whole page counts as one.
+        // Pages that stay mapped are not mapped again. So the divisor of all results is what was received, where a
+        // frame that takes a whole page counts as one.
         let takes_a_page = self.striding.frame_pages(&self.server.software) == 1;
         tally.pages = if takes_a_page { served.packets } else { payload_bytes.div_ceil(PAGE_SIZE) };
         tally.payload = Payload::exactly(served.payload_bytes);

@@ -1,5 +1,5 @@
-//! What the server sends: applications write streams or messages, and the kernel sends what the window allows, in frames
-//! of up to 64 KiB.
+//! What the server sends: applications write streams or messages, and the kernel sends what the window allows, in
+//! frames of up to 64 KiB.
 //!
 //! Left out: small queues (a flow may have a megabyte in the card, as much as its window), waiting for a fuller frame
 //! when less than one may leave, acknowledgements that ride on data, and packets that carry several messages written
