@@ -167,10 +167,10 @@ pub(crate) struct SimulateArguments {
     /// One of the protections that the design offers: strict, deferred or none
     #[arg(long, value_parser = any_protection)]
     pub(crate) protection: Protection,
-    /// CPUs that serve (default: 1)
+    /// CPUs that serve (default: 1; 5 for iperf, 6 for rpc-tail, 8 for redis, nginx and spdk)
     #[arg(long, value_name = "N")]
     pub(crate) cores: Option<u32>,
-    /// Flows, which are spread over the CPUs (default: one per CPU for Netperf, 32 for the others)
+    /// Flows, which are spread over the CPUs (default: 32 for Apache and Memcached, one per CPU for the others)
     #[arg(long, value_name = "N")]
     pub(crate) flows: Option<u32>,
     /// Entries of each ring of the card (default: those of its driver)
@@ -195,7 +195,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, conflicts_with = "merge")]
     pub(crate) linux_wait: bool,
     /// The driver commits in two halves: it submits what a poll has unmapped, refills, and then waits for what
-    /// has arrived. Only with batches, and not for iperf
+    /// has arrived. Only with batches, and not under mlx5e
     #[arg(long)]
     pub(crate) halves: bool,
     /// Sets a value of the machine, such as iotlb_entries=64, but of its card only the numbers of rings and the receive

@@ -84,7 +84,8 @@ pub struct Simulation {
     pub transactions_per_second: Option<f64>,
     /// The mean latency of a request, or of a group of requests that is sent at once.
     pub latency_us_mean: Option<f64>,
-    /// Percentiles of the latency: the 50th. `None` if less than twenty were longer; so of the others, but of the 99th.
+    /// The median of the latency. `None` if fewer than twenty latencies are longer, as with the other percentiles. The
+    /// 99th is always given.
     pub latency_us_p50: Option<f64>,
     /// The 90th percentile.
     pub latency_us_p90: Option<f64>,
@@ -264,11 +265,11 @@ impl<'m> Simulate<'m> {
             throughput_vs_none,
             transactions_per_second: (!streams || served.transactions > 0.0).then(|| served.transactions / seconds),
             latency_us_mean: (!latencies.is_empty()).then(|| sum_ps as f64 / 1e6 / latencies.len() as f64),
-            latency_us_p50: percentile(latencies, 0.5),
-            latency_us_p90: percentile(latencies, 0.9),
-            latency_us_p99: latency_us((latencies.len() * 99).div_ceil(100).saturating_sub(1)),
-            latency_us_p999: percentile(latencies, 0.999),
-            latency_us_p9999: percentile(latencies, 0.9999),
+            latency_us_p50: percentile(latencies, 5_000),
+            latency_us_p90: percentile(latencies, 9_000),
+            latency_us_p99: latency_us(rank(latencies.len(), 9_900)),
+            latency_us_p999: percentile(latencies, 9_990),
+            latency_us_p9999: percentile(latencies, 9_999),
             cpu_percent: 100.0 * cycles as f64 / (seconds * self.machine.core_hz * f64::from(self.work.cores)),
             drop_percent: (arrived > 0).then(|| percent(served.dropped, arrived)),
             cycles_per_packet: (served.packets > 0).then(|| cycles as f64 / served.packets as f64),
@@ -289,10 +290,15 @@ impl<'m> Simulate<'m> {
     }
 }
 
+/// The place of a percentile, in hundredths of a percent, among so many sorted latencies.
+fn rank(latencies: usize, hundredths: usize) -> usize {
+    (latencies * hundredths).div_ceil(10_000).saturating_sub(1)
+}
+
 /// A percentile of sorted latencies in picoseconds, in microseconds, if at least twenty are longer.
-fn percentile(latencies_ps: &[u64], share: f64) -> Option<f64> {
+fn percentile(latencies_ps: &[u64], hundredths: usize) -> Option<f64> {
     const LONGER_MIN: usize = 20;
-    let at = (latencies_ps.len() as f64 * share) as usize;
+    let at = rank(latencies_ps.len(), hundredths);
     let is_known = at + LONGER_MIN < latencies_ps.len();
     is_known.then(|| latencies_ps[at] as f64 / 1e6)
 }

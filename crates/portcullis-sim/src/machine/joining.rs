@@ -25,12 +25,13 @@ pub struct SegmentJoining {
 
 impl SegmentJoining {
     /// The value that cannot be, if there is one.
-    pub(super) fn checks(&self) -> [(&'static str, bool, &'static str); 5] {
+    pub(super) fn checks(&self) -> [(&'static str, bool, &'static str); 6] {
         let most = JOINED_PAGES_MAX as u32 * PAGE_SIZE as u32;
         let held = self.packets_max.saturating_mul(JOINED_PAGES_MAX as u32);
         [
             ("joined_bytes", self.joined_bytes <= most, "at most 32768"),
             ("packets_max", (1..=4096).contains(&self.packets_max), "from 1 to 4096"),
+            ("silence_ps", self.silence_ps <= 1_000_000_000_000, "at most 10^12, a second"),
             ("block_pages", self.block_pages > 0, "at least 1"),
             (
                 "pages",

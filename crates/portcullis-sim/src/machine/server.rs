@@ -415,6 +415,7 @@ mod tests {
             ("run_bytes", |server| fragments(server).run_bytes = 5000),
             ("joined_bytes", |server| joining(server).joined_bytes = 32_769),
             ("packets_max", |server| joining(server).packets_max = 0),
+            ("silence_ps", |server| joining(server).silence_ps = u64::MAX),
             ("block_pages", |server| joining(server).block_pages = 0),
             ("pages", |server| joining(server).pages = 64 * 8 + 64),
             ("completion_bytes", |server| joining(server).completion_bytes = 32),

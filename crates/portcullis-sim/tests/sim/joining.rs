@@ -99,7 +99,9 @@ fn batches_of_joined_segments_let_nothing_stale_through() {
             let mut run = Simulate::new(&machine, work, Choice { design, options: Options::NONE }, Strict)
                 .expect("it is offered");
             run.batch = Some(64);
-            let outcome = run.run(|_| ()).expect("it runs").outcome;
+            let made = run.run(|_| ()).expect("it runs");
+            let outcome = made.outcome;
+            assert!(outcome.operations < 20_000, "segments were joined: {} buffers", outcome.operations);
             assert_eq!((outcome.faults, outcome.stale_accesses), (0, 0), "{}, halves: {halves}", design.info().id);
         }
     }

@@ -36,13 +36,13 @@ const fn wrong_unmaps(protection: Protection) -> Breach {
     Breach { protection, rule: Rule::Errors, bound }
 }
 
-/// The paper clears an entry and requests an invalidation with the last unmap of a page. Linux 3.17, in which it was
-/// measured, requests one with every unmap (`intel_unmap`, from memory).
+/// By the text of the paper, the last unmap of a page requests an invalidation. The unmap of the Linux that it changed
+/// requests one whatever was cleared (`intel_unmap` of 3.17, from memory).
 const FLUSH: OptionInfo = OptionInfo {
     key: "flush",
     kind: OptionKind::Word(&["last", "each"]),
     default: "last",
-    description: "whether only the last unmap of a page invalidates it, or each, as in Linux 3.17",
+    description: "whether only the last unmap of a page invalidates it, or each",
 };
 
 impl DesignInfo for Identity {

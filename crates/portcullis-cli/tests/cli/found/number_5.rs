@@ -11,7 +11,7 @@ fn found_5_every_parameter_of_a_workload_is_explained() {
     let workloads = document["workloads"].as_array().expect("workloads");
     // Those of `simulate` have no list of parameters.
     let of_compare: Vec<&Value> = workloads.iter().filter(|workload| workload["defaults"].is_object()).collect();
-    assert_eq!((workloads.len(), of_compare.len()), (8, 2));
+    assert_eq!((workloads.len(), of_compare.len()), (12, 2));
     for workload in of_compare {
         let string = |of: &Value, key: &str| of[key].as_str().unwrap_or_else(|| panic!("{key}: {of}")).to_owned();
         let id = string(workload, "id");

@@ -1,8 +1,8 @@
 //! Figure 11: applications with an MTU of 9000 on eight cores. Redis stores values, Nginx sends pages, and SPDK reads
 //! blocks from another host.
 //!
-//! The paper measures Redis and Nginx where they serve, and varies the number of clients for the best rate. Only ranges
-//! of rates were published. Which end of a range belongs to which size is published for Redis alone.
+//! The paper measures Redis and Nginx where they serve, and varies the number of clients for the best rate. Its rates of
+//! Nginx are those of the application. Published rates were read from the vector drawings.
 
 use super::super::class::Class::{Cal, R25};
 use super::super::lab::{Bar, NONE};
@@ -32,6 +32,12 @@ pub(super) const FIGURE_11: Figure = Figure {
              paper speaks of a reply for each. Replies apart, as clients get that do not write requests together, were not \
              tried.",
         ),
+        Reason::only_in(
+            Length::Full,
+            &["SPDK, F&S, IOTLB misses with 32 KiB, of those with 256 KiB"],
+            "With as many clients as give the best rate, requests that come together leave with few packets: 1.10 times \
+             as many misses, where 1.13 would be within.",
+        ),
     ],
     make: Make::FromRuns(figure_11),
     ..FANDS
@@ -48,22 +54,26 @@ pub(super) struct Work {
     name: &'static str,
     workload: &'static str,
     size: u32,
-    /// The published rate of Linux, of that with no protection.
-    linux: f64,
+    /// Published, in Gb/s: no protection, Linux and F&S.
+    published: [f64; 3],
 }
 
-const REDIS_4K: Work = Work { name: "Redis, 4 KiB", workload: "redis:value", size: 4 << 10, linux: 0.30 };
-/// Of Figure 12. Its rate is not among the published ones.
-pub(super) const REDIS_8K: Work = Work { name: "Redis, 8 KiB", size: 8 << 10, linux: f64::NAN, ..REDIS_4K };
-const SPDK_32K: Work = Work { name: "SPDK, 32 KiB", workload: "spdk:block", size: 32 << 10, linux: 0.6 };
+const REDIS_4K: Work =
+    Work { name: "Redis, 4 KiB", workload: "redis:value", size: 4 << 10, published: [91.0, 31.2, 72.5] };
+/// Of Figure 12. Its rates are not published.
+pub(super) const REDIS_8K: Work = Work { name: "Redis, 8 KiB", size: 8 << 10, published: [f64::NAN; 3], ..REDIS_4K };
+const NGINX_128K: Work =
+    Work { name: "Nginx, 128 KiB", workload: "nginx:page", size: 128 << 10, published: [90.7, 20.2, 89.0] };
+const SPDK_32K: Work =
+    Work { name: "SPDK, 32 KiB", workload: "spdk:block", size: 32 << 10, published: [90.8, 53.6, 80.8] };
 /// The least and the greatest size of each.
 const WORKS: [Work; 6] = [
     REDIS_4K,
-    Work { name: "Redis, 128 KiB", size: 128 << 10, linux: 0.62, ..REDIS_4K },
-    Work { name: "Nginx, 128 KiB", workload: "nginx:page", size: 128 << 10, linux: 0.325 },
-    Work { name: "Nginx, 2 MiB", workload: "nginx:page", size: 2 << 20, linux: 0.325 },
+    Work { name: "Redis, 128 KiB", size: 128 << 10, published: [97.9, 62.5, 97.8], ..REDIS_4K },
+    NGINX_128K,
+    Work { name: "Nginx, 2 MiB", size: 2 << 20, published: [91.4, 25.9, 91.3], ..NGINX_128K },
     SPDK_32K,
-    Work { name: "SPDK, 256 KiB", size: 256 << 10, ..SPDK_32K },
+    Work { name: "SPDK, 256 KiB", size: 256 << 10, published: [99.1, 63.7, 98.0], ..SPDK_32K },
 ];
 
 /// The best number of clients is looked for in long runs only.
@@ -102,10 +112,11 @@ fn figure_11(lab: &Lab<'_>) -> Made {
     let mut points = Vec::new();
     for (work, [none, linux, windows, chunks]) in WORKS.iter().zip(&all) {
         let name = |what: &str| format!("{}, {what}", work.name);
+        let [off, strict, safe] = work.published;
         points.extend([
-            Point::of(Cal, name("no protection, Gb/s"), 98.0, none.rate),
-            Point::of(R25, name("Linux, of no protection"), work.linux, linux.rate / none.rate),
-            Point::shape(name("F&S has at least 80 %"), windows.rate >= 0.8 * none.rate),
+            Point::of(Cal, name("no protection, Gb/s"), off, none.rate),
+            Point::of(R25, name("Linux, of no protection"), strict / off, linux.rate / none.rate),
+            Point::of(R25, name("F&S, of no protection"), safe / off, windows.rate / none.rate),
             Point::shape(name("portcullis is as fast as F&S"), chunks.rate >= 0.999 * windows.rate),
         ]);
     }

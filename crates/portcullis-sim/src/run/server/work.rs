@@ -64,13 +64,14 @@ impl ServerWorkload {
         matches!(self, Self::Iperf | Self::Redis | Self::Nginx | Self::Spdk | Self::RpcTail)
     }
 
-    /// The parameter that says how large its messages are, with the default and the largest value.
-    fn size(self) -> Option<(&'static str, u32, u32)> {
+    /// The parameter that says how large its messages are, with the default and the range. The work is measured in
+    /// bytes, so that runs with smaller messages would be long.
+    fn size(self) -> Option<(&'static str, u32, RangeInclusive<u32>)> {
         match self {
-            Self::Redis => Some(("value", 8 << 10, 1 << 20)),
-            Self::Nginx => Some(("page", 2 << 20, 16 << 20)),
-            Self::Spdk => Some(("block", 128 << 10, 1 << 20)),
-            Self::RpcTail => Some(("bytes", 128, 1 << 20)),
+            Self::Redis => Some(("value", 8 << 10, 256..=1 << 20)),
+            Self::Nginx => Some(("page", 2 << 20, 4096..=16 << 20)),
+            Self::Spdk => Some(("block", 128 << 10, 4096..=1 << 20)),
+            Self::RpcTail => Some(("bytes", 128, 1..=64 << 10)),
             _ => None,
         }
     }
@@ -179,8 +180,8 @@ pub enum ServerError {
     #[error(
         "the workload `{workload}` has no parameter `{parameter}`; there are: {STREAM}:{MESSAGE}BYTES, with 1 to \
          {MESSAGE_BYTES_MAX}; {RR}:{BACKGROUND}N, with 0 to {BACKGROUND_MAX}; {IPERF}:recycle=driver|never|always, hold=yes|no, ack=linux|each, regions=0 to 1024, direction=receive|send|both; the same without the direction for \
-         redis:value=BYTES, spdk:block=BYTES and rpc-tail:bytes=BYTES, with 1 to 1048576, and for nginx:page=BYTES, with \
-         1 to 16777216"
+         redis:value=BYTES, with 256 to 1048576, nginx:page=BYTES, with 4096 to 16777216, spdk:block=BYTES, with 4096 to \
+         1048576, and rpc-tail:bytes=BYTES, with 1 to 65536"
     )]
     Parameter {
         /// The application.
@@ -476,8 +477,8 @@ fn choices(workload: ServerWorkload, text: &str, usual: u32) -> Option<(IperfCho
     for parameter in text.split(',') {
         let (key, value) = parameter.split_once('=')?;
         match workload.size() {
-            Some((name, _, most)) if name == key => {
-                size = value.parse().ok().filter(|size| (1..=most).contains(size))?;
+            Some((name, _, range)) if name == key => {
+                size = value.parse().ok().filter(|size| range.contains(size))?;
             }
             Some(_) if key == "direction" => return None,
             _ => choices.set(key, value)?,

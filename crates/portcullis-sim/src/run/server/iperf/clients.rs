@@ -195,7 +195,10 @@ impl Iperf {
                 sent += 1;
             }
             if sent > 0 {
-                clients.turn = flow + 1;
+                // A call takes no turn.
+                if !(has_streams && self.work.exchanges(flow)) {
+                    clients.turn = flow + 1;
+                }
                 self.notify_link();
                 return true;
             }

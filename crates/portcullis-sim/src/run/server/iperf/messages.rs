@@ -29,6 +29,11 @@ impl Messages {
         Self { message_bytes, segment_bytes, written: 0, read: 0, read_bytes: 0, writes: VecDeque::new() }
     }
 
+    /// Whether a message takes one packet.
+    pub(super) fn is_short(&self) -> bool {
+        self.message_bytes <= self.segment_bytes
+    }
+
     /// Writes so many messages at once. Returns the number of packets that carry them.
     pub(super) fn write(&mut self, messages: u64) -> u64 {
         let bytes = messages * self.message_bytes;

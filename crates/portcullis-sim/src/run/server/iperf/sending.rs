@@ -59,12 +59,16 @@ impl Iperf {
                 return transmit.stall();
             }
             let Some((packet, bytes)) = self.next_frame(flow) else { return };
-            // The cycles of a request are with those of its short message.
-            if !self.work.exchanges(flow) || bytes > self.server.software.segment_bytes.into() {
-                self.world.engine.busy(self.writer().frame_cycles);
-            }
+            self.world.engine.busy(self.frame_cycles(flow));
             transmit.send_data(self, driver, flow, packet, bytes);
         }
+    }
+
+    /// What a frame of a flow costs. That of a message of one packet is with the cycles of its request.
+    fn frame_cycles(&self, flow: usize) -> u64 {
+        let mut dialogues = self.dialogues.borrow_mut();
+        let is_short = dialogues[flow].as_mut().is_some_and(|dialogue| dialogue.written().is_short());
+        if is_short { 0 } else { self.writer().frame_cycles }
     }
 
     /// The first packet and the bytes of the next frame of a flow. It is of one write.
