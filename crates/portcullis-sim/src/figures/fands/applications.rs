@@ -1,8 +1,8 @@
 //! Figure 11: applications with an MTU of 9000 on eight cores. Redis stores values, Nginx sends pages, and SPDK reads
 //! blocks from another host.
 //!
-//! The paper measures Redis and Nginx where they serve, and varies the number of clients for the best rate. Its rates of
-//! Nginx are those of the application. Published rates were read from the vector drawings.
+//! The paper measures Redis and Nginx where they serve, and varies the number of clients for the best rate. Its rates
+//! of Nginx are those of the application. Published rates were read from the vector drawings.
 
 use super::super::class::Class::{Cal, R25};
 use super::super::lab::{Bar, NONE};
