@@ -76,11 +76,12 @@ fn of_units(lab: &Lab<'_>, quantity: &str, number: &dyn Fn(&ServedRun) -> f64) -
     let single = |units| ServedRun { batch: Some(1), ..share(units) };
     let poll = |units| ServedRun { batch: Some(POLL), ..share(units) };
     let halves = |units| ServedRun { halves: true, ..poll(units) };
-    let ways: [(&str, &dyn Fn(u32) -> ServedRun); 5] = [
+    let ways: [(&str, &dyn Fn(u32) -> ServedRun); 6] = [
         ("single unmaps", &single),
         ("the same, merging", &|units| ServedRun { merge_min: Some(MERGE_MIN), ..single(units) }),
         ("the poll's batches", &poll),
-        ("the same in two halves", &halves),
+        ("the poll's batches, merging", &|units| ServedRun { merge_min: Some(MERGE_MIN), ..poll(units) }),
+        ("the poll's batches in two halves", &halves),
         ("free software, in two halves", &|units| ServedRun { zero_costs: true, ..halves(units) }),
     ];
     let of_way = |run: &dyn Fn(u32) -> ServedRun| UNITS.map(|units| number(&run(units))).to_vec();
