@@ -216,25 +216,19 @@ impl RingConfig {
     /// Whether it is within the limits that its fields state.
     pub(super) fn is_sound(&self) -> bool {
         let Self { format, .. } = self;
-        let strides = match format.stride_bytes {
-            Some(bytes) => bytes > 0 && self.direction == Direction::Receive,
-            None => true,
+        let receives = self.direction == Direction::Receive;
+        let (is_possible, pieces_max, least_completion_bytes) = match (format.stride_bytes, format.joins) {
+            (None, None) => (true, PIECES_MAX, COMPLETION_BYTES),
+            (Some(bytes), None) => (receives && bytes > 0, STRIDING_PIECES_MAX, STRIDING_COMPLETION_BYTES),
+            (None, Some(joins)) => (receives && joins.page_bytes > 0, PIECES_MAX, JOINING_COMPLETION_BYTES),
+            (Some(_), Some(_)) => return false,
         };
-        let (pieces_max, least_completion_bytes) = match format.stride_bytes {
-            Some(_) => (STRIDING_PIECES_MAX, STRIDING_COMPLETION_BYTES),
-            None => (PIECES_MAX, COMPLETION_BYTES),
-        };
-        let joins = format.joins.is_none_or(|joins| {
-            format.stride_bytes.is_none() && self.direction == Direction::Receive && joins.page_bytes > 0
-        });
-        let least_completion_bytes =
-            if format.joins.is_some() { JOINING_COMPLETION_BYTES } else { least_completion_bytes };
         let completions = format.completion_bytes.is_power_of_two()
             && (least_completion_bytes..=PAGE_SIZE).contains(&format.completion_bytes)
             && format.completions_per_entry > 0;
         let entries =
             self.entries > 0 && (1..=pieces_max).contains(&self.pieces) && format.least_entry_bytes <= PAGE_SIZE;
-        strides && joins && completions && entries && self.events.is_none_or(|queue| queue.events > 0)
+        is_possible && completions && entries && self.events.is_none_or(|queue| queue.events > 0)
     }
 }
 

@@ -246,10 +246,7 @@ impl Card {
                 self.read_on_unsent(unit);
             }
             Due::Arrived(ring, arrived) => self.buffer(unit, ring, arrived),
-            Due::Drained(bytes) => {
-                self.buffered_bytes -= u64::from(bytes);
-                self.counters.received += 1;
-            }
+            Due::Drained(bytes) => self.drain(bytes),
             Due::Silence(ring, id) => self.look_for_silence(unit, ring, id),
             Due::WriteOn => {
                 self.writes_on = false;
@@ -257,8 +254,7 @@ impl Card {
             }
             Due::Completed(ring, Completed { drained_bytes, has_landed }) => {
                 if let Some(bytes) = drained_bytes {
-                    self.buffered_bytes -= u64::from(bytes);
-                    self.counters.received += 1;
+                    self.drain(bytes);
                 }
                 if has_landed {
                     let (now_ps, Ring { config, announcer, .. }) = (self.now_ps, &mut self.rings[ring]);

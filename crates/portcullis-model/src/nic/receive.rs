@@ -21,6 +21,12 @@ impl Card {
         self.deliver(unit, number);
     }
 
+    /// A frame is in memory, and leaves the receive buffer.
+    pub(super) fn drain(&mut self, bytes: u32) {
+        self.buffered_bytes -= u64::from(bytes);
+        self.counters.received += 1;
+    }
+
     /// Writes frames that have arrived to buffers, while there are buffers.
     pub(super) fn deliver(&mut self, unit: &mut Requests<'_>, number: RingNumber) {
         loop {
