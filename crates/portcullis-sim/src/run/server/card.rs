@@ -2,7 +2,7 @@
 //! that of the published driver ([`NicDriver`]).
 
 use super::frames::Meaning;
-use super::memory::{Packets, Part, RingMemory, RingShape, address};
+use super::memory::{Packets, RingMemory, RingShape, address};
 use super::pages::PageRing;
 use super::rate::Rate;
 use super::{Host, ServerWork};
@@ -156,11 +156,8 @@ impl Ring {
 
     /// Tells the card how many entries are filled.
     fn ring_doorbell(&self, host: &Host) {
-        let (world, open) = (&host.world, self.open.get().expect("the card is open"));
-        world.engine.sync();
-        open.memory.write_record(world, self.filled.get());
-        host.nic.borrow_mut().doorbell(world.engine.now_ps(), open.number);
-        world.engine.notify(Wanted::Link.into());
+        let Open { number, memory } = self.open.get().expect("the card is open");
+        memory.ring_doorbell(&host.world, &host.nic, *number, self.filled.get());
     }
 
     /// Requests an interrupt for the next completion.
@@ -195,12 +192,7 @@ impl Card {
         for ring in self.receive.iter().chain(&self.transmit) {
             let joins = ring.pages.as_ref().map(|pages| pages.open(host, driver, &self.packets));
             driver.serve(ring.stream);
-            let parts = ring.shape.parts().map(|bytes| {
-                let (slot, segment) = self.packets.ring(bytes);
-                driver.map_untouched(slot, &Buffer::from(segment), Access::DeviceReadsAndWrites, 0);
-                let iova = address(host, slot).unwrap_or_default();
-                Part { phys: segment.phys, iova }
-            });
+            let parts = ring.shape.parts().map(|bytes| self.packets.map_shared(&host.world, driver, bytes));
             let mut memory = ring.shape.with_memory(parts, None);
             memory.config.format.joins = joins;
             let number = host.nic.borrow_mut().open(memory.config);
@@ -251,7 +243,7 @@ impl Card {
         let bytes = host.server.driver.receive_buffers[piece as usize];
         driver.serve(ring.stream + 1 + piece);
         driver.map_untouched(slot, &buffer, Access::DeviceWrites, 0);
-        let iova = address(host, slot)?;
+        let iova = address(&host.world, slot)?;
         ring.memory().write(&host.world, number, piece, Descriptor { iova, bytes, ..Descriptor::default() });
         Some(slot)
     }
@@ -260,7 +252,7 @@ impl Card {
     fn map(&self, host: &Host, driver: &mut Driver<'_>, bytes: u32) -> Option<(Slot, Iova)> {
         let (slot, buffer) = self.packets.take(bytes);
         driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
-        Some((slot, address(host, slot)?))
+        Some((slot, address(&host.world, slot)?))
     }
 
     /// Whether a transmit ring has room for a frame.

@@ -3,11 +3,13 @@
 use super::cuts::Cuts;
 use super::{Host, ServerWork, iperf};
 use crate::machine::{Machine, NicDriver, SegmentJoining, Server};
+use crate::run::driver::Driver;
 use crate::run::live::{Buffer, Live, Slot};
-use crate::run::world::{TABLES_BYTES, World, tables_base};
-use portcullis::{Iova, PAGE_SIZE, PhysAddr, Segment};
+use crate::run::world::{TABLES_BYTES, Wanted, World, tables_base};
+use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Segment};
 use portcullis_model::{
-    Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EventQueue, Moderation, RingConfig, RingFormat,
+    Completion, DESCRIPTOR_BYTES, Descriptor, Direction, EventQueue, Moderation, Nic, RingConfig, RingFormat,
+    RingNumber,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -111,12 +113,14 @@ impl Packets {
         }
     }
 
-    /// Takes whole pages for at least `bytes` bytes of a ring.
-    pub(super) fn ring(&self, bytes: u64) -> (Slot, Segment) {
+    /// Takes whole pages for at least `bytes` bytes that the driver and the card share, and maps them.
+    pub(super) fn map_shared(&self, world: &World, driver: &mut Driver<'_>, bytes: u64) -> Part {
         let (slot, phys, len) = (self.next_ring.get(), self.rings.get(), bytes.next_multiple_of(PAGE_SIZE));
         self.next_ring.set(slot + 1);
         self.rings.set(PhysAddr::new(phys.as_u64() + len));
-        (slot, Segment { phys, len })
+        driver.map_untouched(slot, &Buffer::from(Segment { phys, len }), Access::DeviceReadsAndWrites, 0);
+        // After a refusal, which ends the run, the card has nothing to do there.
+        Part { phys, iova: address(world, slot).unwrap_or_default() }
     }
 }
 
@@ -228,9 +232,12 @@ impl RingMemory {
         store(world, self.descriptors, offset, &descriptor.words());
     }
 
-    /// Writes the number of entries ever filled.
-    pub(super) fn write_record(&self, world: &World, filled: u32) {
+    /// Writes the number of entries ever filled, and tells the card to look at it.
+    pub(super) fn ring_doorbell(&self, world: &World, nic: &RefCell<Nic>, number: RingNumber, filled: u32) {
+        world.engine.sync();
         store(world, self.record, 0, &[filled.into()]);
+        nic.borrow_mut().doorbell(world.engine.now_ps(), number);
+        world.engine.notify(Wanted::Link.into());
     }
 
     /// Reads completion `number`, if it has landed.
@@ -242,9 +249,9 @@ impl RingMemory {
 }
 
 /// The address of the buffer of a slot for the card, if it is mapped.
-pub(super) fn address(host: &Host, slot: Slot) -> Option<Iova> {
-    let start = |live: &Live| live.address_of(0, live.segments[0].phys.page_offset());
-    host.world.look(slot, start).flatten().map(|(iova, _)| iova)
+pub(super) fn address(world: &World, slot: Slot) -> Option<Iova> {
+    let start = |live: &Live| live.address_of(0, live.segments.first()?.phys.page_offset());
+    world.look(slot, start).flatten().map(|(iova, _)| iova)
 }
 
 fn store(world: &World, base: PhysAddr, offset: u64, words: &[u64]) {

@@ -5,7 +5,6 @@ use super::memory::{Packets, Part, RingMemory, RingShape, address};
 use crate::machine::{NicDriver, SegmentJoining};
 use crate::run::driver::Driver;
 use crate::run::live::{Buffer, Slot};
-use crate::run::world::Wanted;
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr};
 use portcullis_model::{Descriptor, Joins, RingNumber};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -49,11 +48,7 @@ impl PageRing {
     /// Maps and opens the ring. Returns how the card joins segments with it.
     pub(super) fn open(&self, host: &Host, driver: &mut Driver<'_>, packets: &Packets) -> Joins {
         driver.serve(self.stream);
-        let [descriptors, _, record] = self.shape.parts().map(|bytes| {
-            let (slot, segment) = packets.ring(bytes);
-            driver.map_untouched(slot, &Buffer::from(segment), Access::DeviceReadsAndWrites, 0);
-            Part { phys: segment.phys, iova: address(host, slot).unwrap_or_default() }
-        });
+        let [descriptors, _, record] = self.shape.parts().map(|bytes| packets.map_shared(&host.world, driver, bytes));
         // No completion is ever written for a page alone.
         let none = Part { phys: PhysAddr::new(0), iova: Iova::new(0) };
         let memory = self.shape.with_memory([descriptors, none, record], None);
@@ -111,7 +106,7 @@ impl PageRing {
         let (slot, buffer) = packets.take(bytes);
         driver.serve(self.stream + 1);
         driver.map_untouched(slot, &buffer, Access::DeviceWrites, 0);
-        let iova = address(host, slot)?;
+        let iova = address(&host.world, slot)?;
         self.open_ring().1.write(&host.world, entry, 0, Descriptor { iova, bytes, ..Descriptor::default() });
         Some(slot)
     }
@@ -136,11 +131,8 @@ impl PageRing {
     }
 
     fn give(&self, host: &Host, pages: u32) {
-        let (world, (number, memory)) = (&host.world, self.open_ring());
+        let (number, memory) = self.open_ring();
         self.given.set(self.given.get().wrapping_add(pages));
-        world.engine.sync();
-        memory.write_record(world, self.given.get());
-        host.nic.borrow_mut().doorbell(world.engine.now_ps(), *number);
-        world.engine.notify(Wanted::Link.into());
+        memory.ring_doorbell(&host.world, &host.nic, *number, self.given.get());
     }
 }

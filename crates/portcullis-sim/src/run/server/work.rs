@@ -407,12 +407,19 @@ impl ServerWork {
         if self.workload.has_connections() { PIECES_MAX } else { 1 }
     }
 
+    /// The flow on which a client makes calls beside streams.
+    pub(super) fn call(&self) -> Option<usize> {
+        (self.workload == ServerWorkload::RpcTail).then(|| self.flows as usize - 1)
+    }
+
     /// Whether messages are exchanged on a flow, in place of an endless stream.
     pub(super) fn exchanges(&self, flow: usize) -> bool {
-        match self.workload {
-            ServerWorkload::RpcTail => flow + 1 == self.flows as usize,
-            workload => workload.size().is_some(),
-        }
+        self.workload.size().is_some() && self.call().is_none_or(|call| call == flow)
+    }
+
+    /// Whether the server of work that loses packets sends streams or messages, and not only acknowledgements.
+    pub(super) fn sends(&self) -> bool {
+        self.iperf.direction != StreamDirection::Receive || self.workload.size().is_some()
     }
 
     /// The core that serves a flow of work that loses packets.

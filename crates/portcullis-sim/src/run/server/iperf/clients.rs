@@ -176,10 +176,9 @@ impl Iperf {
         let has_answers = self.send_answers(clients, now_ps);
         let burst_packets = FRAME_BYTES / software.segment_bytes;
         let flows = clients.senders.len();
-        let has_streams = !self.work.exchanges(0);
-        let in_turn = (0..flows).map(|step| (clients.turn + step) % flows);
-        let calls = (0..flows).filter(|flow| self.work.exchanges(*flow)).filter(|_| has_streams);
-        for flow in calls.chain(in_turn) {
+        let turn = clients.turn;
+        let in_turn = (0..flows).map(|step| (turn + step) % flows);
+        for flow in self.work.call().into_iter().chain(in_turn) {
             let ring = self.ring_of(flow);
             let mut sent = 0;
             let mut dialogues = self.dialogues.borrow_mut();
@@ -196,7 +195,7 @@ impl Iperf {
             }
             if sent > 0 {
                 // A call takes no turn.
-                if !(has_streams && self.work.exchanges(flow)) {
+                if self.work.call() != Some(flow) {
                     clients.turn = flow + 1;
                 }
                 self.notify_link();

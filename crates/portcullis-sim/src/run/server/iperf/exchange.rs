@@ -10,18 +10,16 @@ use std::collections::VecDeque;
 pub(super) struct Exchange {
     /// Whether the server asks, and its clients answer.
     pub(super) server_asks: bool,
-    pub(super) request_bytes: u64,
-    pub(super) answer_bytes: u64,
+    request_bytes: u64,
+    answer_bytes: u64,
     /// Requests of a flow that are written at once, and how many such groups are out.
-    group: u64,
+    pub(super) group: u64,
     groups: u64,
     /// The bytes that the application of the server reads at once, at most.
     pub(super) read_bytes: u64,
     /// The cycles of the server for each request, and for each KiB of what it reads beside the copy out of the kernel.
     pub(super) cycles: u64,
     pub(super) cycles_per_kib: u64,
-    /// Whether answers are pages of files, which the kernel sends without a copy.
-    pub(super) from_files: bool,
 }
 
 impl Exchange {
@@ -37,7 +35,6 @@ impl Exchange {
             read_bytes: 128 << 10,
             cycles: 0,
             cycles_per_kib: 0,
-            from_files: false,
         };
         match workload {
             ServerWorkload::Redis => Some(Self {
@@ -57,7 +54,6 @@ impl Exchange {
                 request_bytes: 48,        // of `wrk`: the request line and `Host`
                 answer_bytes: size + 240, // assumed: the headers of nginx
                 cycles: costs.nginx_cycles,
-                from_files: true, // `sendfile on` stands in the configuration that nginx comes with
                 ..usual
             }),
             ServerWorkload::Spdk => Some(Self {
@@ -107,11 +103,6 @@ impl Dialogue {
     /// See [`written`](Self::written).
     pub(super) fn read(&mut self) -> &mut Messages {
         if self.exchange.server_asks { &mut self.answers } else { &mut self.requests }
-    }
-
-    /// The requests that were answered, in groups of so many.
-    pub(super) fn group(&self) -> u64 {
-        self.exchange.group
     }
 
     /// The server has read so many messages. Returns the packets of each of its writes.

@@ -33,7 +33,7 @@ use super::memory::{BUFFERS_BASE, Packets};
 use super::{ACTORS, Served, ServerWork};
 use crate::engine::{Actor, Body};
 use crate::machine::{Reader, Server, Striding};
-use crate::run::live::{Live, Slot};
+use crate::run::live::Slot;
 use crate::run::world::{Wanted, World};
 use crate::run::{Job, RunError, Start};
 use answers::Answers;
@@ -42,7 +42,7 @@ use chunks::Chunks;
 use clients::Clients;
 use exchange::{Dialogue, Exchange};
 use pages::{Cache, Pages};
-use portcullis::{Iova, PAGE_SIZE};
+use portcullis::PAGE_SIZE;
 use portcullis_model::{Nic, NicParameters, Output, RingNumber};
 use receive::{Held, Receive};
 use receiver::{Receiver, ReceiverParameters};
@@ -73,9 +73,7 @@ pub(in crate::run) fn slots(server: &Server, work: &ServerWork) -> Slot {
 
 /// The parts of chunks that the streams of the server take: as many as its rings hold.
 fn parts(work: &ServerWork) -> Slot {
-    let sends =
-        work.iperf.direction != StreamDirection::Receive || (0..work.flows as usize).any(|flow| work.exchanges(flow));
-    if sends { work.cores * work.transmit_entries * (transmit::pieces(work) - 1) } else { 0 }
+    if work.sends() { work.cores * work.transmit_entries * (transmit::pieces(work) - 1) } else { 0 }
 }
 
 /// The memory of these chunks.
@@ -201,12 +199,6 @@ impl Iperf {
     /// The ring of a flow in the card.
     fn ring_of(&self, flow: usize) -> RingNumber {
         self.receive[self.work.core_of(flow)].open.get().expect("the card is open").0
-    }
-
-    /// The address of the buffer of a slot for the card, if it is mapped.
-    fn address(&self, slot: Slot) -> Option<Iova> {
-        let begin = |live: &Live| live.address_of(0, live.segments.first()?.phys.as_u64() % PAGE_SIZE);
-        self.world.look(slot, begin).flatten().map(|(iova, _)| iova)
     }
 }
 

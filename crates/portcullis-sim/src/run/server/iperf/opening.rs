@@ -3,9 +3,8 @@
 use super::Iperf;
 use super::choices::{REGION_PAGES, REGIONS};
 use crate::run::driver::Driver;
-use crate::run::live::{Buffer, Slot};
+use crate::run::live::Slot;
 use crate::run::server::memory::{Part, RingMemory, RingShape};
-use portcullis::Access;
 use portcullis_model::{EVENT_BYTES, EventQueue, RingNumber};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -32,9 +31,7 @@ impl Iperf {
     /// Maps memory that the driver and the card share.
     fn map_part(&self, driver: &mut Driver<'_>, stream: u32, bytes: u64) -> Part {
         driver.serve(stream);
-        let (slot, segment) = self.pages.packets().ring(bytes);
-        driver.map_untouched(slot, &Buffer::from(segment), Access::DeviceReadsAndWrites, 0);
-        Part { phys: segment.phys, iova: self.address(slot).unwrap_or_default() }
+        self.pages.packets().map_shared(&self.world, driver, bytes)
     }
 
     fn open_ring(

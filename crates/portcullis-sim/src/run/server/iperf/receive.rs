@@ -10,7 +10,7 @@ use super::pages::Cache;
 use crate::run::driver::Driver;
 use crate::run::live::Slot;
 use crate::run::server::frames::Meaning;
-use crate::run::server::memory::{RingMemory, RingShape};
+use crate::run::server::memory::{RingMemory, RingShape, address};
 use crate::run::world::Wanted;
 use portcullis::{Access, PAGE_SIZE};
 use portcullis_model::{Completion, Descriptor, RingNumber};
@@ -74,7 +74,7 @@ impl Receive {
     pub(super) fn post(&self, host: &Iperf, pages: Vec<Slot>) {
         let (_, memory) = self.open();
         for (piece, slot) in (0..).zip(&pages) {
-            let Some(iova) = host.address(*slot) else { return };
+            let Some(iova) = address(&host.world, *slot) else { return };
             let descriptor = Descriptor { iova, bytes: PAGE_SIZE as u32, ..Descriptor::default() };
             memory.write(&host.world, self.posted.get(), piece, descriptor);
         }
@@ -85,10 +85,7 @@ impl Receive {
     /// Tells the card which entries are posted.
     pub(super) fn ring_doorbell(&self, host: &Iperf) {
         let (number, memory) = self.open();
-        host.world.engine.sync();
-        memory.write_record(&host.world, self.posted.get());
-        host.nic.borrow_mut().doorbell(host.world.engine.now_ps(), *number);
-        host.world.engine.notify(Wanted::Link.into());
+        memory.ring_doorbell(&host.world, &host.nic, *number, self.posted.get());
     }
 
     /// Requests an interrupt for the next completion.
@@ -120,7 +117,7 @@ impl Receive {
             host.world.engine.busy(host.poll_cycles(&completion, meaning));
             let Some(place) = self.place_of(host, &completion) else { break };
             if host.start.get().is_some() {
-                let iovas = place.first.iter().filter_map(|slot| host.address(*slot));
+                let iovas = place.first.iter().filter_map(|slot| address(&host.world, *slot));
                 iovas.for_each(|iova| host.reuse.borrow_mut().note(iova));
             }
             if host.batch > 1 {
@@ -209,6 +206,6 @@ impl Receive {
         driver.serve(self.stream);
         let (slot, buffer) = host.pages.take();
         driver.map_untouched(slot, &buffer, Access::DeviceWrites, 0);
-        host.address(slot).map(|_| slot)
+        address(&host.world, slot).map(|_| slot)
     }
 }

@@ -1,7 +1,6 @@
 //! What a run has come to.
 
 use super::Iperf;
-use super::choices::StreamDirection;
 use super::exchange::Dialogue;
 use super::pages::Cache;
 use super::receiver::Received;
@@ -92,18 +91,17 @@ impl Iperf {
         let (segment_bytes, payload_bytes) = (self.server.software.segment_bytes, end.read_bytes - begun.read_bytes);
         let packets = |bytes: u64| bytes / u64::from(segment_bytes);
         let dialogues: Vec<Dialogue> = self.dialogues.into_inner().into_iter().flatten().collect();
-        let sends = self.work.iperf.direction != StreamDirection::Receive || !dialogues.is_empty();
         let answered = |moment: &Moment, index: usize| moment.answered.get(index).copied().unwrap_or_default();
         let (mut latencies_ps, mut transactions) = (Vec::new(), 0);
         for (index, dialogue) in dialogues.iter().enumerate() {
             let measured = &dialogue.latencies_ps[answered(&begun, index)..answered(&end, index)];
             latencies_ps.extend(measured);
-            transactions += measured.len() as u64 * dialogue.group();
+            transactions += measured.len() as u64 * dialogue.exchange.group;
         }
         latencies_ps.sort_unstable();
         let served = Served {
             packets: packets(payload_bytes),
-            packets_sent: sends.then(|| packets(end.read_by_clients - begun.read_by_clients)),
+            packets_sent: self.work.sends().then(|| packets(end.read_by_clients - begun.read_by_clients)),
             transactions: transactions as f64,
             latencies_ps,
             payload_bytes,

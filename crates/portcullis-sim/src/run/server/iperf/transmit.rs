@@ -7,7 +7,7 @@ use super::chunks::WRITTEN_BYTES;
 use crate::run::driver::Driver;
 use crate::run::live::Slot;
 use crate::run::server::frames::{Kind, Meaning};
-use crate::run::server::memory::{RingMemory, RingShape};
+use crate::run::server::memory::{RingMemory, RingShape, address};
 use crate::run::server::{ServerWork, ServerWorkload};
 use portcullis::{Access, PAGE_SIZE};
 use portcullis_model::{Descriptor, PIECES_MAX, RingNumber};
@@ -28,7 +28,8 @@ pub(super) fn chunk_bytes(work: &ServerWork) -> u64 {
     if sends_files(work) { PAGE_SIZE } else { WRITTEN_BYTES }
 }
 
-/// Whether what is sent are pages of files.
+/// Whether what is sent are pages of files, without a copy: `sendfile on` stands in the configuration that nginx comes
+/// with.
 fn sends_files(work: &ServerWork) -> bool {
     work.workload == ServerWorkload::Nginx
 }
@@ -81,7 +82,7 @@ impl Transmit {
         driver.serve(self.stream);
         let (slot, buffer) = host.pages.packets().take(bytes);
         driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
-        let Some(iova) = host.address(slot) else { return };
+        let Some(iova) = address(&host.world, slot) else { return };
         let descriptor = Descriptor { iova, bytes, is_inline: false, cookie: meaning.cookie() };
         self.post(host, &[descriptor], SmallVec::from_slice(&[slot]));
     }
@@ -99,7 +100,7 @@ impl Transmit {
             let (slot, buffer) = host.chunks.take(flow, left);
             let bytes = buffer[0].len;
             driver.map_untouched(slot, &buffer, Access::DeviceReads, 0);
-            let Some(iova) = host.address(slot) else { return };
+            let Some(iova) = address(&host.world, slot) else { return };
             pieces.push(Descriptor { iova, bytes: bytes as u32, ..Descriptor::default() });
             slots.push(slot);
             left -= bytes;
@@ -116,10 +117,7 @@ impl Transmit {
         }
         self.live.borrow_mut().push_back(slots);
         self.filled.set(self.filled.get().wrapping_add(1));
-        host.world.engine.sync();
-        memory.write_record(&host.world, self.filled.get());
-        host.nic.borrow_mut().doorbell(host.world.engine.now_ps(), *number);
-        host.notify_link();
+        memory.ring_doorbell(&host.world, &host.nic, *number, self.filled.get());
     }
 
     /// Requests an interrupt for the next completion.
