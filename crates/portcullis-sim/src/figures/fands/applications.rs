@@ -8,7 +8,7 @@ use super::super::class::Class::{Cal, R25};
 use super::super::lab::{Bar, NONE};
 use super::super::served::{Length, Numbers, ServedRun};
 use super::super::{Figure, Grid, Lab, Made, Make, Point, Reason};
-use super::{BATCH, CHUNKS, FANDS, LINUX, WINDOWS};
+use super::{CHUNKS, FANDS, LINUX, WINDOWS, is_as_fast, run_under};
 
 pub(super) const FIGURE_11: Figure = Figure {
     id: "fands-fig11",
@@ -87,17 +87,8 @@ fn clients(lab: &Lab<'_>) -> &'static [u32] {
 impl Work {
     /// A run with so many clients. Linux waits as it does.
     pub(super) fn run(&self, lab: &Lab<'_>, bar: Bar, clients: u32) -> ServedRun {
-        let is_linux = bar.design == LINUX.design;
-        let scatter = if is_linux { format!(",regions={REGIONS}") } else { String::new() };
-        let workload = format!("{}={}{scatter}", self.workload, self.size);
-        ServedRun {
-            cores: CORES,
-            batch: Some(if is_linux { 1 } else { BATCH }),
-            no_hint: is_linux,
-            linux_wait: is_linux,
-            length: Length::Short,
-            ..lab.run(MACHINE, &workload, clients, bar)
-        }
+        let run = run_under(lab, bar, MACHINE, &format!("{}={}", self.workload, self.size), clients, REGIONS);
+        ServedRun { cores: CORES, linux_wait: bar.design == LINUX.design, length: Length::Short, ..run }
     }
 
     /// The numbers with as many clients as give the best rate.
@@ -117,7 +108,7 @@ fn figure_11(lab: &Lab<'_>) -> Made {
             Point::of(Cal, name("no protection, Gb/s"), off, none.rate),
             Point::of(R25, name("Linux, of no protection"), strict / off, linux.rate / none.rate),
             Point::of(R25, name("F&S, of no protection"), safe / off, windows.rate / none.rate),
-            Point::shape(name("portcullis is as fast as F&S"), chunks.rate >= 0.999 * windows.rate),
+            is_as_fast(&name("portcullis is as fast as F&S"), chunks, windows),
         ]);
     }
     let [least, _, _, _, blocks, large_blocks] = &all;

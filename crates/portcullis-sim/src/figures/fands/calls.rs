@@ -7,7 +7,7 @@ use super::super::class::Class::{C2, Cal, R25};
 use super::super::lab::{Bar, NONE};
 use super::super::served::{Length, ServedRun};
 use super::super::{Figure, Grid, Lab, Made, Make, Point, Reason};
-use super::{BATCH, CHUNKS, CORES, FANDS, FLOWS, LINUX, MACHINE, WINDOWS};
+use super::{CHUNKS, CORES, FANDS, FLOWS, LINUX, MACHINE, WINDOWS, run_under};
 
 pub(super) const FIGURE_9: Figure = Figure {
     id: "fands-fig9",
@@ -63,18 +63,12 @@ const PUBLISHED: [Published; 3] = [
 
 impl Published {
     fn run(&self, lab: &Lab<'_>, bar: Bar) -> ServedRun {
-        let is_linux = bar.design == LINUX.design;
+        let is_long = bar.design != LINUX.design && self.bytes == 128;
+        let length = if is_long { Length::Full } else { Length::Short };
         // As Linux with five flows in Figure 2.
-        let scatter = if is_linux { format!(",regions={}", FLOWS[0].regions) } else { String::new() };
-        let workload = format!("rpc-tail:bytes={}{scatter}", self.bytes);
-        let length = if is_linux || self.bytes > 128 { Length::Short } else { Length::Full };
-        ServedRun {
-            cores: CORES + 1,
-            batch: Some(if is_linux { 1 } else { BATCH }),
-            no_hint: is_linux,
-            length,
-            ..lab.run(MACHINE, &workload, CORES + 1, bar)
-        }
+        let workload = format!("rpc-tail:bytes={}", self.bytes);
+        let run = run_under(lab, bar, MACHINE, &workload, CORES + 1, FLOWS[0].regions);
+        ServedRun { cores: CORES + 1, length, ..run }
     }
 }
 

@@ -182,6 +182,18 @@ const RINGS: [Row; 3] = [
     },
 ];
 
+/// A run under a bar. Linux has single unmaps, its hint is lost, and its addresses are spread over so many regions of
+/// 2 MiB.
+fn run_under(lab: &Lab<'_>, bar: Bar, machine: &str, workload: &str, flows: u32, regions: u32) -> ServedRun {
+    let is_linux = bar.design == LINUX.design;
+    let scatter = if is_linux { format!(",regions={regions}") } else { String::new() };
+    ServedRun {
+        batch: Some(if is_linux { 1 } else { BATCH }),
+        no_hint: is_linux,
+        ..lab.run(machine, &format!("{workload}{scatter}"), flows, bar)
+    }
+}
+
 /// That `portcullis` is as fast as F&S. Where the link is full, both carry the same, apart from where their runs end.
 fn is_as_fast(name: &str, chunks: &Numbers, windows: &Numbers) -> Point {
     Point::shape(name, chunks.rate >= 0.999 * windows.rate)
