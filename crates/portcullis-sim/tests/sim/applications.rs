@@ -1,9 +1,7 @@
 //! Applications and calls at 100 Gb/s. Each test names the direction in which a result must move.
 
-use super::machine;
-use portcullis::Protection;
-use portcullis::designs::Choice;
-use portcullis_sim::simulate::{Simulate, Simulation};
+use super::{at_100_gbps, machine};
+use portcullis_sim::simulate::Simulation;
 use portcullis_sim::{Machine, ServerWork};
 
 #[derive(Clone, Copy)]
@@ -48,15 +46,7 @@ impl Run {
         let flows = if self.machine == CALLS.machine { 6 } else { 16 };
         let work = ServerWork::new(&machine, self.workload, None, Some(flows), None).expect("a server");
         let [warm_up, measured] = self.work;
-        let work = ServerWork { warm_up, measured, ..work };
-        let choice = Choice::parse(self.design).expect("a design");
-        let protection = if self.design == "none" { Protection::None } else { Protection::Strict };
-        let mut run = Simulate::new(&machine, work, choice, protection).expect("it is offered");
-        (run.batch, run.leaf_only_hint, run.linux_wait) = (Some(self.batch), self.batch > 1, self.batch == 1);
-        let made = run.run(|_| ()).unwrap_or_else(|error| panic!("{} {}: {error}", self.design, self.workload));
-        let is_safe = self.design == "none" || made.outcome.stale_accesses == 0;
-        assert!(made.outcome.faults == 0 && is_safe, "{} {}", self.design, self.workload);
-        made
+        at_100_gbps(&machine, ServerWork { warm_up, measured, ..work }, self.design, self.batch)
     }
 
     fn gbps(&self) -> f64 {
@@ -121,7 +111,7 @@ fn a_call_that_is_lost_waits_for_a_timeout() {
     let median = |made: &Simulation| made.latency_us_p50.expect("calls");
     let none = median(&CALLS.under("none").make());
     let linux = CALLS.make();
-    assert!(median(&linux) < 2.5 * none, "half of the calls hardly wait: {} {none}", median(&linux));
+    assert!(median(&linux) < 2.0 * none, "half of the calls hardly wait: {} {none}", median(&linux));
     let waited_us = linux.latency_us_mean.expect("calls") * CALLS.work[1] as f64;
     assert!(waited_us > 200_000.0 && linux.drop_percent > Some(0.1), "a few wait for 200 ms: {waited_us}");
     for design in ["fast-and-safe", "portcullis"] {

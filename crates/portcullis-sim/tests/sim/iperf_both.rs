@@ -1,10 +1,8 @@
 //! Streams in both directions at 100 Gb/s: what makes Linux receive so little beside what it sends, and what does not.
 //! Each test removes one mechanism and names the direction in which the result must move.
 
-use super::machine;
-use portcullis::Protection;
-use portcullis::designs::Choice;
-use portcullis_sim::simulate::{Simulate, Simulation};
+use super::{at_100_gbps, machine};
+use portcullis_sim::simulate::Simulation;
 use portcullis_sim::{Machine, ServerWork};
 
 /// Cores that receive, and as many that send.
@@ -27,15 +25,7 @@ impl Run {
         let mut machine = machine("icelake-cx5");
         (self.change)(&mut machine);
         let work = ServerWork::new(&machine, self.workload, Some(self.cores), None, None).expect("a server");
-        let work = ServerWork { warm_up: 60_000, measured: 200_000, ..work };
-        let choice = Choice::parse(self.design).expect("a design");
-        let protection = if self.design == "none" { Protection::None } else { Protection::Strict };
-        let mut run = Simulate::new(&machine, work, choice, protection).expect("it is offered");
-        (run.batch, run.leaf_only_hint, run.linux_wait) = (Some(self.batch), self.batch > 1, self.batch == 1);
-        let made = run.run(|_| ()).unwrap_or_else(|error| panic!("{} {}: {error}", self.design, self.workload));
-        let is_safe = self.design == "none" || made.outcome.stale_accesses == 0;
-        assert!(made.outcome.faults == 0 && is_safe, "{} {}", self.design, self.workload);
-        made
+        at_100_gbps(&machine, ServerWork { warm_up: 60_000, measured: 200_000, ..work }, self.design, self.batch)
     }
 
     /// Gb/s received and sent.

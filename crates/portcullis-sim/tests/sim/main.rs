@@ -35,10 +35,11 @@ mod unit_costs;
 mod windows;
 
 use portcullis::design::Options;
-use portcullis::designs::DesignId;
+use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, Pace, PayloadRule, RunOutcome, Work, run};
+use portcullis_sim::simulate::{Simulate, Simulation};
+use portcullis_sim::{Job, Machine, Pace, PayloadRule, RunOutcome, ServerWork, Work, run};
 use portcullis_trace::Trace;
 use portcullis_vtd::Discipline;
 use std::collections::BTreeMap;
@@ -47,6 +48,20 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 fn machine(id: &str) -> Machine {
     Machine::by_id(id).expect("a machine")
+}
+
+/// A run of a server at 100 Gb/s, strict unless there is no protection. Single unmaps also mean Linux 6.0: its hint is
+/// lost, and it waits under the lock of the queue.
+fn at_100_gbps(machine: &Machine, work: ServerWork, design: &str, batch: usize) -> Simulation {
+    let (name, workload) = (design, work.workload);
+    let design = Choice::parse(design).expect("a design");
+    let protection = if name == "none" { Protection::None } else { Protection::Strict };
+    let mut run = Simulate::new(machine, work, design, protection).expect("it is offered");
+    (run.batch, run.leaf_only_hint, run.linux_wait) = (Some(batch), batch > 1, batch == 1);
+    let made = run.run(|_| ()).unwrap_or_else(|error| panic!("{name} {workload:?}: {error}"));
+    let is_safe = protection == Protection::None || made.outcome.stale_accesses == 0;
+    assert!(made.outcome.faults == 0 && is_safe, "{name} {workload:?}");
+    made
 }
 
 /// A run of single unmaps at the times of the work itself.
