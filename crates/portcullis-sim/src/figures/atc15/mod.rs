@@ -51,7 +51,7 @@ const IDENTITY: Bar = bar("identity", "identity", Deferred);
 const KMALLOC: Bar = bar("kmalloc", "kmalloc", Deferred);
 /// The designs of the paper.
 const DESIGNS: [Bar; 3] = [MAGAZINE, IDENTITY, KMALLOC];
-/// The same under strict protection, where Linux 3.17 invalidates with every unmap.
+/// The same under strict protection, where the unmap of Linux 3.17 requests an invalidation whatever it cleared.
 const STRICT_DESIGNS: [Bar; 3] =
     [strict(MAGAZINE), Bar { design: "identity:flush=each", ..strict(IDENTITY) }, strict(KMALLOC)];
 

@@ -2,7 +2,7 @@
 
 use super::super::class::Class::{C2, Input};
 use super::super::lab::{Bar, Lab};
-use super::super::served::ServedRun;
+use super::super::served::{Length, ServedRun};
 use super::super::shape::is_flat;
 use super::super::{Figure, GridRow, Made, Make, Point, Reason};
 use super::{ATC15, CORES, DESIGNS, EIOVAR, STOCK, made, parallel, point, sample, table};
@@ -10,7 +10,8 @@ use super::{ATC15, CORES, DESIGNS, EIOVAR, STOCK, made, parallel, point, sample,
 pub(super) const FIGURE_6: Figure = Figure {
     id: "atc15-fig6",
     title: "Pages of tables after so many runs on 16 cores",
-    reasons: &[Reason::new(
+    reasons: &[Reason::only_in(
+        Length::Short,
         &["identity does not"],
         "Each core cuts receive buffers from runs of 32 KiB, and which runs are in use changes in the first runs: the \
          tables grow by two fifths up to the fifth run, and no more up to the ninth. Published are 100 runs.",
