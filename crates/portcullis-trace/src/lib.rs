@@ -41,6 +41,7 @@ struct Readme;
 mod accesses;
 mod columns;
 mod compressed;
+mod device;
 mod error;
 mod event;
 mod format;
@@ -52,6 +53,7 @@ mod source;
 
 pub use accesses::{AccessLog, LogEvent};
 pub use columns::Level;
+pub use device::TracedDevice;
 pub use error::TraceError;
 pub use format::Format;
 pub use join::{JoinError, Joined, LoggedAccess, PersistentPage, Target, join, join_at};
@@ -252,6 +254,8 @@ pub struct Trace {
     /// The devices, in order of appearance. [`UNKNOWN_DEVICE`], if present, is last. A device that is not on PCI has
     /// an address that no other device has.
     pub devices: Vec<SourceId>,
+    /// The names of the devices, as events give them: for PCI, `0000:3b:00.0`. That of [`UNKNOWN_DEVICE`] is empty.
+    pub device_names: Vec<String>,
     /// The mappings, in order of their maps.
     pub mappings: Vec<TraceMapping>,
     /// The segments of all mappings.

@@ -77,6 +77,10 @@ impl Grouper {
         let unmatched_maps = mappings.iter().filter(|mapping| mapping.unmap_operation.is_none()).count() as u64;
         let unmatched_unmaps = unmatched.len() as u64;
         let (faults, index) = (self.faults, self.device_index);
+        let mut device_names = vec![String::new(); self.devices.len()];
+        for (name, device) in &index {
+            device_names[usize::from(*device)] = String::from_utf8_lossy(name).into_owned();
+        }
         let statistics = Statistics {
             refused_accesses: faults.count,
             unmatched_maps,
@@ -93,6 +97,7 @@ impl Grouper {
             events,
             statistics,
             devices: self.devices,
+            device_names,
             mappings,
             segments,
             operations,

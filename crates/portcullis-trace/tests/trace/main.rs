@@ -3,11 +3,13 @@
 
 mod cases;
 mod compression;
+mod devices;
 mod files;
 mod formats;
 mod grouping;
 mod joining;
 mod malformed;
+mod merged;
 mod one_kind_of_event;
 mod payloads;
 mod printed;
