@@ -17,6 +17,28 @@ use serde::{Serialize, Serializer};
 pub const SEEN_BY_DEVICES: [Rule; 7] =
     [Rule::Reach, Rule::Strict, Rule::Reuse, Rule::Tables, Rule::Rights, Rule::Reserved, Rule::Completion];
 
+/// What a rule says, for those who do not know its number.
+pub const fn meaning(rule: Rule) -> &'static str {
+    match rule {
+        Rule::Reach => {
+            "a device reaches only memory that is mapped for it, or that a declared stale window still covers"
+        }
+        Rule::Strict => "under strict protection, nothing is reached through a mapping once its unmap has returned",
+        Rule::Reuse => "no address is used again while it is live, or before its invalidation has completed",
+        Rule::Tables => "no table page is freed while walks may still read it",
+        Rule::Rights => "a device has no more rights than were asked for",
+        Rule::Errors => "a refused operation changes nothing",
+        Rule::Bounds => "queues, lists and tables stay within their limits",
+        Rule::SubPage => "what is reached of a page beyond its buffer is reported",
+        Rule::Reserved => "reserved addresses are never handed out",
+        Rule::Teardown => "nothing is reached after a device was detached",
+        Rule::Completion => "a buffer whose invalidation failed is never given back",
+        Rule::Storms => "faults of a device take a bounded time",
+        Rule::Exhaustion => "a full address space gives an error, and never a wrong address",
+        _ => "a rule of the list in the documents",
+    }
+}
+
 /// One design under one protection, attacked.
 #[derive(Clone, Debug)]
 pub struct AttackRow {

@@ -10,7 +10,7 @@ use crate::traffic::PayloadRule;
 use portcullis::design::Options;
 use portcullis::designs::Choice;
 use portcullis::{Protection, SubPage};
-use portcullis_trace::{Events, Format, Statistics, Trace, TracedFault};
+use portcullis_trace::{Events, Format, Statistics, Trace, TracedDevice, TracedFault};
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -21,6 +21,11 @@ pub const EQUAL_BATCHES: [usize; 2] = [1, 64];
 
 /// The largest factor for the pauses of a trace. It keeps virtual time, in picoseconds, from overflowing.
 const SCALE_MAX: f64 = 1000.0;
+
+/// The id of the design that Linux has today.
+pub const LINUX: &str = "magazine";
+/// The id of the design without protection.
+const NONE: &str = "none";
 
 /// How virtual time advances.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,13 +85,17 @@ pub struct Input {
     pub statistics: Statistics,
     /// The accesses that the IOMMU refused during the capture.
     pub faults: Vec<InputFault>,
+    /// The devices that it names, in order of appearance. The last one has an empty name if there are mappings that no
+    /// event gives to a device.
+    pub devices: Vec<TracedDevice>,
 }
 
 impl Input {
     /// A trace that was read from `file`.
     pub fn new(file: String, trace: &Trace) -> Self {
         let faults = trace.faults.iter().map(|fault| InputFault::new(trace, fault)).collect();
-        Self { file, format: trace.format, events: trace.events, statistics: trace.statistics, faults }
+        let devices = trace.traced_devices();
+        Self { file, format: trace.format, events: trace.events, statistics: trace.statistics, faults, devices }
     }
 }
 
@@ -127,12 +136,30 @@ impl InputFault {
 pub struct Item {
     /// The file of a trace, or the name and parameters of a workload.
     pub name: String,
+    /// The device whose work it is. `None` if that is not known, or if it is of several.
+    pub device: Option<Device>,
     /// The work.
     pub work: Work,
     /// The machine.
     pub machine: Machine,
     /// The hardware parameters that were changed, each with its value.
     pub set: Settings,
+}
+
+/// The device of a piece of work.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Device {
+    /// Its name, as the trace has it.
+    pub name: String,
+    /// If the trace has other devices: the part of the time of the trace in which this one was at work.
+    pub active_share: Option<f64>,
+}
+
+impl Item {
+    /// Whether it is the work of one of several devices.
+    pub fn is_one_of_several(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| device.active_share.is_some())
+    }
 }
 
 /// Hardware parameters by name.
@@ -163,6 +190,8 @@ pub struct ComparePlan {
     pub sub_page: SubPage,
     /// How full buffers are taken to be.
     pub payload: PayloadRule,
+    /// Whether the user wants no more runs. Those that have ended keep their results.
+    pub is_stopped: fn() -> bool,
 }
 
 /// One run of a comparison.
@@ -173,6 +202,8 @@ pub struct CompareRow {
     pub item: usize,
     /// The work.
     pub trace: String,
+    /// The device whose work it is; `null` if that is not known, or if it is of several.
+    pub device: Option<String>,
     /// The design.
     pub design: &'static str,
     /// Its parameters, if they differ from the defaults.
@@ -228,6 +259,11 @@ impl CompareRow {
     fn is_same_but_for_batch(&self, other: &Self) -> bool {
         (self.item, self.design, self.options, self.protection)
             == (other.item, other.design, other.options, other.protection)
+    }
+
+    /// Whether the user stopped the program before this run.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.outcome, Measurement::Failed(RunError::Stopped))
     }
 
     /// What was measured, if the run ended.
@@ -341,10 +377,16 @@ impl ComparePlan {
 
     /// Makes the run at `pace`. If the work is a trace, also makes it at the speed at which the trace was recorded.
     fn measure(&self, item: &Item, pace: Pace, choice: Choice, protection: Protection, batch: usize) -> Measurement {
+        if (self.is_stopped)() {
+            return Measurement::Failed(RunError::Stopped);
+        }
         let run = |pace| outcome::run(&self.job(item, pace, choice, protection, batch));
         let recorded = || match (&item.work, pace) {
             (Work::Trace(..), Pace::Gaps(_)) => {
-                run(Pace::Timestamps).map(|outcome| Some(Recorded::of(&outcome, &item.machine)))
+                // The load of a device is that over the whole capture, so that those of several add up.
+                let active_share = item.device.as_ref().and_then(|device| device.active_share);
+                run(Pace::Timestamps)
+                    .map(|outcome| Some(Recorded::of(&outcome, &item.machine, active_share.unwrap_or(1.0))))
             }
             _ => Ok(None),
         };
@@ -376,12 +418,14 @@ impl ComparePlan {
             let item: &Item = &self.items[index];
             let job = self.job(item, pace, choice, protection, batch);
             let outcome = self.measure(item, pace, choice, protection, batch);
-            let (trace, set, prefetcher) = (item.name.clone(), item.set.clone(), job.prefetching().spec());
+            let (trace, device) = (item.name.clone(), item.device.as_ref().map(|device| device.name.clone()));
+            let (set, prefetcher) = (item.set.clone(), job.prefetching().spec());
             let (info, options, sub_page) = (choice.design.info(), choice.options, job.sub_page());
             let (design, no_such_hardware, item) = (info.id, info.is_hypothetical(), index);
             CompareRow {
                 item,
                 trace,
+                device,
                 design,
                 options,
                 no_such_hardware,
@@ -393,11 +437,23 @@ impl ComparePlan {
                 outcome,
             }
         };
-        let rows = parallel::each(&jobs, run, |(_, _, (choice, protection, ..))| {
-            progress(&format!("{choice} {protection}"));
-        });
+        // Linux as it is comes first: it is what users want most if they stop before the last run.
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        let is_linux =
+            |(choice, ..): &(Choice, Protection, usize, bool)| [NONE, LINUX].contains(&choice.design.info().id);
+        order.sort_by_key(|at| !is_linux(&jobs[*at].2));
+        let rows = parallel::each(
+            &order,
+            |at| run(&jobs[*at]),
+            |at| {
+                let (choice, protection, ..) = &jobs[*at].2;
+                progress(&format!("{choice} {protection}"));
+            },
+        );
+        let mut rows: Vec<(usize, CompareRow)> = order.into_iter().zip(rows).collect();
+        rows.sort_by_key(|(at, _)| *at);
         let mut comparison = Comparison { results: Vec::new(), equal_batch: Vec::new(), paces };
-        for ((_, _, (.., own)), row) in jobs.into_iter().zip(rows) {
+        for ((_, _, (.., own)), (_, row)) in jobs.into_iter().zip(rows) {
             if own { comparison.results.push(row) } else { comparison.equal_batch.push(row) }
         }
         comparison

@@ -143,7 +143,7 @@ pub struct RunOutcome {
 pub struct Recorded {
     /// Book cycles of protection.
     pub cycles_per_page: f64,
-    /// CPU time of protection, in percent of one core.
+    /// CPU time of protection, in percent of one core. For one of several devices of a trace, over the whole trace.
     pub cpu_percent: f64,
     /// The longest time from hand-back to completed invalidation.
     pub stale_window_us_max: Option<f64>,
@@ -152,12 +152,13 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// The important numbers of a run that was made at the timestamps of its trace.
-    pub(crate) fn of(outcome: &RunOutcome, machine: &Machine) -> Self {
+    /// The important numbers of a run that was made at the timestamps of its trace. Its device was at work for this
+    /// share of the time of the trace.
+    pub(crate) fn of(outcome: &RunOutcome, machine: &Machine, active_share: f64) -> Self {
         let cycles = outcome.cycles_per_page * outcome.pages as f64;
         Self {
             cycles_per_page: outcome.cycles_per_page,
-            cpu_percent: 100.0 * cycles / (outcome.span_us.max(1.0) * 1e-6 * machine.core_hz),
+            cpu_percent: active_share * 100.0 * cycles / (outcome.span_us.max(1.0) * 1e-6 * machine.core_hz),
             stale_window_us_max: outcome.stale_window_us_max,
             batch_wait_us_mean: outcome.batch_wait_us_mean,
         }

@@ -45,7 +45,8 @@ impl Limit {
 /// The work that a core has mapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CoreWork {
-    pub(crate) operations: u64,
+    /// The requests to a disk. There are more than maps if buffers are used again while they stay mapped.
+    pub(crate) requests: f64,
     /// The bytes of its buffers.
     pub(crate) bytes: Payload,
 }
@@ -62,6 +63,9 @@ pub(crate) struct Usage {
     pub(crate) transactions: u64,
     /// The number of transactions if buffers are as empty as they may be.
     pub(crate) transactions_min: u64,
+    /// Transactions that were not made, because their pages were used before. Each is taken to last as long as the
+    /// others.
+    pub(crate) transactions_again: u64,
     pub(crate) latency_ps_sum: u128,
     /// For how long the invalidation queue executed descriptors.
     pub(crate) queue_ps: u64,
@@ -146,7 +150,7 @@ impl Needs {
         let unprotected = |bytes: fn(Payload) -> u64| {
             let cycles = usage.work_by_core.iter().map(|work| match traffic {
                 Traffic::Network => machine.unprotected_cycles_per_byte * bytes(work.bytes) as f64,
-                Traffic::Disk => machine.unprotected_cycles_per_request * work.operations as f64,
+                Traffic::Disk => machine.unprotected_cycles_per_request * work.requests,
             });
             cycles.collect::<Vec<f64>>()
         };
@@ -159,15 +163,16 @@ impl Needs {
             let busiest = cycles.iter().copied().fold(0.0, f64::max);
             busiest.max(cycles.iter().sum::<f64>() / f64::from(machine.cores)) / machine.core_hz
         };
+        let requests = usage.work_by_core.iter().map(|work| work.requests).sum::<f64>();
         let device = |bytes: u64| match traffic {
             Traffic::Network => bytes as f64 * 8.0 / (machine.link_gbps.unwrap_or(f64::INFINITY) * 1e9),
             Traffic::Disk => {
-                let requests = usage.operations as f64 / machine.disk_iops.unwrap_or(f64::INFINITY);
-                requests.max(bytes as f64 / machine.disk_bytes_per_second.unwrap_or(f64::INFINITY))
+                let requests = requests / machine.all_disk_iops().unwrap_or(f64::INFINITY);
+                requests.max(bytes as f64 / machine.all_disk_bytes_per_second().unwrap_or(f64::INFINITY))
             }
         };
         // As many transactions as fit are in flight, full or not. Each takes the average latency.
-        let in_flight = (machine.bytes_in_flight / machine.transaction_bytes).max(1) as f64;
+        let in_flight = (machine.in_flight(traffic) / machine.transaction_bytes).max(1) as f64;
         let mean = usage.latency_ps_sum as f64 / usage.transactions.max(1) as f64 / 1e12;
         let bus = |transactions: u64| transactions as f64 * mean / in_flight;
         Self {
@@ -176,15 +181,15 @@ impl Needs {
             busy: busy.iter().sum::<f64>() / machine.core_hz,
             cpu_unprotected: seconds(&unprotected),
             cpu_unprotected_min: seconds(&unprotected_min),
-            bus: bus(usage.transactions),
-            bus_min: bus(usage.transactions_min.min(usage.transactions)),
+            bus: bus(usage.transactions + usage.transactions_again),
+            bus_min: bus(usage.transactions_min.min(usage.transactions + usage.transactions_again)),
             queue: usage.queue_ps as f64 / 1e12,
             lock: usage.lock_ps as f64 / 1e12,
             device: device(usage.payload.max),
             device_min: device(usage.payload.min),
             bits: usage.payload.max as f64 * 8.0,
             bits_min: usage.payload.min as f64 * 8.0,
-            operations: usage.operations as f64,
+            operations: if traffic == Traffic::Disk { requests } else { usage.operations as f64 },
             traffic,
         }
     }

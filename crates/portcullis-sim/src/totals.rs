@@ -44,6 +44,8 @@ pub struct Total {
 pub struct Worst {
     /// The work.
     pub trace: String,
+    /// The device whose work it is; `null` if that is not known, or if it is of several.
+    pub device: Option<String>,
     /// Its share there of the rate that the work reaches without protection.
     pub estimate_vs_none: f64,
     /// The same share with the least payload.
@@ -119,6 +121,7 @@ fn total(group: &[&CompareRow]) -> Option<Total> {
         estimate_vs_none_min: is_range.then(|| share(Times::least)),
         worst: Worst {
             trace: row.trace.clone(),
+            device: row.device.clone(),
             estimate_vs_none: worst.estimate_vs_none,
             estimate_vs_none_min: worst.estimate_vs_none_min,
         },
@@ -171,6 +174,7 @@ mod tests {
         CompareRow {
             item,
             trace: format!("{item}.trace"),
+            device: None,
             design: "stock",
             options: Options::default(),
             no_such_hardware: false,

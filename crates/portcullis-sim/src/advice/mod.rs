@@ -1,6 +1,7 @@
 //! Advises what to choose and why, from the numbers of one comparison. The rules are in `ranking`, and in
 //! `docs/advice.md` for users.
 
+mod answer;
 mod pages;
 mod ranking;
 mod sensitivity;
@@ -8,17 +9,20 @@ mod sensitivity;
 mod tests;
 mod text;
 
+pub use answer::{Answer, Host, Line, Today, hosts};
 pub use sensitivity::{Sensitivity, Tried};
 
-use crate::compare::{ComparePlan, CompareRow, Comparison, Item};
+use crate::compare::{ComparePlan, CompareRow, Comparison, LINUX};
 use portcullis::Protection;
 use portcullis::design::Options;
-use ranking::{Candidate, LINUX, Ranking};
+use ranking::{Candidate, Ranking};
 use serde::Serialize;
 
 /// The advice on one piece of work.
 #[derive(Clone, Debug)]
 pub struct Advice {
+    /// What stands before the tables; `None` if Linux as it is was not run.
+    pub answer: Option<Answer>,
     /// One paragraph.
     pub text: String,
     /// The best run of each protection.
@@ -69,17 +73,31 @@ fn linux(rows: &[CompareRow], protection: Protection) -> Option<Candidate<'_>> {
 
 /// Advice on each of the plan's pieces of work, in order. Also tries the assumptions on which the advice depends, and
 /// tells `progress` of each constant.
-pub fn advise(plan: &ComparePlan, comparison: &Comparison, mut progress: impl FnMut(&str)) -> Vec<Advice> {
+pub fn advise(
+    plan: &ComparePlan,
+    comparison: &Comparison,
+    today: Today,
+    mut progress: impl FnMut(&str),
+) -> Vec<Advice> {
     let of_item = |item| {
         let all = comparison.results.iter().chain(&comparison.equal_batch);
         all.filter(|row| row.item == item).cloned().collect::<Vec<_>>()
     };
     let advise_item = |index: usize| {
         let rows = of_item(index);
+        if rows.iter().any(CompareRow::is_stopped) {
+            let text = "There is no advice, because some runs were not made.".to_owned();
+            return Advice { answer: None, text, best: Best { strict: None, deferred: None }, sensitivity: None };
+        }
         let sensitivity = Sensitivity::of(plan, index, comparison.paces[index], &rows, &mut progress);
-        let Item { work, machine, .. } = &plan.items[index];
-        let text = text::of(&rows, work, machine, sensitivity.as_ref());
-        Advice { text, best: Best::of(&rows), sensitivity }
+        let item = &plan.items[index];
+        let text = text::of(&rows, item, sensitivity.as_ref());
+        Advice {
+            answer: Answer::of(&rows, item, today, sensitivity.as_ref()),
+            text,
+            best: Best::of(&rows),
+            sensitivity,
+        }
     };
     (0..plan.items.len()).map(advise_item).collect()
 }

@@ -6,7 +6,7 @@
 //! Runs on hardware that does not exist, runs that failed a check, and runs whose design bounds no stale window are
 //! never ranked.
 
-use crate::compare::CompareRow;
+use crate::compare::{CompareRow, LINUX};
 use crate::outcome::RunOutcome;
 use portcullis::Protection;
 
@@ -18,9 +18,6 @@ pub(crate) const TIE: f64 = 0.02;
 pub(super) fn is_free(share: f64) -> bool {
     share >= 1.0 - TIE
 }
-
-/// The id of the design that Linux has today.
-pub(super) const LINUX: &str = "magazine";
 
 /// A run that has a result.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use crate::number::{count, number, percent};
 use crate::parallel;
 use crate::rates::{Limit, Needs};
 use crate::run::{Measured, Pace, measure, measure_steps};
-use crate::traffic::Kind;
+use crate::traffic::{Kind, Traffic};
 use portcullis::Protection;
 use portcullis::designs::{Choice, DesignId};
 use serde::Serialize;
@@ -49,7 +49,8 @@ pub struct Tried {
     pub then: String,
 }
 
-/// Constants that only say how much of a resource the work needs. No run depends on them.
+/// Constants that only say how much of a resource the work needs. No run depends on them, as long as a disk stays
+/// within what one disk can do.
 const OF_THE_ESTIMATE: [&str; 5] = [
     "unprotected_cycles_per_byte",
     "unprotected_cycles_per_request",
@@ -62,6 +63,8 @@ const CACHES: [&str; 5] =
     ["iotlb_entries", "ptcache_l1_entries", "ptcache_l2_entries", "ptcache_l3_entries", "walkers"];
 /// Constants that make translations slower if they are larger.
 const LATENCIES: [&str; 2] = ["memory_read_ps", "hit_ps"];
+/// What no run of a network card depends on.
+const OF_DISKS: &str = "disk_bytes_in_flight";
 /// A faster disk has more of both. If only one is raised, the other remains the limit.
 const TOGETHER: [&str; 2] = ["disk_iops", "disk_bytes_per_second"];
 /// Costs that are not charged by step: those of waiting for other cores, and of making entries visible.
@@ -109,7 +112,8 @@ impl Sensitivity {
         progress: &mut impl FnMut(&str),
     ) -> Option<Self> {
         let item = &plan.items[index];
-        let is_swept = plan.items.iter().filter(|other| other.name == item.name).count() > 1;
+        let is_same = |other: &&Item| other.name == item.name && other.device == item.device && other.set != item.set;
+        let is_swept = plan.items.iter().any(|other| is_same(&other));
         if item.machine.assumed.is_empty() || is_swept || rows.iter().any(|row| row.prefetcher.is_some()) {
             return None;
         }
@@ -122,6 +126,9 @@ impl Sensitivity {
         let today = trial.runs.iter().position(|run| run.is_today);
         for (key, range) in &item.machine.assumed {
             progress(key);
+            if (plan.is_stopped)() {
+                return None;
+            }
             for end in 0..range.len() {
                 match trial.attempt(key, end) {
                     Some((shares, change)) => {
@@ -215,6 +222,9 @@ impl<'p> Trial<'p> {
         let mut trial = Self { plan, item, pace, kind, runs, measured, base, idle };
         trial.measured = trial.measure(&item.machine, true)?;
         trial.base = trial.shares(&item.machine, &trial.measured);
+        if trial.kind.traffic == Traffic::Network && !trial.kind.is_unknown {
+            trial.idle.push(OF_DISKS);
+        }
         let translation = (&CACHES[..], &LATENCIES[..]);
         for (falling, rising) in [translation, (&[][..], &COSTS_OF_WAITING[..])] {
             if trial.moves_nothing(falling, rising) {

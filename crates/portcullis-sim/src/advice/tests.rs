@@ -1,8 +1,8 @@
 //! Tests the rules on constructed rows.
 
 use super::ranking::Ranking;
-use super::text;
-use crate::compare::{CompareRow, Measurement, Settings};
+use super::{Answer, Today, text};
+use crate::compare::{CompareRow, Device, Item, Measurement, Settings};
 use crate::machine::Machine;
 use crate::outcome::{Recorded, RunOutcome};
 use crate::run::Work;
@@ -19,6 +19,7 @@ fn row(design: &'static str, batch: usize, share: f64, cycles_per_page: f64) -> 
     CompareRow {
         item: 0,
         trace: "a trace".to_owned(),
+        device: None,
         design,
         options: Options::NONE,
         no_such_hardware: design == "riommu",
@@ -92,8 +93,57 @@ fn what_has_no_bound_is_never_chosen() {
 
 /// The advice for `rows`.
 fn said(rows: &[CompareRow]) -> String {
+    text::of(rows, &item(None), None)
+}
+
+fn item(device: Option<Device>) -> Item {
     let work = Work::parse("rings").expect("a workload");
-    text::of(rows, &work, &Machine::by_id("cascadelake-cx5").expect("a machine"), None)
+    let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
+    Item { name: "a trace".to_owned(), device, work, machine, set: Settings::new() }
+}
+
+/// Linux as it is at these shares of the unprotected rate, and no protection.
+fn linux_at(lazy: f64, strict: f64) -> Vec<CompareRow> {
+    let protected = |protection, share| CompareRow { protection, ..row("magazine", 1, share, 1000.0) };
+    vec![protected(Protection::None, 1.0), protected(Protection::Deferred, lazy), protected(Protection::Strict, strict)]
+}
+
+fn lines(rows: &[CompareRow], item: &Item, today: Today) -> Vec<String> {
+    let answer = Answer::of(rows, item, today, None).expect("Linux was run");
+    answer.lines.into_iter().map(|line| line.text).collect()
+}
+
+#[test]
+fn the_answer_goes_from_what_the_host_runs() {
+    let rows = linux_at(0.8, 0.4);
+    let alone = item(None);
+    let answer = |today| Answer::of(&rows, &alone, today, None).expect("Linux was run");
+    assert_eq!(answer(Today::Lazy).rate_vs_today_range, [0.5, 0.5]);
+    assert_eq!(answer(Today::Unprotected).rate_vs_today_range, [0.4, 0.4]);
+    let [cost, _, risk, remedy, _] = lines(&rows, &alone, Today::Lazy).try_into().expect("five");
+    assert!(cost.contains("50 % of today's rate") && risk.contains("While it stays lazy"), "{cost} {risk}");
+    assert!(remedy.contains("stay lazy") && remedy.contains("DMA-FQ"), "{remedy}");
+    let [cost, _, risk, remedy, _] = lines(&rows, &alone, Today::Unprotected).try_into().expect("five");
+    assert!(cost.contains("60 % of today's rate") && risk.contains("reaches all memory"), "{cost} {risk}");
+    // The option alone does nothing if the IOMMU does not translate.
+    assert!(remedy.contains("iommu.passthrough=0") && remedy.contains("costs 20 %"), "{remedy}");
+    assert!(Answer::of(&rows[..2], &alone, Today::Lazy, None).is_none(), "there is nothing to go to");
+}
+
+#[test]
+fn a_device_beside_others_is_made_strict_without_them() {
+    let rows = linux_at(1.0, 0.99);
+    let device = |active_share| item(Some(Device { name: "0000:5e:00.0".to_owned(), active_share }));
+    let remedy = |item: &Item| lines(&rows, item, Today::Lazy)[3].clone();
+    let alone = remedy(&device(None));
+    assert!(alone.contains("iommu.strict=1") && !alone.contains("iommu_groups"), "{alone}");
+    let beside = remedy(&device(Some(0.5)));
+    for part in ["DMA-FQ", "for each of those", "/sys/bus/pci/devices/0000:5e:00.0/iommu_group"] {
+        assert!(beside.contains(part), "{part} in {beside}");
+    }
+    // The advice below the tables names the switch of the group too.
+    assert!(text::of(&rows, &device(Some(0.5)), None).contains("iommu_groups"));
+    assert!(text::of(&rows, &device(None), None).contains("kernel option `iommu.strict=1`"));
 }
 
 /// The row with its cost at the recorded speed.

@@ -2,24 +2,24 @@
 
 use super::linux;
 use super::pages;
-use super::ranking::{Candidate, Effort, LINUX, Ranking, TIE};
+use super::ranking::{Candidate, Effort, Ranking, TIE};
 use super::sensitivity::Sensitivity;
-use crate::compare::{CompareRow, EQUAL_BATCHES};
+use crate::compare::{CompareRow, EQUAL_BATCHES, Item, LINUX};
 use crate::machine::Machine;
 use crate::number::{count, gbps, number, percent};
 use crate::outcome::RunOutcome;
 use crate::rates::Limit;
-use crate::run::Work;
 use crate::traffic::Traffic;
 use portcullis::Protection;
 use std::cmp::Ordering;
 
 /// The paragraph for the runs of one piece of work.
-pub(super) fn of(rows: &[CompareRow], work: &Work, machine: &Machine, sensitivity: Option<&Sensitivity>) -> String {
+pub(super) fn of(rows: &[CompareRow], item: &Item, sensitivity: Option<&Sensitivity>) -> String {
+    let Item { work, machine, .. } = item;
     let mut sentences = match rows.iter().find_map(|row| row.prefetcher.clone()) {
         Some(prefetcher) => without_such_hardware(rows, &prefetcher),
         None => match (linux(rows, Protection::Strict), linux(rows, Protection::Deferred)) {
-            (Some(strict), deferred) => with_linux(rows, strict, deferred),
+            (Some(strict), deferred) => with_linux(rows, strict, deferred, switch(item)),
             _ => without_linux(rows).into_iter().chain(batched_linux(rows)).collect(),
         },
     };
@@ -37,12 +37,25 @@ pub(super) fn of(rows: &[CompareRow], work: &Work, machine: &Machine, sensitivit
     sentences.join(" ")
 }
 
+/// How Linux is made strict: all of it or, if there are other devices beside this one, a device by itself.
+fn switch(item: &Item) -> &'static str {
+    match item.is_one_of_several() {
+        true => "`DMA` in `/sys/kernel/iommu_groups/N/type`",
+        false => "kernel option `iommu.strict=1`",
+    }
+}
+
 /// Today's Linux comes first, because it needs no other kernel.
-fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candidate<'_>>) -> Vec<String> {
+fn with_linux(
+    rows: &[CompareRow],
+    strict: Candidate<'_>,
+    deferred: Option<Candidate<'_>>,
+    switch: &str,
+) -> Vec<String> {
     let mut sentences = Vec::new();
     if strict.is_free() {
         sentences.push(format!(
-            "Turn strict protection on: with Linux as it is (`magazine`, kernel option `iommu.strict=1`) it costs next to nothing \
+            "Turn strict protection on: with Linux as it is (`magazine`, {switch}) it costs next to nothing \
              here, an estimated {} of the unprotected rate; {}.",
             loss(&strict),
             limit(strict.outcome)
@@ -52,7 +65,7 @@ fn with_linux(rows: &[CompareRow], strict: Candidate<'_>, deferred: Option<Candi
         return sentences;
     }
     sentences.push(format!(
-        "Strict protection with Linux as it is (`magazine`, kernel option `iommu.strict=1`) costs an estimated {} of the unprotected \
+        "Strict protection with Linux as it is (`magazine`, {switch}) costs an estimated {} of the unprotected \
          rate at full speed; {}.",
         loss(&strict),
         limit(strict.outcome)
@@ -130,7 +143,8 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
 /// Says that `--batch` leaves out Linux as it is, if it does.
 fn batched_linux(rows: &[CompareRow]) -> Option<String> {
     let is_batched = |row: &&CompareRow| row.label() == LINUX && row.batch > 1;
-    rows.iter().find(is_batched)?;
+    let is_single = |row: &CompareRow| row.label() == LINUX && row.batch == 1;
+    rows.iter().find(is_batched).filter(|_| !rows.iter().any(is_single))?;
     Some(
         "Linux as it is does not unmap in batches: what it costs today (`iommu.strict=1`) is shown without `--batch`."
             .to_owned(),
@@ -353,7 +367,7 @@ fn name(candidate: &Candidate<'_>) -> String {
     format!("`{}` {}{batches}", row.label(), row.protection)
 }
 
-fn limit(outcome: &RunOutcome) -> String {
+pub(super) fn limit(outcome: &RunOutcome) -> String {
     let of = |limit| match limit {
         Limit::Link => "the link is the limit",
         Limit::Disk => "the disks are the limit",
@@ -381,7 +395,7 @@ fn cpu_time(outcome: &RunOutcome) -> String {
     }
 }
 
-fn rate(outcome: &RunOutcome) -> String {
+pub(super) fn rate(outcome: &RunOutcome) -> String {
     if outcome.traffic == Traffic::Disk {
         return format!("{} requests per second", count(outcome.estimate_operations_per_second.round() as u64));
     }
@@ -403,7 +417,7 @@ fn loss(candidate: &Candidate<'_>) -> String {
     range(low, high)
 }
 
-fn range(low: f64, high: f64) -> String {
+pub(super) fn range(low: f64, high: f64) -> String {
     match (percent(low), percent(high)) {
         (low, high) if low == high => low,
         (low, high) => format!("{} to {high}", low.trim_end_matches(" %")),

@@ -1,5 +1,6 @@
 //! Machines: a cost book, an IOMMU, and the rates that the machine reaches unprotected.
 
+mod explained;
 mod fragments;
 mod joining;
 mod named;
@@ -38,14 +39,20 @@ pub struct Machine {
     /// The work of the CPUs without protection for network traffic, in core cycles per byte of the buffers. Buffers
     /// that are not full take as much, because the work for a packet hardly depends on its length.
     pub unprotected_cycles_per_byte: f64,
-    /// Requests per second that all its disks serve together. `None` if it has no disks, so that all traffic is that
-    /// of its link.
+    /// Disks behind a device of which a capture is: one, unless it is a controller of several.
+    #[serde(default = "one")]
+    pub disks: u32,
+    /// Requests per second that a disk serves. `None` if the machine has no disks, so that all traffic is that of its
+    /// link.
     pub disk_iops: Option<f64>,
-    /// Bytes per second that all its disks move together.
+    /// Bytes per second that a disk moves.
     pub disk_bytes_per_second: Option<f64>,
+    /// Bytes that a disk keeps in flight. `None`: as many as a network card.
+    #[serde(default)]
+    pub disk_bytes_in_flight: Option<u64>,
     /// The work of the CPUs without protection for a request to a disk, in core cycles.
     pub unprotected_cycles_per_request: f64,
-    /// Bytes that the device keeps in flight.
+    /// Bytes that a network card keeps in flight.
     pub bytes_in_flight: u64,
     /// Bytes in a transaction on the bus.
     pub transaction_bytes: u64,
@@ -66,6 +73,9 @@ pub struct Machine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Server>,
 }
+
+/// The most that a device keeps in flight. The model has an entry for each transaction.
+const IN_FLIGHT_MAX: u64 = 1 << 40;
 
 impl Machine {
     /// Every machine.
@@ -96,9 +106,43 @@ impl Machine {
         }
     }
 
+    /// Requests per second that all its disks serve together.
+    pub(crate) fn all_disk_iops(&self) -> Option<f64> {
+        self.disk_iops.map(|iops| iops * f64::from(self.disks))
+    }
+
+    /// Bytes per second that all its disks move together.
+    pub(crate) fn all_disk_bytes_per_second(&self) -> Option<f64> {
+        self.disk_bytes_per_second.map(|bytes| bytes * f64::from(self.disks))
+    }
+
+    /// Bytes that the device of some traffic keeps in flight. Each disk has its own. A disk with rates that no disk has
+    /// is taken for several.
+    pub(crate) fn in_flight(&self, traffic: Traffic) -> u64 {
+        let of_a_disk = self.disk_bytes_in_flight.unwrap_or(self.bytes_in_flight);
+        match traffic {
+            Traffic::Network => self.bytes_in_flight,
+            Traffic::Disk => of_a_disk.saturating_mul(self.disk_count()).min(IN_FLIGHT_MAX),
+        }
+    }
+
+    /// The number of disks.
+    pub(crate) fn disk_count(&self) -> u64 {
+        u64::from(self.disks) * self.disks_in_one()
+    }
+
+    /// The fewest disks that have the rates of one of its disks together.
+    fn disks_in_one(&self) -> u64 {
+        // The upper ends of what is believed of a disk: four lanes of PCIe 5.
+        const IOPS_MAX: f64 = 3e6;
+        const BYTES_PER_SECOND_MAX: f64 = 14e9;
+        let fewest = |rate: Option<f64>, most: f64| rate.map_or(1.0, |rate| (rate / most).ceil().max(1.0));
+        fewest(self.disk_iops, IOPS_MAX).max(fewest(self.disk_bytes_per_second, BYTES_PER_SECOND_MAX)) as u64
+    }
+
     /// The most that its link or its disks carry, in Gb/s.
     pub(crate) fn unprotected_gbps(&self, traffic: Traffic) -> f64 {
-        let disks = self.disk_bytes_per_second.map(|bytes| bytes * 8.0 / 1e9);
+        let disks = self.all_disk_bytes_per_second().map(|bytes| bytes * 8.0 / 1e9);
         match traffic {
             Traffic::Network => self.link_gbps.or(disks),
             Traffic::Disk => disks.or(self.link_gbps),
@@ -116,4 +160,8 @@ impl Machine {
     pub fn frequency(&self) -> Frequency {
         Frequency::new(self.core_hz)
     }
+}
+
+const fn one() -> u32 {
+    1
 }

@@ -45,8 +45,10 @@ pub(super) fn r210_cx3() -> Machine {
         link_gbps: Some(UNPROTECTED_GBPS),
         // The CPU limits the unprotected run [R]: all its cycles go into the bytes.
         unprotected_cycles_per_byte: CORE_HZ * 8.0 / (UNPROTECTED_GBPS * 1e9),
+        disks: 1,
         disk_iops: None,
         disk_bytes_per_second: None,
+        disk_bytes_in_flight: None,
         unprotected_cycles_per_request: 0.0,
         bytes_in_flight: 4096,
         transaction_bytes: 512,
@@ -243,8 +245,10 @@ pub(super) fn cascadelake_cx5() -> Machine {
         // Five cores are the fewest that fill the link [F §2.2], so each of four would carry at most a quarter of it.
         unprotected_cycles_per_byte: CORE_HZ * 8.0 / (UNPROTECTED_GBPS * 1e9 / 4.0),
         // [F] has no disk. This is an Intel SSD DC P4510 of that time, by its product brief, from memory, unverified.
+        disks: 1,
         disk_iops: Some(637_500.0),
         disk_bytes_per_second: Some(3.2e9),
+        disk_bytes_in_flight: Some(4096), // assumed: as the card
         // libaio makes 608,000 requests of 4 KiB a second on one core ("Efficient IO with io_uring", Axboe 2019, from
         // memory, unverified). The clock is not given there, and is taken to be this one.
         unprotected_cycles_per_request: CORE_HZ / 608_000.0,
@@ -312,6 +316,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             ("unprotected_cycles_per_byte", 1.08, 1.36),
             ("disk_iops", 100_000.0, 3_000_000.0),
             ("disk_bytes_per_second", 1e9, 14e9),
+            ("disk_bytes_in_flight", 2_048.0, 32_768.0),
             ("unprotected_cycles_per_request", 2_700.0, 21_600.0),
             ("map", 10.0, 100.0),
             ("unmap", 10.0, 100.0),
@@ -407,6 +412,7 @@ pub(super) fn icelake_cx5() -> Machine {
         unprotected_cycles_per_byte: CORE_HZ * 8.0 / (RECEIVED_GBPS * 1e9),
         disk_iops: None,
         disk_bytes_per_second: None,
+        disk_bytes_in_flight: None,
         unprotected_cycles_per_request: 0.0,
         costs: CostBook {
             line_transfer: 143, // 51 ns on an Ice Lake 8375C (nviennot/core-to-core-latency)
@@ -454,6 +460,7 @@ pub(super) fn future_800g() -> Machine {
         link_gbps: Some(LINK_GBPS),
         disk_iops: None,
         disk_bytes_per_second: None,
+        disk_bytes_in_flight: None,
         unprotected_cycles_per_request: 0.0,
         bytes_in_flight: 65_536,
         costs: CostBook { line_transfer: 153, copy_kib: copy_kib(CORE_HZ), ..cascadelake.costs },

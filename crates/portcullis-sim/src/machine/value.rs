@@ -95,7 +95,7 @@ impl Machine {
     }
 
     /// All values, also those that are not written while they have their defaults.
-    fn values(&self) -> serde_json::Result<Value> {
+    pub(super) fn values(&self) -> serde_json::Result<Value> {
         let mut all = serde_json::to_value(self)?;
         all["sharing"] = serde_json::to_value(&self.sharing)?;
         all["iommu"]["psi_drops"] = serde_json::to_value(self.iommu.psi_drops)?;
@@ -115,6 +115,7 @@ impl Machine {
             ("link_gbps", or_none(self.link_gbps, 1e-3, 1e5), "from 0.001 to 100000, in Gb/s"),
             ("link_gbps", self.link_gbps.is_some() || self.disk_iops.is_some(), "there where `disk_iops` is not"),
             ("unprotected_cycles_per_byte", within(self.unprotected_cycles_per_byte, 0.0, 1e4), "from 0 to 10000"),
+            ("disks", (1..=1024).contains(&self.disks), "from 1 to 1024"),
             ("disk_iops", or_none(self.disk_iops, 1.0, 1e12), "from 1 to 10^12 requests per second"),
             ("disk_bytes_per_second", or_none(self.disk_bytes_per_second, 1.0, 1e15), "from 1 to 10^15"),
             (
@@ -128,6 +129,11 @@ impl Machine {
                 "from 0 to 1000000000",
             ),
             ("bytes_in_flight", (64..=1 << 40).contains(&self.bytes_in_flight), "from 64 to 2^40"),
+            (
+                "disk_bytes_in_flight",
+                self.disk_bytes_in_flight.is_none_or(|bytes| (64..=1 << 40).contains(&bytes)),
+                "from 64 to 2^40",
+            ),
             ("transaction_bytes", (1..=4096).contains(&self.transaction_bytes), "from 1 to a page, 4096"),
         ];
         let range =
@@ -160,7 +166,7 @@ impl Machine {
 }
 
 /// The names of the values that can be set.
-fn names(all: &Value) -> Vec<String> {
+pub(super) fn names(all: &Value) -> Vec<String> {
     let own = all.as_object().into_iter().flatten().filter(|(_, value)| is_plain(value));
     let parts = PARTS.into_iter().filter_map(|part| all[part].as_object()).flatten();
     let of_server = OF_SERVER.iter().filter(|at| all.pointer(at).is_some()).filter_map(|at| at.rsplit('/').next());

@@ -182,8 +182,10 @@ impl<'w> Driver<'w> {
                     let payload = world.payload(slot, access, bytes);
                     tally.payload += payload;
                     tally.transactions_min += payload.min.div_ceil(world.transaction_bytes);
+                    let again = payload.max.saturating_sub(bytes);
+                    tally.transactions_again += again.div_ceil(world.transaction_bytes);
                     let work = &mut tally.work_by_core[self.core];
-                    work.operations += 1;
+                    work.requests += (payload.max as f64 / bytes as f64).max(1.0);
                     work.bytes += world.buffer(slot, bytes, payload);
                     tally.pages += segments.iter().map(Segment::pages).sum::<u64>();
                 }

@@ -272,6 +272,9 @@ pub enum RunError {
     /// The trace lasts longer than virtual time can represent. One of its times is wrong.
     #[error("the trace spans {0} µs, and no more than {SPAN_US_MAX} can be replayed")]
     Span(u64),
+    /// The user stopped the program before the run began.
+    #[error("it was stopped before this run")]
+    Stopped,
     /// The IOMMU did not come up.
     #[error("the IOMMU did not come up: {0}")]
     BringUp(BringUpError),
@@ -451,6 +454,7 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
             cycles_by_core: cycles_since.collect(),
             transactions: tally.transactions,
             transactions_min: tally.transactions_min,
+            transactions_again: tally.transactions_again,
             latency_ps_sum: tally.latency_ps_sum,
             queue_ps: counters.queue_busy_ps,
             lock_ps: start.longest_held_ps(&world.engine.locks_held_ps()),

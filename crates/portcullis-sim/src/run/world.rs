@@ -102,6 +102,8 @@ pub(super) struct Tally {
     pub(super) payload: Payload,
     /// The least number of transactions that these bytes take.
     pub(super) transactions_min: u64,
+    /// Transactions to pages that are used again while they stay mapped. They are counted and not made.
+    pub(super) transactions_again: u64,
     /// The work that each core has mapped.
     pub(super) work_by_core: Vec<CoreWork>,
     pub(super) batches: BatchTally,
@@ -204,7 +206,8 @@ impl World {
             domain.attach(*device).map_err(RunError::Attach)?;
             domains.push(domain);
         }
-        let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, machine.bytes_in_flight);
+        let in_flight = machine.in_flight(job.traffic());
+        let model = |source: &SourceId| Device::new(*source, machine.transaction_bytes, in_flight);
         Ok(Self {
             engine,
             platform,
@@ -254,10 +257,11 @@ impl World {
         }
     }
 
-    /// The length of a buffer in `len` bytes of mapped memory. Its device moves `payload` of it.
+    /// The length of a buffer in `len` bytes of mapped memory. Its device moves `payload` of it. A page that is used
+    /// again while it stays mapped is as much work for the CPUs as all that it carries.
     pub(super) fn buffer(&self, slot: Slot, len: u64, payload: Payload) -> Payload {
         match self.shown.buffer_in_pages(slot) {
-            None => Payload::exactly(len),
+            None => Payload::exactly(len.max(payload.min)),
             // What the user says about the payload is all that is known about the buffer.
             Some(_) if self.payload.rule != PayloadRule::Shown => payload,
             Some(buffer) => buffer,

@@ -131,9 +131,10 @@ pub(crate) struct PayloadSource {
 impl PayloadSource {
     /// The payload of a buffer of `len` bytes. `shown` is what the capture shows about it.
     pub(crate) fn of(self, access: Access, len: u64, shown: Option<Payload>) -> Payload {
-        // The owner filled a buffer that is sent. A disk fills every buffer that it gets.
+        // The owner filled a buffer that is sent, and a disk fills every buffer that it gets. Either may stand for
+        // more: for what its card receives beside it, or for further requests.
         if access == Access::DeviceReads || self.traffic == Traffic::Disk {
-            return Payload::exactly(len);
+            return Payload::exactly(shown.map_or(len, |shown| shown.max.max(len)));
         }
         match self.rule {
             PayloadRule::Bytes(bytes) => Payload::exactly(bytes.min(len)),

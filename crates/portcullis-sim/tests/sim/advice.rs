@@ -3,13 +3,14 @@
 use super::{bundled, machine, replay};
 use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, SubPage};
-use portcullis_sim::advice::{Advice, advise};
+use portcullis_sim::advice::{Advice, Today, advise};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Item, Settings};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Machine, PayloadRule};
 
 fn plan(name: &str, machine: Machine, designs: &[DesignId]) -> ComparePlan {
-    let item = Item { name: name.to_owned(), work: replay(&bundled(name)), machine, set: Settings::new() };
+    let item =
+        Item { name: name.to_owned(), device: None, work: replay(&bundled(name)), machine, set: Settings::new() };
     ComparePlan {
         items: vec![item],
         designs: designs.iter().map(|design| Choice::from(*design)).collect(),
@@ -22,12 +23,13 @@ fn plan(name: &str, machine: Machine, designs: &[DesignId]) -> ComparePlan {
         hints: Hints::NONE,
         sub_page: SubPage::Expose,
         payload: PayloadRule::Shown,
+        is_stopped: || false,
     }
 }
 
 fn advice(plan: &ComparePlan) -> Advice {
     let comparison = plan.execute(|_| ());
-    advise(plan, &comparison, |_| ()).remove(0)
+    advise(plan, &comparison, Today::Lazy, |_| ()).remove(0)
 }
 
 /// Designs that Linux has, and designs that it might get.
@@ -82,7 +84,7 @@ fn it_hangs_on_what_would_change_it() {
     let comparison = plan(name, machine.clone(), &designs).execute(|_| ());
     let of = |machine: &Machine| {
         let plan = plan(name, machine.clone(), &designs);
-        advise(&plan, &comparison, |_| ()).remove(0).sensitivity.expect("constants are assumed")
+        advise(&plan, &comparison, Today::Lazy, |_| ()).remove(0).sensitivity.expect("constants are assumed")
     };
     // Within these narrow ranges, no constant matters.
     for (key, range) in
@@ -120,7 +122,9 @@ fn what_is_set_is_not_assumed_and_what_is_swept_is_not_tried() {
     let mut plan = plan(name, machine, &[DesignId::Unprotected, DesignId::Magazine]);
     assert_eq!(advice(&plan).sensitivity.map(|sensitivity| sensitivity.constants), Some(1));
     plan.items.push(plan.items[0].clone());
-    assert!(advice(&plan).sensitivity.is_none(), "the same work twice: something is swept");
+    assert!(advice(&plan).sensitivity.is_some(), "the same capture twice");
+    plan.items[1].set.insert("iotlb_entries".to_owned(), 8.into());
+    assert!(advice(&plan).sensitivity.is_none(), "the same work on other hardware: something is swept");
 }
 
 #[test]

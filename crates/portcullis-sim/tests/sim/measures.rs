@@ -12,6 +12,7 @@ use std::sync::Arc;
 fn one_at_a_time() -> Machine {
     let mut machine = machine("cascadelake-cx5");
     machine.bytes_in_flight = machine.transaction_bytes;
+    machine.disk_bytes_in_flight = None;
     machine
 }
 

@@ -19,6 +19,7 @@ fn without_limit() -> Machine {
     machine.cores = 64;
     (machine.disk_iops, machine.disk_bytes_per_second, machine.link_gbps) = (Some(1e9), Some(1e15), Some(1e6));
     machine.bytes_in_flight = 1 << 40;
+    machine.disk_bytes_in_flight = None;
     machine
 }
 

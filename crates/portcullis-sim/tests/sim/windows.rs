@@ -119,6 +119,7 @@ fn the_timer_does_not_wait_for_a_cpu_that_has_nothing_to_do() {
     // The first CPU queues an unmap and then does nothing until the second has done 40 ms of work.
     let mut machine = machine("cascadelake-cx5");
     machine.bytes_in_flight = machine.transaction_bytes;
+    machine.disk_bytes_in_flight = None;
     machine.iommu.set("hit_ps", "1000000000").unwrap();
     let mut capture = Capture::default();
     let short = |number| Buffer { len: 64, ..buffer(number) };
