@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use portcullis::{Protection, SubPage};
 #[cfg(target_os = "linux")]
 use portcullis_bench::Workload;
+use portcullis_sim::advice::Today;
 use portcullis_sim::compare::ClockMode;
 use portcullis_sim::prefetch::Prefetching;
 use portcullis_sim::{Machine, PayloadRule, SERVER_WORKLOADS, Traffic};
@@ -95,6 +96,10 @@ pub(crate) enum Command {
 pub(crate) struct CompareArguments {
     #[command(flatten)]
     pub(crate) plan: PlanArguments,
+    /// What the host runs today, from which the answer says what strict protection costs: lazy, the default of Linux
+    /// on x86, or none
+    #[arg(long, value_name = "PROTECTION", value_parser = today, default_value = "lazy")]
+    pub(crate) today: Today,
     /// Prints one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -274,6 +279,15 @@ pub(crate) struct PlanArguments {
     /// what the capture shows, or else a range from one byte to the whole buffer
     #[arg(long, value_name = "BYTES|FRACTION", value_parser = payload)]
     pub(crate) payload: Option<PayloadRule>,
+    /// Runs only the work of this device, such as 0000:3b:00.0. Without this option, `compare` runs each device of a
+    /// capture by itself, and `attack` runs all of them together
+    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["workload", "accesses"])]
+    pub(crate) device: Option<String>,
+    /// What the network card of the capture received while it was made, in bits a second, such as 9.4e9; or what its
+    /// disk served, in requests a second. Where that is more than the buffers that were mapped for it, the driver uses
+    /// pages again while they stay mapped, and protection costs less for each packet or request
+    #[arg(long, value_name = "RATE", value_parser = rate, allow_negative_numbers = true, conflicts_with_all = ["workload", "accesses", "payload"])]
+    pub(crate) rate: Option<f64>,
     /// What the traces are: network or disk. Without this option, their buffers show it, and who maps and unmaps them;
     /// docs/advice.md has the rules
     #[arg(long, value_name = "KIND", value_parser = traffic)]
@@ -356,8 +370,9 @@ pub(crate) enum Listed {
 fn protection(text: &str) -> Result<Protection, String> {
     match text {
         "strict" => Ok(Protection::Strict),
-        "deferred" => Ok(Protection::Deferred),
-        _ => Err("expected strict or deferred".to_owned()),
+        // The word of Linux for it.
+        "deferred" | "lazy" => Ok(Protection::Deferred),
+        _ => Err("expected strict or deferred (lazy)".to_owned()),
     }
 }
 
@@ -366,6 +381,18 @@ fn any_protection(text: &str) -> Result<Protection, String> {
         "none" => Ok(Protection::None),
         _ => protection(text).map_err(|expected| format!("{expected}, or none")),
     }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| *rate > 0.0 && *rate <= RATE_MAX);
+    rate.ok_or_else(|| "expected bits or requests a second, above 0 and up to 1e13, such as 9.4e9".to_owned())
+}
+
+/// No card receives more, in bits a second.
+const RATE_MAX: f64 = 1e13;
+
+fn today(text: &str) -> Result<Today, String> {
+    Today::parse(text).ok_or_else(|| "expected lazy or none".to_owned())
 }
 
 fn share(text: &str) -> Result<Share, String> {

@@ -5,11 +5,13 @@ use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
 use crate::show::show;
 use crate::table::{Column, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, fitted, number, wrap};
+use crate::works::Split;
 use crate::{Failure, flat};
-use portcullis::Protection;
+use portcullis::{Protection, Rule};
 use portcullis_sim::attack::{self, AttackRow, Entry, Found};
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 #[derive(Serialize)]
@@ -25,7 +27,7 @@ struct Document<'d> {
 pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Result<(), Failure> {
     let page = arguments.html.as_deref().map(|path| Target::new(path, arguments.plan.inputs())).transpose()?;
     let bar = progress_bar();
-    let planned = Planned::new(&arguments.plan, &bar)?;
+    let planned = Planned::new(&arguments.plan, Split::Captures, &bar)?;
     bar.set_length(attack::runs(&planned.plan) as u64);
     bar.set_position(0);
     let rows = attack::execute(&planned.plan, |run| {
@@ -125,6 +127,10 @@ fn print_rows(out: &mut impl Write, rows: &[&AttackRow]) -> io::Result<()> {
     writeln!(out, "{}", fitted(&columns, &table, "`--json` and `--csv` have all columns"))?;
     if rows.iter().any(|row| row.choice.design.info().is_hypothetical()) {
         writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
+    }
+    let broken: BTreeSet<Rule> = rows.iter().flat_map(|row| &row.attacked.found).map(|found| found.rule).collect();
+    for rule in broken {
+        writeln!(out, "{}", wrap(&format!("{rule}: {}.", attack::meaning(rule))))?;
     }
     Ok(())
 }

@@ -2,13 +2,14 @@
 
 use crate::arguments::CompareArguments;
 use crate::html::Target;
-use crate::plan::{Head, Planned, progress_bar};
+use crate::plan::{Head, Planned, print_input, progress_bar};
 use crate::show::show;
-use crate::table::{Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, wrap};
-use crate::{Failure, flat};
+use crate::table::{Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, wrap, wrap_behind};
+use crate::works::Split;
+use crate::{Failure, devices, flat, stop};
 use portcullis::Protection;
-use portcullis_sim::advice::{Advice, Best, Sensitivity, advise};
-use portcullis_sim::compare::{CompareRow, Comparison, Item, Measurement};
+use portcullis_sim::advice::{Advice, Answer, Best, Host, Line, Sensitivity, advise, hosts};
+use portcullis_sim::compare::{CompareRow, Comparison, Item, LINUX, Measurement};
 use portcullis_sim::number::{gbps_range, percent_range, thousands};
 use portcullis_sim::totals::{Total, totals};
 use portcullis_sim::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, Traffic};
@@ -28,6 +29,9 @@ struct Document<'d> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     all: &'d [Total],
     violations: &'d [String],
+    answers: Vec<Option<&'d Answer>>,
+    /// The captures of several devices.
+    hosts: &'d [Host],
     best: Vec<&'d Best>,
     advice: Vec<&'d str>,
     sensitivity: Vec<Option<&'d Sensitivity>>,
@@ -36,17 +40,18 @@ struct Document<'d> {
 pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Result<(), Failure> {
     let page = arguments.html.as_deref().map(|path| Target::new(path, arguments.plan.inputs())).transpose()?;
     let bar = progress_bar();
-    let planned = Planned::new(&arguments.plan, &bar)?;
+    let planned = Planned::new(&arguments.plan, Split::Devices, &bar)?;
     let plan = &planned.plan;
     bar.set_length(plan.runs() as u64);
     bar.set_position(0);
+    stop::listen()?;
     let comparison = plan.execute(|run| {
         bar.set_message(run.to_owned());
         bar.inc(1);
     });
     let constants = plan.items.iter().map(|item| item.machine.assumed.len()).sum::<usize>();
     bar.set_length((plan.runs() + constants) as u64);
-    let advice = advise(plan, &comparison, |constant| {
+    let advice = advise(plan, &comparison, arguments.today, |constant| {
         bar.set_message(format!("trying {constant}"));
         bar.inc(1);
     });
@@ -54,23 +59,39 @@ pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Res
     let mut violations: Vec<String> =
         comparison.results.iter().chain(&comparison.equal_batch).filter_map(CompareRow::violation).collect();
     let tested = |item| comparison.results.iter().any(|row| row.item == item && row.outcome().is_some());
-    violations.extend(planned.untested(tested));
-    let all = totals(&comparison);
+    if !stop::is_asked_for() {
+        violations.extend(planned.untested(tested));
+    }
+    let split = planned.split_inputs();
+    // Devices of one host work at the same time, and have no time that all of them take.
+    let all = if split.is_empty() { totals(&comparison) } else { Vec::new() };
+    let of_split = advice.iter().enumerate().filter_map(|(item, advice)| {
+        let input = planned.input_of(item).filter(|input| split.contains(input))?;
+        // Devices that ran together wait for each other, so theirs is no sum.
+        let is_whole = |item: usize| planned.input_of(item) == Some(input) && !plan.items[item].is_one_of_several();
+        let has_whole = (0..plan.items.len()).any(is_whole);
+        let advice = (is_whole(item) == has_whole).then_some(advice)?;
+        Some((input, advice.answer.as_ref()?))
+    });
+    let hosts = hosts(of_split);
     let document = Document {
         schema: "portcullis.compare/1",
         head: planned.head(arguments.plan.workload.is_some().then_some(plan.seed)),
         comparison: &comparison,
         all: &all,
         violations: &violations,
+        answers: advice.iter().map(|advice| advice.answer.as_ref()).collect(),
+        hosts: &hosts,
         best: advice.iter().map(|advice| &advice.best).collect(),
         advice: advice.iter().map(|advice| advice.text.as_str()).collect(),
         sensitivity: advice.iter().map(|advice| advice.sensitivity.as_ref()).collect(),
     };
     let table = |out: &mut _| match arguments.csv {
         true => print_rows(out, &comparison),
-        false => print(out, &planned, &comparison, &advice, &all),
+        false => print(out, &planned, &comparison, &advice, &hosts, &all),
     };
-    show(out, &document, page.as_ref(), arguments.json, table, &violations)
+    let shown = show(out, &document, page.as_ref(), arguments.json, table, &violations);
+    Failure::of([stop::verdict(), shown])
 }
 
 /// Prints both lists of rows. Each row says to which list it belongs.
@@ -101,20 +122,65 @@ fn print(
     planned: &Planned<'_>,
     comparison: &Comparison,
     advice: &[Advice],
+    hosts: &[Host],
     all: &[Total],
 ) -> io::Result<()> {
     let items = &planned.plan.items;
-    for (index, (item, advice)) in items.iter().zip(advice).enumerate() {
+    for (index, item) in items.iter().enumerate() {
+        if planned.is_split(index) {
+            print_capture(out, planned, index, advice, hosts)?;
+        }
         planned.print_head(out, index)?;
+        match &advice[index].answer {
+            Some(answer) => print_answer(out, answer)?,
+            None if is_linux_there(comparison, index) && !stop::is_asked_for() => {
+                writeln!(out, "{}\n", wrap(NO_ANSWER))?;
+            }
+            None => {}
+        }
         if let Some(why) = why_a_disk(item) {
             writeln!(out, "{}\n", wrap(why))?;
         }
         print_tables(out, &comparison.at_equal_batches(index))?;
-        writeln!(out, "{}\n", wrap(&advice.text))?;
+        writeln!(out, "{}\n", wrap(&advice[index].text))?;
     }
     let names: BTreeSet<&str> = items.iter().map(|item| item.name.as_str()).collect();
     crate::totals::print(out, all, &Vec::from_iter(names))?;
     writeln!(out, "{}", wrap(&footnote(items, comparison)))
+}
+
+/// Prints a capture and its devices before the first of them.
+fn print_capture(
+    out: &mut impl Write,
+    planned: &Planned<'_>,
+    item: usize,
+    advice: &[Advice],
+    hosts: &[Host],
+) -> io::Result<()> {
+    let at = planned.input_of(item);
+    let is_first = (0..item).all(|before| planned.input_of(before) != at);
+    let (Some(input), true) = (planned.input(item), is_first) else { return Ok(()) };
+    print_input(out, input)?;
+    let Some(host) = hosts.iter().find(|host| Some(host.input) == at) else { return writeln!(out) };
+    let of_capture = advice.iter().enumerate().filter(|(item, _)| planned.input_of(*item) == at);
+    let answers: Vec<&Answer> = of_capture.filter_map(|(_, one)| one.answer.as_ref()).collect();
+    devices::print(out, input, host, &answers)
+}
+
+/// Whether Linux was run on an item.
+fn is_linux_there(comparison: &Comparison, item: usize) -> bool {
+    comparison.results.iter().any(|row| row.item == item && row.label() == LINUX)
+}
+
+/// Why there is no answer, though Linux was run.
+const NO_ANSWER: &str = "There is no answer to what strict costs here: it needs Linux both strict and as the host runs today, each unmap by itself.";
+
+/// The answer, which stands before the tables.
+fn print_answer(out: &mut impl Write, answer: &Answer) -> io::Result<()> {
+    for Line { about, text } in &answer.lines {
+        writeln!(out, "{}", wrap_behind(&format!("{about:<8} "), &" ".repeat(9), text))?;
+    }
+    writeln!(out)
 }
 
 /// Says why the work counts as a disk's, so that a user whose network driver maps whole sectors can notice and correct
@@ -181,7 +247,11 @@ fn print_tables(out: &mut impl Write, tables: &[(usize, Vec<&CompareRow>)]) -> i
         if rows.iter().any(|row| row.no_such_hardware) {
             writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
         }
-        for row in rows {
+        let stopped = rows.iter().filter(|row| row.is_stopped()).count();
+        if stopped > 0 {
+            writeln!(out, "{}", wrap(&format!("It was stopped: {stopped} of these runs were not made.")))?;
+        }
+        for row in rows.iter().filter(|row| !row.is_stopped()) {
             if let Measurement::Failed(error) = &row.outcome {
                 writeln!(out, "{}", wrap(&format!("no result for {} {}: {error}", row.label(), row.protection)))?;
             }
@@ -222,7 +292,10 @@ fn columns(traffic: Traffic, recorded: bool) -> Vec<Column> {
 
 fn cells(row: &CompareRow, recorded: bool) -> Vec<String> {
     let mark = if row.no_such_hardware { NO_SUCH_HARDWARE } else { "" };
-    let mut cells = vec![row.label(), format!("{}{mark}", row.protection)];
+    // Linux as it is: users look for this row first.
+    let is_linux = row.batch == 1 && row.label() == LINUX;
+    let label = if is_linux { format!("{LINUX} (Linux)") } else { row.label() };
+    let mut cells = vec![label, format!("{}{mark}", row.protection)];
     let Some(outcome) = row.outcome() else { return cells };
     let unprotected = row.protection == Protection::None;
     let or_dash = |value: f64| if unprotected && value == 0.0 { "-".to_owned() } else { number(value) };

@@ -8,6 +8,7 @@ use portcullis::design::OptionInfo;
 use portcullis::designs::DesignId;
 use portcullis_sim::{Machine, ParameterInfo, SERVER_WORKLOADS, WORKLOADS, Work, WorkloadInfo};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
 
 #[derive(Serialize)]
@@ -17,6 +18,9 @@ struct Document {
     designs: Option<Vec<DesignEntry>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     machines: Option<Vec<Machine>>,
+    /// What each value of a machine means that `--set` takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<BTreeMap<&'static str, &'static str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workloads: Option<Vec<WorkloadEntry>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,6 +69,7 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
         schema: "portcullis.list/1",
         designs: wanted(Listed::Designs).then(designs),
         machines: wanted(Listed::Machines).then(Machine::all),
+        values: wanted(Listed::Machines).then(|| Machine::explained(&Machine::all()).into_iter().collect()),
         workloads: wanted(Listed::Workloads).then(workloads),
         figures: wanted(Listed::Figures).then(FigureInfo::all),
     };
@@ -78,6 +83,11 @@ pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<()
     }
     if let Some(machines) = &document.machines {
         parts.push(described("machine", "what it is", machines.iter().map(|one| (&*one.id, &*one.description))));
+        parts.push(described(
+            "--set",
+            "what it means; prices are in core cycles",
+            Machine::explained(machines).into_iter(),
+        ));
     }
     if let Some(workloads) = &document.workloads {
         parts.push(workload_paragraphs(workloads));

@@ -1,6 +1,6 @@
 //! A machine by its id, or from a file that `portcullis machine` has written.
 
-use crate::Failure;
+use crate::{Failure, nearest};
 use portcullis_sim::Machine;
 use serde_json::error::Category;
 use std::fs::File;
@@ -19,8 +19,9 @@ pub(crate) fn find(name: &str) -> Result<(Machine, bool), Failure> {
         return Ok((read(path)?, true));
     }
     let known: Vec<String> = Machine::all().into_iter().map(|machine| machine.id).collect();
+    let tip = nearest::tip(name, known.iter().map(String::as_str));
     Err(Failure::Input(format!(
-        "no machine `{name}`; there are: {}, and files that `portcullis machine` wrote",
+        "no machine `{name}`; there are: {}, and files that `portcullis machine` wrote{tip}",
         known.join(", ")
     )))
 }

@@ -9,6 +9,7 @@ mod bench;
 mod bundled;
 mod capture;
 mod compare;
+mod devices;
 mod figures;
 mod flat;
 mod html;
@@ -16,14 +17,17 @@ mod list;
 #[cfg(target_os = "linux")]
 mod machine;
 mod machine_file;
+mod nearest;
 mod plan;
 mod replacement;
 mod shards;
 mod share;
 mod show;
 mod simulate;
+mod stop;
 mod table;
 mod totals;
+mod works;
 
 use arguments::{Arguments, Command, CompareArguments};
 use clap::Parser;
@@ -47,6 +51,8 @@ enum Failure {
     Check(Vec<String>),
     /// The result could not be written.
     Output(io::Error),
+    /// The user stopped the program, and results are missing.
+    Stopped,
     /// Several steps failed. The exit status is that of the first failure that has one.
     Several(Vec<Self>),
 }
@@ -75,6 +81,7 @@ impl Failure {
             // The reader closed the pipe because it has seen enough.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
             Self::Usage(_) | Self::Input(_) | Self::Output(_) => BAD_INPUT,
+            Self::Stopped => stop::STOPPED,
             Self::Several(failures) => failures.iter().map(Self::status).find(|status| *status != FINE).unwrap_or(FINE),
         }
     }
@@ -90,6 +97,7 @@ impl Failure {
             Self::Check(messages) => {
                 messages.iter().for_each(|message| eprintln!("portcullis: check failed: {message}"));
             }
+            Self::Stopped => eprintln!("portcullis: stopped; what was not done is missing"),
             Self::Several(failures) => failures.iter().for_each(Self::report),
         }
     }

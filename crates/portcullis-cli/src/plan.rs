@@ -4,23 +4,19 @@
 use crate::arguments::PlanArguments;
 use crate::html::Origin;
 use crate::table::{count, side_by_side, wrap};
-use crate::{Failure, bundled, machine_file};
+use crate::works::{Split, Works};
+use crate::{Failure, machine_file, nearest, stop};
 use indicatif::{ProgressBar, ProgressStyle};
+use portcullis::SubPage;
 use portcullis::designs::{Choice, DesignId};
-use portcullis::{Access, SubPage};
-use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
+use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, LINUX, Settings};
 use portcullis_sim::number::exact;
 use portcullis_sim::prefetch::{Hints, NO_SUCH_HARDWARE, Prefetching};
-use portcullis_sim::{Machine, PayloadRule, Traffic, Work};
-use portcullis_trace::{AccessLog, Events, Trace, TraceMapping};
+use portcullis_sim::{Machine, MachineError, Traffic};
+use portcullis_trace::{Events, TracedDevice};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
-use std::path::Path;
-use std::sync::Arc;
-
-/// The bundled trace to replay if none is given.
-const DEFAULT_TRACE: &str = "q-e1000e-rx.strict.2cpu";
 
 /// A plan, and where it comes from.
 pub(crate) struct Planned<'a> {
@@ -28,8 +24,8 @@ pub(crate) struct Planned<'a> {
     pub(crate) plan: ComparePlan,
     /// The machine before any sweep.
     base: Base,
-    /// Items of each piece of work.
-    variants: usize,
+    /// For each item of the plan, the input whose work it is. `None` if the work is synthetic.
+    input_of: Vec<Option<usize>>,
     /// The traces to replay; empty if the work is synthetic.
     inputs: Vec<Input>,
 }
@@ -67,13 +63,18 @@ pub(crate) struct Head<'p> {
 }
 
 impl<'a> Planned<'a> {
-    pub(crate) fn new(arguments: &'a PlanArguments, bar: &ProgressBar) -> Result<Self, Failure> {
+    pub(crate) fn new(arguments: &'a PlanArguments, split: Split, bar: &ProgressBar) -> Result<Self, Failure> {
         let (base, variants) = variants(arguments)?;
         let designs = designs(&arguments.designs)?;
-        let (works, inputs) = work(arguments, bar)?;
-        let items = works.iter().flat_map(|(name, work)| {
-            let item =
-                move |Variant { machine, set }: Variant| Item { name: name.clone(), work: work.clone(), machine, set };
+        let Works { pieces, inputs } = Works::of(arguments, split, &variants[0].machine, bar)?;
+        let items = pieces.iter().flat_map(|piece| {
+            let item = move |Variant { machine, set }: Variant| Item {
+                name: piece.name.clone(),
+                device: piece.device.clone(),
+                work: piece.work.clone(),
+                machine: piece.machine(machine),
+                set,
+            };
             variants.clone().into_iter().map(item)
         });
         let plan = ComparePlan {
@@ -88,8 +89,10 @@ impl<'a> Planned<'a> {
             hints: arguments.prefetch.map_or(Hints::NONE, |prefetching| prefetching.hints),
             sub_page: arguments.sub_page,
             payload: arguments.payload.unwrap_or_default(),
+            is_stopped: stop::is_asked_for,
         };
-        Ok(Self { arguments, plan, base, variants: variants.len(), inputs })
+        let input_of = pieces.iter().flat_map(|piece| vec![piece.input; variants.len()]).collect();
+        Ok(Self { arguments, plan, base, input_of, inputs })
     }
 
     /// The messages of the check that something was tested. `tested` tells whether a piece of work has a result.
@@ -125,11 +128,49 @@ impl<'a> Planned<'a> {
         }
     }
 
+    /// The captures of which each device was run by itself. There are none if one device was chosen, or if values are
+    /// swept.
+    pub(crate) fn split_inputs(&self) -> Vec<usize> {
+        let is_split = |input: &usize| {
+            let items = || (0..self.plan.items.len()).filter(|item| self.input_of[*item] == Some(*input));
+            items().any(|item| self.plan.items[item].is_one_of_several())
+        };
+        let is_one_run_of_all = self.arguments.sweeps.is_empty() && self.arguments.device.is_none();
+        (0..self.inputs.len()).filter(|input| is_one_run_of_all && is_split(input)).collect()
+    }
+
+    /// The index of the input whose work an item is. `None` if the work is synthetic.
+    pub(crate) fn input_of(&self, item: usize) -> Option<usize> {
+        self.input_of[item]
+    }
+
+    /// The input whose work an item is.
+    pub(crate) fn input(&self, item: usize) -> Option<&Input> {
+        self.input_of[item].map(|input| &self.inputs[input])
+    }
+
+    /// Whether the capture of an item is split into its devices.
+    pub(crate) fn is_split(&self, item: usize) -> bool {
+        let same = (0..self.plan.items.len()).filter(|other| self.input_of[*other] == self.input_of[item]);
+        same.into_iter().any(|other| self.plan.items[other].is_one_of_several())
+    }
+
+    /// The device whose work an item is, if its capture has several.
+    fn part(&self, item: usize) -> Option<&TracedDevice> {
+        let one = &self.plan.items[item];
+        let name = &one.device.as_ref().filter(|_| one.is_one_of_several())?.name;
+        self.input(item)?.devices.iter().find(|traced| traced.device == *name)
+    }
+
     /// Prints the head of the results of an item: its work, the machine, and the changes to either.
     pub(crate) fn print_head(&self, out: &mut impl Write, item: usize) -> io::Result<()> {
         let plan = &self.plan;
-        match self.inputs.get(item / self.variants) {
-            Some(input) => print_input(out, input)?,
+        match self.input(item) {
+            Some(input) => match self.part(item) {
+                Some(traced) => print_part(out, input, traced)?,
+                None if self.is_split(item) => writeln!(out, "{}: all its devices together", input.file)?,
+                None => print_input(out, input)?,
+            },
             None => {
                 let facts = [plan.items[item].name.clone(), format!("synthetic, seed {}", plan.seed)];
                 writeln!(out, "{}", side_by_side(&facts, "   "))?;
@@ -219,7 +260,16 @@ impl Variant {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
-        self.machine.set(key, value).map_err(Failure::input)?;
+        self.machine.set(key, value).map_err(|error| match error {
+            MachineError::Unknown { .. } => {
+                let known = Machine::explained(std::slice::from_ref(&self.machine));
+                match nearest::tip(key, known.into_iter().map(|(key, _)| key)).as_str() {
+                    "" => Failure::Input(format!("{error}; `list machines` explains them")),
+                    tip => Failure::Input(format!("a machine has no value `{key}`{tip} `list machines` explains all")),
+                }
+            }
+            _ => Failure::input(error),
+        })?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         self.set.insert(key.to_owned(), value);
         Ok(())
@@ -279,6 +329,16 @@ fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> 
     Ok((before, variants))
 }
 
+/// A design with its parameters. `linux` is a name for the design that Linux has.
+pub(crate) fn design(text: &str) -> Result<Choice, Failure> {
+    let id = if text == "linux" { LINUX } else { text };
+    Choice::parse(id).map_err(|error| {
+        let name = text.split(':').next().unwrap_or(text);
+        let known = DesignId::ALL.iter().map(|design| design.info().id).chain(["linux"]);
+        Failure::Input(format!("{error}{}", nearest::tip(name, known)))
+    })
+}
+
 /// The designs of `--designs`, or all.
 pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     if texts.is_empty() {
@@ -286,7 +346,7 @@ pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     }
     let mut designs = Vec::new();
     for text in texts {
-        let choice = Choice::parse(text).map_err(Failure::input)?;
+        let choice = design(text)?;
         if designs.contains(&choice) {
             return Err(Failure::Input(format!(
                 "--designs {text}: expected each design once, but `{choice}` appears twice"
@@ -295,96 +355,6 @@ pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
         designs.push(choice);
     }
     Ok(designs)
-}
-
-/// Pieces of work, each with its name.
-type Works = Vec<(String, Work)>;
-
-fn work(arguments: &PlanArguments, bar: &ProgressBar) -> Result<(Works, Vec<Input>), Failure> {
-    if let Some(workload) = &arguments.workload {
-        let mut work =
-            Work::parse(workload).map_err(|error| Failure::Input(format!("--workload {workload}: {error}")))?;
-        match &mut work {
-            Work::Rings(rings) => rings.halves = arguments.halves,
-            _ if arguments.halves => {
-                return Err(Failure::Input(format!("--halves: expected --workload rings, but got {workload}")));
-            }
-            _ => {}
-        }
-        return Ok((vec![(workload.clone(), work)], Vec::new()));
-    }
-    let mut traces = Vec::new();
-    if arguments.traces.is_empty() {
-        let trace = bundled::read(DEFAULT_TRACE).map_err(Failure::input)?;
-        traces.push((bundled::file_name(DEFAULT_TRACE), trace));
-    }
-    if arguments.inputs().filter(|path| is_standard_input(path)).count() > 1 {
-        return Err(Failure::Input(
-            "`-` appears twice; expected it once, because standard input can be read only once".to_owned(),
-        ));
-    }
-    for path in &arguments.traces {
-        let name = name_of(path);
-        bar.set_message(format!("reading {name}"));
-        bar.set_length(std::fs::metadata(path).map_or(0, |file| file.len()));
-        let trace = match is_standard_input(path) {
-            true => Trace::read_from(&name, io::stdin().lock(), |_| {}),
-            false => Trace::read(path, |bytes| bar.set_position(bytes)),
-        };
-        traces.push((name, trace.map_err(Failure::input)?));
-    }
-    if arguments.accesses.is_some() && arguments.traces.len() != 1 {
-        return Err(Failure::Input("--accesses belongs to one trace; give exactly one".to_owned()));
-    }
-    check_payload(arguments.payload, &traces)?;
-    let mut works = Vec::new();
-    let mut inputs = Vec::new();
-    for (file, trace) in traces {
-        if trace.operations.is_empty() {
-            let unmaps = count(trace.statistics.unmaps);
-            return Err(Failure::Input(format!(
-                "{file}: expected at least one map to replay, found none and {unmaps} unmaps"
-            )));
-        }
-        let joined = arguments.accesses.as_deref().map(|path| join(&trace, path)).transpose()?;
-        inputs.push(Input::new(file.clone(), &trace));
-        works.push((file, Work::Trace(Arc::new(trace), joined.map(Arc::new))));
-    }
-    Ok((works, inputs))
-}
-
-/// Refuses a payload that no buffer of the traces can hold.
-fn check_payload(payload: Option<PayloadRule>, traces: &[(String, Trace)]) -> Result<(), Failure> {
-    let Some(PayloadRule::Bytes(bytes)) = payload else { return Ok(()) };
-    let written = |mapping: &&TraceMapping| mapping.access != Access::DeviceReads;
-    let len = |trace: &Trace, mapping: &TraceMapping| trace.segments_of(mapping).iter().map(|one| one.len).sum::<u64>();
-    let lens = traces.iter().flat_map(|(_, trace)| trace.mappings.iter().filter(written).map(|one| len(trace, one)));
-    match lens.max() {
-        Some(longest) if bytes > longest => Err(Failure::Input(format!(
-            "--payload {bytes}: expected at most {}, the length of the longest buffer that a device may write",
-            count(longest)
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Whether the path stands for standard input. A file named `-` can be given as `./-`.
-fn is_standard_input(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
-fn name_of(path: &Path) -> String {
-    if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
-}
-
-fn join(trace: &Trace, path: &Path) -> Result<portcullis_trace::Joined, Failure> {
-    let name = name_of(path);
-    let log = match is_standard_input(path) {
-        true => AccessLog::read_from(&name, io::stdin().lock(), |_| {}),
-        false => AccessLog::read(path, |_| {}),
-    };
-    let log = log.map_err(Failure::input)?;
-    portcullis_trace::join(trace, &log).map_err(|error| Failure::Input(format!("{name}: {error}")))
 }
 
 /// What is odd about a capture, and left out of the comparison.
@@ -426,7 +396,15 @@ fn oddities(input: &Input) -> Vec<String> {
     odd
 }
 
-fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
+/// Prints what one of several devices of a capture has.
+fn print_part(out: &mut impl Write, input: &Input, traced: &TracedDevice) -> io::Result<()> {
+    let device = format!("{}: device {}", input.file, traced.device);
+    let facts = [device, format!("{} maps", count(traced.maps)), format!("{} pages", count(traced.pages))];
+    writeln!(out, "{}", side_by_side(&facts, "  "))
+}
+
+/// Prints what a capture has, and what is odd about it.
+pub(crate) fn print_input(out: &mut impl Write, input: &Input) -> io::Result<()> {
     let s = &input.statistics;
     let mut facts = vec![input.file.clone()];
     facts.extend([format!("{} maps", count(s.maps)), format!("{} pages", count(s.pages)), format!("{} CPUs", s.cpus)]);

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Costs, SimulateArguments};
 use crate::html::Origin;
-use crate::plan::{Variant, progress_bar};
+use crate::plan::{Variant, design, progress_bar};
 use crate::show::show;
 use crate::table::{Column, Layout, number, side_by_side};
 use crate::{Failure, machine_file};
@@ -53,7 +53,7 @@ struct Row<'d> {
 
 pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> Result<(), Failure> {
     let machine = machine(arguments)?;
-    let choice = Choice::parse(&arguments.design).map_err(Failure::input)?;
+    let choice = design(&arguments.design)?;
     let work = ServerWork::new(&machine, &arguments.workload, arguments.cores, arguments.flows, arguments.ring);
     let mut work = work.map_err(Failure::input)?;
     work.halves = arguments.halves;

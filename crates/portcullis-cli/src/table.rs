@@ -33,7 +33,7 @@ pub(crate) fn wrap(text: &str) -> String {
 pub(crate) fn wrap_behind(first: &str, others: &str, text: &str) -> String {
     let options = Options::new(width().min(PROSE_MAX)).initial_indent(first).subsequent_indent(others);
     // Names and options are never broken apart, and a number stays with its unit.
-    let units = [" %", " µs", " Gb/s"];
+    let units = [" %", " µs", " ms", " Gb/s"];
     let text = units.iter().fold(text.to_owned(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")));
     let lines = textwrap::fill(&text, options.word_splitter(WordSplitter::NoHyphenation).break_words(false));
     lines.replace('\u{a0}', " ")

@@ -21,7 +21,7 @@ pub(super) fn page(document: &Attack) -> Result<String, ReportError> {
     let contents: Vec<_> =
         works.iter().enumerate().map(|(index, findings)| (id(index), findings[0].subject.title(setting))).collect();
     let body = html! { @for section in &sections { (section) } };
-    Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed: &[], body }))
+    Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed: &[], body, is_wide: true }))
 }
 
 /// The section for one piece of work.

@@ -1,10 +1,10 @@
 //! The page of `compare`.
 
-use super::document::{Best, Comparison, Input, Protection, Run, Subject, Traffic};
+use super::document::{Answer, Best, Comparison, Host, Input, Protection, Run, Subject, TracedDevice, Traffic};
 use super::page::{Page, counted, facts, figure, frame, hypothetical, microseconds, prose, protections, sentences};
 use super::picture::DrawError;
 use super::runs::{Batch, columns, misses_table, rate, share, table};
-use super::{ReportError, ink, picture, totals};
+use super::{ReportError, devices, ink, picture, totals};
 use maud::{Markup, html};
 
 const QUESTION: &str = "What does protecting this server’s DMA cost, and what is safe?";
@@ -18,6 +18,9 @@ struct Item<'d> {
     name: String,
     subject: &'d Subject,
     input: Option<&'d Input>,
+    /// The device, if it is one of several of the input.
+    part: Option<&'d TracedDevice>,
+    answer: Option<&'d Answer>,
     runs: &'d [Run],
     equal_batch: &'d [Run],
     best: &'d Best,
@@ -30,17 +33,28 @@ pub(super) fn page(document: &Comparison) -> Result<String, ReportError> {
     let id = |index: usize| format!("work-{index}");
     let sections =
         items.iter().enumerate().map(|(index, item)| section(item, &id(index))).collect::<Result<Vec<_>, _>>()?;
-    let mut contents: Vec<_> = items.iter().enumerate().map(|(index, item)| (id(index), item.name.clone())).collect();
+    let several: Vec<(String, &Host, &Input)> = document
+        .hosts
+        .iter()
+        .filter_map(|host| Some((format!("devices-{}", host.input), host, document.setting.input.get(host.input)?)))
+        .collect();
+    let mut contents: Vec<(String, String)> =
+        several.iter().map(|(id, _, input)| (id.clone(), format!("{}: its devices", input.file))).collect();
+    contents.extend(items.iter().enumerate().map(|(index, item)| (id(index), item.name.clone())));
     let together = !document.all.is_empty();
     if together {
         contents.push((ALL.0.to_owned(), ALL.1.to_owned()));
     }
+    let answers = |input: &Input| {
+        document.answers.iter().flatten().filter(|answer| answer.trace == input.file).collect::<Vec<_>>()
+    };
     let body = html! {
+        @for (id, host, input) in &several { (devices::section(id, input, host, &answers(input))) }
         @for section in &sections { (section) }
         @if together { (totals::section(ALL.0, ALL.1, &document.all)) }
     };
     let (setting, assumed) = (&document.setting, &[("rates", RATES)]);
-    Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed, body }))
+    Ok(frame(&Page { question: QUESTION, setting, contents: &contents, assumed, body, is_wide: true }))
 }
 
 /// The items of a document. Its runs are listed item by item, the same number for each.
@@ -64,6 +78,8 @@ fn items(document: &Comparison) -> Result<Vec<Item<'_>>, ReportError> {
             name: first.subject.title(&document.setting),
             subject: &first.subject,
             input: first.subject.input(&document.setting),
+            part: first.subject.part(&document.setting),
+            answer: document.answers.get(index).and_then(Option::as_ref),
             runs,
             equal_batch: &document.equal_batch[index * equal..(index + 1) * equal],
             best: document.best.get(index).ok_or_else(malformed)?,
@@ -129,7 +145,11 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
     Ok(html! {
         section id=(id) {
             h2 { (item.name) }
-            @if let Some(input) = item.input { (facts(input)) }
+            @match (item.part, item.input) {
+                (Some(traced), _) => p.quiet { (counted(traced.maps)) " maps of this device." },
+                (None, Some(input)) => { (facts(input)) },
+                (None, None) => {}
+            }
             @if all.iter().any(|run| run.traffic == Some(Traffic::Disk)) {
                 p.quiet { "This is taken for a disk’s traffic: all buffers are whole sectors, the machine has no link, or `--traffic` says so." }
             }
@@ -168,36 +188,59 @@ fn section(item: &Item<'_>, id: &str) -> Result<Markup, ReportError> {
     })
 }
 
+/// The answer, which stands before everything else, and the advice in full.
 fn answer(item: &Item<'_>, runs: &[&Run]) -> Markup {
     let sentences = sentences(item.advice);
+    let Some(answer) = item.answer else {
+        return html! {
+            div.answer {
+                @if let Some((first, others)) = sentences.split_first() {
+                    p.lead { (prose(first)) }
+                    (tiles(item, runs))
+                    @if !others.is_empty() { ul { @for sentence in others { li { (prose(sentence)) } } } }
+                }
+            }
+        };
+    };
     html! {
         div.answer {
-            @if let Some((first, others)) = sentences.split_first() {
-                p.lead { (prose(first)) }
+            @if let Some((cost, others)) = answer.lines.split_first() {
+                p.lead { (prose(&cost.text)) }
                 (tiles(item, runs))
-                @if !others.is_empty() { ul { @for sentence in others { li { (prose(sentence)) } } } }
+                dl { @for line in others { dt { (line.about) } dd { (prose(&line.text)) } } }
+            }
+            details {
+                summary { "The advice in full" }
+                ul { @for sentence in &sentences { li { (prose(sentence)) } } }
             }
         }
     }
 }
 
-/// The design that Linux has today.
-const LINUX: &str = "magazine";
-
-/// Tiles for no protection, strict protection as Linux has it today, and the best of each protection, side by side.
+/// Tiles side by side: no protection, Linux lazy, Linux strict, and the best strict protection to be had.
 fn tiles(item: &Item<'_>, runs: &[&Run]) -> Markup {
-    let unprotected = runs.iter().find(|run| run.protection == Protection::None);
-    let best = |protection| runs.iter().find(|run| run.protection == protection && item.is_best(run));
-    let is_linux = |run: &Run| run.protection == Protection::Strict && run.batch == 1 && run.design.label() == LINUX;
-    let linux = runs.iter().find(|run| is_linux(run) && run.error.is_none() && !item.is_best(run));
-    let tiles = [unprotected, linux, best(Protection::Strict), best(Protection::Deferred)];
+    let linux = |protection| {
+        let is_it = |run: &&&Run| run.protection == protection && run.is_linux() && run.error.is_none();
+        runs.iter().find(is_it).copied()
+    };
+    let unprotected = runs.iter().find(|run| run.protection == Protection::None).copied();
+    let best = |protection| {
+        runs.iter().find(|run| run.protection == protection && item.is_best(run) && !run.is_linux()).copied()
+    };
+    let lazy = linux(Protection::Deferred).or_else(|| best(Protection::Deferred));
+    let tiles = [unprotected, lazy, linux(Protection::Strict), best(Protection::Strict)];
     html! {
         ul.tiles {
             @for run in tiles.into_iter().flatten() {
                 li style={ "--ink:" (ink::Ink::of(run.protection).variable()) } {
-                    b { @if run.protection == Protection::None { "no protection" } @else { (run.design.label()) " " (run.protection.name()) } }
-                    @if let (Some((rate, unit)), Some(share)) = (rate(run), share(run.share)) {
-                        span.rate { (rate) " " small { (unit) ", " (share) } }
+                    b { (tile_name(run)) }
+                    // A rate of anything between empty and full buffers says nothing; its share does.
+                    @match (rate(run), share(run.share)) {
+                        (Some((rate, unit)), Some(share)) if run.estimate_gbps_min.is_none() => {
+                            span.rate { (rate) " " small { (unit) ", " (share) } }
+                        }
+                        (_, Some(share)) => span.rate { (share) " " small { "of the rate without protection" } },
+                        _ => {}
                     }
                     span.quiet {
                         @if run.protection != Protection::None && run.batch > 1 { "in batches of " (counted(run.batch)) "; " }
@@ -211,6 +254,15 @@ fn tiles(item: &Item<'_>, runs: &[&Run]) -> Markup {
                 }
             }
         }
+    }
+}
+
+fn tile_name(run: &Run) -> String {
+    match (run.protection, run.is_linux()) {
+        (Protection::None, _) => "no protection".to_owned(),
+        (Protection::Deferred, true) => "Linux, lazy".to_owned(),
+        (Protection::Strict, true) => "Linux, strict".to_owned(),
+        (protection, false) => run.design.label_with(protection),
     }
 }
 

@@ -12,6 +12,7 @@ struct Readme;
 
 mod attack;
 mod compare;
+mod devices;
 mod document;
 mod figures;
 mod ink;

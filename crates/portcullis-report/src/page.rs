@@ -22,6 +22,8 @@ pub(super) struct Page<'p> {
     /// Assumptions in addition to the setting.
     pub(super) assumed: &'p [(&'p str, &'p str)],
     pub(super) body: Markup,
+    /// Whether its tables have many columns, so that it takes the whole width of a large window.
+    pub(super) is_wide: bool,
 }
 
 /// The whole page. It fetches nothing, and tells the browser to forbid it.
@@ -40,7 +42,7 @@ pub(super) fn frame(page: &Page<'_>) -> String {
                 title { (question) }
                 style { (PreEscaped(variables())) (PreEscaped(STYLE)) }
             }
-            body {
+            body class=[page.is_wide.then_some("broad")] {
                 header {
                     h1 { (question) }
                     @if let Some(assumed) = &setting.assumed {
@@ -113,8 +115,13 @@ pub(super) fn heads(names: &[&str]) -> Markup {
 pub(super) fn design_cells(design: &Design, protection: Protection) -> Markup {
     html! {
         th.word scope="row" { (design.label()) @if design.no_such_hardware { " (no such hardware)" } }
-        td class={ "word " (protection.name()) } { (marked(protection)) (protection.name()) }
+        (protection_cell(protection))
     }
+}
+
+/// The cell of a protection, with its mark.
+pub(super) fn protection_cell(protection: Protection) -> Markup {
+    html! { td class={ "word " (protection.name()) } { (marked(protection)) (protection.name()) } }
 }
 
 /// The mark of a protection, as in the pictures. The element around it must have the protection's class.

@@ -1,7 +1,7 @@
 //! Runs side by side at equal batches: their tables, and the meanings of the columns.
 
 use super::document::{Protection, Run, Share, Traffic};
-use super::page::{cell, counted, design_cells, heads, scrolled, shown, whole};
+use super::page::{cell, counted, design_cells, heads, protection_cell, scrolled, shown, whole};
 use super::picture;
 use maud::{Markup, html};
 use portcullis_sim::number::{gbps, low_percent, number, percent, thousands};
@@ -86,16 +86,20 @@ pub(super) fn table(runs: &[&Run], is_best: impl Fn(&Run) -> bool) -> Markup {
         thead {
             tr {
                 th.word scope="col" { "design" } th.word scope="col" { "protection" }
+                (heads(&["of none", &format!("{unit}\n(est.)"), "limit"]))
+                @if recorded { (heads(&["CPU % as\nrecorded"])) }
                 (heads(&["cycles/\npage", "IOTLB\nmisses/p", "L3\nmisses/p", "inval/\npage", "tables\nmax", "window\nµs seen",
                     "bound\nµs", "stale\npages"]))
-                @if recorded { (heads(&["CPU % as\nrecorded"])) }
-                (heads(&[&format!("{unit}\n(est.)"), "limit", "of none"]))
             }
         }
         tbody {
             @for run in runs.iter().filter(|run| run.error.is_none()) {
                 tr.best[is_best(run)] {
-                    (design_cells(&run.design, run.protection))
+                    (design_cells_of(run))
+                    (or_dash(share(run.share)))
+                    (or_dash(rate(run).map(|(rate, _)| rate)))
+                    td { (run.limit.as_deref().unwrap_or("–")) }
+                    @if recorded { (cell(unless_nothing(run, run.recorded.as_ref().map(|recorded| recorded.cpu_percent)), number)) }
                     @for value in [run.cycles_per_page, run.iotlb_misses_per_page, run.ptcache_l3_misses_per_page, run.invalidations_per_page] {
                         (cell(unless_nothing(run, value), number))
                     }
@@ -103,10 +107,6 @@ pub(super) fn table(runs: &[&Run], is_best: impl Fn(&Run) -> bool) -> Markup {
                     @if run.stale_window_us_max.is_none() { td { "∞" } } @else { (cell(run.stale_window_us_max, number)) }
                     (bound_cell(run))
                     (cell(run.stale_accesses, whole))
-                    @if recorded { (cell(unless_nothing(run, run.recorded.as_ref().map(|recorded| recorded.cpu_percent)), number)) }
-                    (or_dash(rate(run).map(|(rate, _)| rate)))
-                    td { (run.limit.as_deref().unwrap_or("–")) }
-                    (or_dash(share(run.share)))
                 }
             }
         }
@@ -118,6 +118,17 @@ pub(super) fn table(runs: &[&Run], is_best: impl Fn(&Run) -> bool) -> Markup {
                 p { "No result for " code { (run.design.label()) } " " (run.protection.name()) ": " (error) }
             }
         }
+    }
+}
+
+/// The first two cells of a run. Linux as it is says so.
+fn design_cells_of(run: &Run) -> Markup {
+    if !run.is_linux() {
+        return design_cells(&run.design, run.protection);
+    }
+    html! {
+        th.word scope="row" { (run.design.label()) " (Linux)" }
+        (protection_cell(run.protection))
     }
 }
 
@@ -160,6 +171,15 @@ pub(super) fn misses_table(runs: &[&Run]) -> Markup {
 
 pub(super) fn columns() -> Markup {
     let meanings = [
+        (
+            "of none, Gb/s or kIO/s, limit",
+            "an estimate at full speed: its share of the rate without protection, the rate, and what limits it (CPUs, bus, link, disks, the invalidation queue or a lock); \
+             ranges if the lengths of buffers, or how full the received ones were, are not known",
+        ),
+        (
+            "CPU % as recorded",
+            "the CPU time of protection, in percent of one core, at the speed at which the work was recorded",
+        ),
         ("cycles/page", "CPU cycles of maps, unmaps and flushes, including waits, per mapped page"),
         (
             "IOTLB, L3 misses/p",
@@ -172,15 +192,6 @@ pub(super) fn columns() -> Markup {
              until the hardware is told, + what timers and the hardware may add",
         ),
         ("stale pages", "pages that were still within reach when handed back"),
-        (
-            "CPU % as recorded",
-            "the CPU time of protection, in percent of one core, at the speed at which the work was recorded",
-        ),
-        (
-            "Gb/s or kIO/s, limit, of none",
-            "an estimate at full speed, what limits it (CPUs, bus, link, disks, the invalidation queue or a lock), and its share of the rate without protection; \
-             ranges if the lengths of buffers, or how full the received ones were, are not known",
-        ),
     ];
     html! {
         details {

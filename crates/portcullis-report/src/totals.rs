@@ -61,7 +61,10 @@ fn table(totals: &[&Total]) -> Markup {
                     (cell(Some(total.stale_accesses), whole))
                     td { @if let Some(share) = share(total.share) { (share) } }
                     td { @if let Some(share) = share(total.worst.share) { (share) } }
-                    td.word { @if unprotected { "–" } @else { (total.worst.trace) } }
+                    td.word { @if unprotected { "–" } @else {
+                        (total.worst.trace)
+                        @if let Some(device) = &total.worst.device { " " (device) }
+                    } }
                 }
             }
         }

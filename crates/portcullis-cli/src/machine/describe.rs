@@ -34,7 +34,8 @@ const NOT_SHOWN: [&str; 12] = [
     "wait_ps",
 ];
 /// The values of disks among them.
-const OF_DISKS: [&str; 3] = ["disk_iops", "disk_bytes_per_second", "unprotected_cycles_per_request"];
+const OF_DISKS: [&str; 4] =
+    ["disk_iops", "disk_bytes_per_second", "disk_bytes_in_flight", "unprotected_cycles_per_request"];
 
 pub(crate) fn machine(out: &mut impl Write) -> Result<(), Failure> {
     let bar = progress_bar();

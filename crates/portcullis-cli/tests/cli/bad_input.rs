@@ -195,7 +195,7 @@ fn usage() {
         (&["compare", &disk, "--clock", "sundial"], &["sundial", "expected model, trace or scale=K"]),
         (&["compare", &disk, "--clock", "scale=-1"], &["scale=-1", "expected"]),
         (&["compare", &disk, "--clock", "scale=inf"], &["scale=inf", "expected"]),
-        (&["compare", &disk, "--set", "iotlb_size=1"], &["`iotlb_size`", "there are:", "iotlb_entries"]),
+        (&["compare", &disk, "--set", "iotlb_size=1"], &["`iotlb_size`", "did you mean `iotlb_", "`list machines`"]),
         (&["compare", &disk, "--set", "walkers"], &["walkers", "expected KEY=VALUE"]),
         (&["compare", &disk, "--set", "walkers=few"], &["`few`", "`walkers`", "expected"]),
         (&["compare", &disk, "--set", "walkers=0"], &["`walkers`", "from 1 to 1024"]),

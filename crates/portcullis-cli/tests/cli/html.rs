@@ -194,8 +194,9 @@ fn every_number_of_the_page_is_in_the_document() {
     let advice = document["advice"][0].as_str().unwrap();
     let parts = [
         "<h1>What does protecting",
-        &advice[..6],
+        "Going from lazy to strict",
         "class=\"tiles\"",
+        &advice[..6],
         "<h3>Cost against exposure",
         "<svg",
         "<h3>All numbers",

@@ -8,6 +8,7 @@ mod bench;
 mod cases;
 mod csv;
 mod determinism;
+mod engineer;
 mod figures;
 mod found;
 mod html;
@@ -18,6 +19,8 @@ mod human;
 mod json;
 #[cfg(target_os = "linux")]
 mod machine;
+#[path = "../../../portcullis-trace/tests/trace/merged.rs"]
+mod merged;
 mod narrow_space;
 mod nothing_tested;
 mod prefetching;

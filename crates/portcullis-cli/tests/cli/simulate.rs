@@ -116,7 +116,7 @@ fn what_does_not_fit_together_is_refused_in_one_line() {
     refused(&with(&["--protection", "strict", "--set", "link_gbps=1"]), &["link_gbps=1", "only estimates"]);
     let twice = ["--protection", "strict", "--set", "poll=9", "--set", "poll=8"];
     refused(&with(&twice), &["--set poll=8", "`poll` is set twice"]);
-    refused(&with(&["--protection", "some"]), &["strict or deferred, or none"]);
+    refused(&with(&["--protection", "some"]), &["strict or deferred (lazy), or none"]);
     let on = |machine, workload, design| {
         ["simulate", "--machine", machine, "--workload", workload, "--design", design, "--protection", "strict"]
     };

@@ -5,6 +5,7 @@ mod figures;
 pub(super) use figures::{Figure, Figures, Grid, Paper, Point, Tally, Tolerance};
 
 use portcullis_sim::attack::PROBES_CACHED_MIN;
+use portcullis_sim::compare::LINUX;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -45,6 +46,21 @@ pub(super) struct Input {
     pub(super) refused_accesses: u64,
     pub(super) lost_events: u64,
     pub(super) out_of_order: u64,
+    #[serde(default)]
+    pub(super) devices: Vec<TracedDevice>,
+}
+
+/// A device of a trace. The mappings that no event gives to a device have one without a name.
+#[derive(Deserialize)]
+pub(super) struct TracedDevice {
+    pub(super) device: String,
+    pub(super) maps: u64,
+}
+
+impl Input {
+    fn has_several_devices(&self) -> bool {
+        self.devices.iter().filter(|traced| !traced.device.is_empty()).count() > 1
+    }
 }
 
 /// The machine, with all its values.
@@ -113,11 +129,47 @@ pub(super) struct Comparison {
     pub(super) setting: Setting,
     pub(super) results: Vec<Run>,
     pub(super) equal_batch: Vec<Run>,
+    /// What stands before the tables, for each piece of work on which Linux as it is was run.
+    #[serde(default)]
+    pub(super) answers: Vec<Option<Answer>>,
+    /// The captures of several devices.
+    #[serde(default)]
+    pub(super) hosts: Vec<Host>,
     pub(super) best: Vec<Best>,
     pub(super) advice: Vec<String>,
     /// The totals of several pieces of work.
     #[serde(default)]
     pub(super) all: Vec<Total>,
+}
+
+/// What strict protection costs a host as it runs today.
+#[derive(Deserialize)]
+pub(super) struct Answer {
+    pub(super) trace: String,
+    pub(super) device: Option<String>,
+    pub(super) traffic: Traffic,
+    /// Today, and with strict protection.
+    pub(super) recorded_cpu_percent: Option<[f64; 2]>,
+    pub(super) rate_vs_today_range: [f64; 2],
+    pub(super) limit: [String; 2],
+    pub(super) is_free: bool,
+    pub(super) lines: Vec<Line>,
+}
+
+/// What the devices of one capture take together.
+#[derive(Deserialize)]
+pub(super) struct Host {
+    /// Index of the trace.
+    pub(super) input: usize,
+    /// Today, and with strict protection.
+    pub(super) recorded_cpu_percent: [f64; 2],
+}
+
+/// A line of an answer.
+#[derive(Deserialize)]
+pub(super) struct Line {
+    pub(super) about: String,
+    pub(super) text: String,
 }
 
 /// The best of each protection.
@@ -155,6 +207,8 @@ pub(super) struct Total {
 #[derive(Deserialize)]
 pub(super) struct Worst {
     pub(super) trace: String,
+    #[serde(default)]
+    pub(super) device: Option<String>,
     #[serde(flatten)]
     pub(super) share: Share,
 }
@@ -173,6 +227,9 @@ pub(super) struct Share {
 pub(super) struct Subject {
     /// The work.
     pub(super) trace: String,
+    /// The device whose work it is, if that is known.
+    #[serde(default)]
+    device: Option<String>,
     /// The hardware parameters that were changed.
     #[serde(default)]
     set: Map<String, Value>,
@@ -181,9 +238,22 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The title: the work and, in a sweep, the changed values.
+    /// The title: the work, which device's if there are several and, in a sweep, the changed values.
     pub(super) fn title(&self, setting: &Setting) -> String {
-        if setting.sweep.is_empty() { self.trace.clone() } else { with_settings(&self.trace, &self.set) }
+        let title = match self.part(setting) {
+            Some(traced) => format!("{}, {}", self.trace, traced.device),
+            None if self.input(setting).is_some_and(Input::has_several_devices) => {
+                format!("{}, all devices together", self.trace)
+            }
+            None => self.trace.clone(),
+        };
+        if setting.sweep.is_empty() { title } else { with_settings(&title, &self.set) }
+    }
+
+    /// The device, if it is one of several.
+    pub(super) fn part<'s>(&self, setting: &'s Setting) -> Option<&'s TracedDevice> {
+        let input = self.input(setting).filter(|input| input.has_several_devices())?;
+        input.devices.iter().find(|traced| Some(&traced.device) == self.device.as_ref())
     }
 
     /// The trace, if the work is one.
@@ -259,6 +329,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// Whether it is Linux as it is.
+    pub(super) fn is_linux(&self) -> bool {
+        self.batch == 1 && self.design.label() == LINUX
+    }
+
     /// Whether a longer run would have shown a longer window.
     pub(super) fn unbounded(&self) -> bool {
         self.stale_window_us_max.is_some_and(|window_us| window_us > 0.0) && self.bound_us.is_none()

@@ -24,7 +24,14 @@ pub(super) fn page(document: &Figures) -> Result<String, ReportError> {
     };
     let runs = if document.full { "long (--full)" } else { "short (without --full)" };
     let assumed = [("runs of the laboratory", runs)];
-    Ok(frame(&Page { question: QUESTION, setting: &document.setting, contents: &[], assumed: &assumed, body }))
+    Ok(frame(&Page {
+        question: QUESTION,
+        setting: &document.setting,
+        contents: &[],
+        assumed: &assumed,
+        body,
+        is_wide: false,
+    }))
 }
 
 fn section(figure: &Figure, points: &[Point]) -> Result<Markup, ReportError> {
