@@ -432,7 +432,8 @@ fn assumed(item: &Item, rows: &[CompareRow], recycled: Option<Recycled>, sensiti
         Traffic::Network => {
             assumed.extend(machine.link_gbps.map(|gbps| format!("a link of {} Gb/s", number(gbps))));
             if recycled.is_none() && matches!(work, Work::Trace(trace, _) if !is_use_known(trace)) {
-                assumed.push("a map for every packet (if the driver recycles pages: `--rate`)".to_owned());
+                let rate = if work.is_of_pages_alone() { "" } else { " (if the driver recycles pages: `--rate`)" };
+                assumed.push(format!("a map for every packet{rate}"));
             }
             let is_range = |outcome: &RunOutcome| {
                 outcome.payload_bytes_min < outcome.payload_bytes_max && !work.is_of_pages_alone()
