@@ -127,7 +127,7 @@ fn print(
 ) -> io::Result<()> {
     let items = &planned.plan.items;
     for (index, item) in items.iter().enumerate() {
-        if planned.is_split(index) {
+        if planned.is_split(planned.input_of(index)) {
             print_capture(out, planned, index, advice, hosts)?;
         }
         planned.print_head(out, index)?;
@@ -293,8 +293,7 @@ fn columns(traffic: Traffic, recorded: bool) -> Vec<Column> {
 fn cells(row: &CompareRow, recorded: bool) -> Vec<String> {
     let mark = if row.no_such_hardware { NO_SUCH_HARDWARE } else { "" };
     // Linux as it is: users look for this row first.
-    let is_linux = row.batch == 1 && row.label() == LINUX;
-    let label = if is_linux { format!("{LINUX} (Linux)") } else { row.label() };
+    let label = if row.is_linux() { format!("{LINUX} (Linux)") } else { row.label() };
     let mut cells = vec![label, format!("{}{mark}", row.protection)];
     let Some(outcome) = row.outcome() else { return cells };
     let unprotected = row.protection == Protection::None;

@@ -131,12 +131,8 @@ impl<'a> Planned<'a> {
     /// The captures of which each device was run by itself. There are none if one device was chosen, or if values are
     /// swept.
     pub(crate) fn split_inputs(&self) -> Vec<usize> {
-        let is_split = |input: &usize| {
-            let items = || (0..self.plan.items.len()).filter(|item| self.input_of[*item] == Some(*input));
-            items().any(|item| self.plan.items[item].is_one_of_several())
-        };
         let is_one_run_of_all = self.arguments.sweeps.is_empty() && self.arguments.device.is_none();
-        (0..self.inputs.len()).filter(|input| is_one_run_of_all && is_split(input)).collect()
+        (0..self.inputs.len()).filter(|input| is_one_run_of_all && self.is_split(Some(*input))).collect()
     }
 
     /// The index of the input whose work an item is. `None` if the work is synthetic.
@@ -149,10 +145,10 @@ impl<'a> Planned<'a> {
         self.input_of[item].map(|input| &self.inputs[input])
     }
 
-    /// Whether the capture of an item is split into its devices.
-    pub(crate) fn is_split(&self, item: usize) -> bool {
-        let same = (0..self.plan.items.len()).filter(|other| self.input_of[*other] == self.input_of[item]);
-        same.into_iter().any(|other| self.plan.items[other].is_one_of_several())
+    /// Whether a capture is split into its devices.
+    pub(crate) fn is_split(&self, input: Option<usize>) -> bool {
+        let items = self.plan.items.iter().zip(&self.input_of);
+        items.filter(|(_, of)| **of == input).any(|(item, _)| item.is_one_of_several())
     }
 
     /// The device whose work an item is, if its capture has several.
@@ -168,7 +164,9 @@ impl<'a> Planned<'a> {
         match self.input(item) {
             Some(input) => match self.part(item) {
                 Some(traced) => print_part(out, input, traced)?,
-                None if self.is_split(item) => writeln!(out, "{}: all its devices together", input.file)?,
+                None if self.is_split(self.input_of[item]) => {
+                    writeln!(out, "{}: all its devices together", input.file)?
+                }
                 None => print_input(out, input)?,
             },
             None => {

@@ -191,9 +191,7 @@ fn received(
             whole.with_received(bytes)
         }
         Traffic::Disk => {
-            if let Some(iops) =
-                machine.disk_iops.map(|iops| iops * f64::from(machine.disks)).filter(|iops| rate > *iops)
-            {
+            if let Some(iops) = machine.all_disk_iops().filter(|iops| rate > *iops) {
                 let most =
                     format!("at most what the disks serve, {iops} requests a second; `--set disk_iops=N` changes it");
                 return Err(refused(&most));

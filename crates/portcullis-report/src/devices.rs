@@ -1,7 +1,8 @@
 //! The devices of a capture that has several: what strict protection costs each of them.
 
 use super::document::{Answer, Host, Input, Traffic};
-use super::page::{cell, facts, heads, scrolled, shown, whole};
+use super::page::{cell, facts, heads, scrolled, whole};
+use super::runs::range;
 use maud::{Markup, html};
 use portcullis_sim::number::{low_percent, number, percent};
 
@@ -24,7 +25,7 @@ pub(super) fn section(id: &str, input: &Input, host: &Host, answers: &[&Answer])
                     @match answer {
                         Some(answer) => {
                             td.word { (verdict(answer)) }
-                            td { (rate(answer.rate_vs_today_range)) }
+                            td { (rate(answer)) }
                             @for end in [0, 1] { (cell(answer.recorded_cpu_percent.map(|cpu| cpu[end]), number)) }
                             td { (answer.limit[1]) }
                             (maps(traced.maps))
@@ -42,7 +43,7 @@ pub(super) fn section(id: &str, input: &Input, host: &Host, answers: &[&Answer])
                 @let together = answers.iter().find(|answer| answer.device.is_none());
                 th.word scope="row" { "together" }
                 td.word { @if let Some(answer) = together { (verdict(answer)) } }
-                td { @if let Some(answer) = together { (rate(answer.rate_vs_today_range)) } }
+                td { @if let Some(answer) = together { (rate(answer)) } }
                 @for cpu in host.recorded_cpu_percent { (cell(Some(cpu), number)) }
                 td { @if let Some(answer) = together { (answer.limit[1]) } }
                 td {} td.word {}
@@ -67,9 +68,7 @@ fn verdict(answer: &Answer) -> Markup {
     html! { @if answer.is_free { strong { "the same" } } @else { "falls" } }
 }
 
-fn rate([low, high]: [f64; 2]) -> Markup {
-    html! {
-        @if percent(low) != percent(high) { (shown(low, &low_percent(low))) "–" }
-        (shown(high, &percent(high)))
-    }
+fn rate(answer: &Answer) -> Markup {
+    let [low, high] = answer.rate_vs_today_range;
+    range(Some(low), high, low_percent, percent)
 }

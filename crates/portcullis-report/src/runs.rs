@@ -70,7 +70,7 @@ pub(super) fn share(share: Share) -> Option<Markup> {
 }
 
 /// A range, or one number if both ends print the same.
-fn range(least: Option<f64>, most: f64, low: fn(f64) -> String, high: fn(f64) -> String) -> Markup {
+pub(super) fn range(least: Option<f64>, most: f64, low: fn(f64) -> String, high: fn(f64) -> String) -> Markup {
     html! {
         @if let Some(least) = least.filter(|least| high(*least) != high(most)) { (shown(least, &low(least))) "–" }
         (shown(most, &high(most)))

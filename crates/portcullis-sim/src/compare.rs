@@ -8,7 +8,7 @@ use crate::prefetch::Hints;
 use crate::run::{self, Job, Pace, RunError, Work};
 use crate::traffic::PayloadRule;
 use portcullis::design::Options;
-use portcullis::designs::Choice;
+use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, SubPage};
 use portcullis_trace::{Events, Format, Statistics, Trace, TracedDevice, TracedFault};
 use serde::ser::Error;
@@ -24,8 +24,6 @@ const SCALE_MAX: f64 = 1000.0;
 
 /// The id of the design that Linux has today.
 pub const LINUX: &str = "magazine";
-/// The id of the design without protection.
-const NONE: &str = "none";
 
 /// How virtual time advances.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -261,6 +259,11 @@ impl CompareRow {
             == (other.item, other.design, other.options, other.protection)
     }
 
+    /// Whether it is Linux as it is: its design, each unmap by itself.
+    pub fn is_linux(&self) -> bool {
+        self.batch == 1 && self.label() == LINUX
+    }
+
     /// Whether the user stopped the program before this run.
     pub fn is_stopped(&self) -> bool {
         matches!(self.outcome, Measurement::Failed(RunError::Stopped))
@@ -439,9 +442,8 @@ impl ComparePlan {
         };
         // Linux as it is comes first: it is what users want most if they stop before the last run.
         let mut order: Vec<usize> = (0..jobs.len()).collect();
-        let is_linux =
-            |(choice, ..): &(Choice, Protection, usize, bool)| [NONE, LINUX].contains(&choice.design.info().id);
-        order.sort_by_key(|at| !is_linux(&jobs[*at].2));
+        let is_first = |choice: &Choice| [DesignId::Unprotected, DesignId::Magazine].contains(&choice.design);
+        order.sort_by_key(|at| !is_first(&jobs[*at].2.0));
         let rows = parallel::each(
             &order,
             |at| run(&jobs[*at]),

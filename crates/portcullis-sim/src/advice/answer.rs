@@ -301,8 +301,9 @@ impl Change<'_> {
         let mut lower = Vec::new();
         let mut floor = self.strict.share();
         for batch in EQUAL_BATCHES {
-            let best = Ranking::of(rows, Protection::Strict, Some(batch)).best();
-            let Some(best) = best.filter(|best| best.share() > floor + TIE) else { continue };
+            let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
+            // As in the advice below the tables.
+            let Some(best) = ranking.better_than(floor).first().copied().copied() else { continue };
             floor = best.share();
             let drivers = format!("drivers that unmap up to {batch} buffers at once");
             let who = match (best.effort(), best.row.label() == LINUX) {

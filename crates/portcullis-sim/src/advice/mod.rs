@@ -12,7 +12,7 @@ mod text;
 pub use answer::{Answer, Host, Line, Today, hosts};
 pub use sensitivity::{Sensitivity, Tried};
 
-use crate::compare::{ComparePlan, CompareRow, Comparison, LINUX};
+use crate::compare::{ComparePlan, CompareRow, Comparison};
 use portcullis::Protection;
 use portcullis::design::Options;
 use ranking::{Candidate, Ranking};
@@ -67,7 +67,7 @@ impl Best {
 
 /// The run of today's Linux under `protection`.
 fn linux(rows: &[CompareRow], protection: Protection) -> Option<Candidate<'_>> {
-    let is_it = |row: &&CompareRow| row.label() == LINUX && row.protection == protection && row.batch == 1;
+    let is_it = |row: &&CompareRow| row.is_linux() && row.protection == protection;
     rows.iter().find(is_it).filter(|row| row.violation().is_none()).and_then(Candidate::of)
 }
 

@@ -94,6 +94,11 @@ impl<'r> Ranking<'r> {
         self.tied.len() == self.all.len()
     }
 
+    /// Those of the best runs that are better than `floor` by more than a tie, simplest first.
+    pub(super) fn better_than(&self, floor: f64) -> Vec<&Candidate<'r>> {
+        self.tied.iter().filter(|one| one.share() > floor + TIE).collect()
+    }
+
     /// The simplest of the best runs.
     pub(super) fn best(&self) -> Option<Candidate<'r>> {
         self.tied.first().copied()

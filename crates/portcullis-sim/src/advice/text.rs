@@ -143,8 +143,7 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
 /// Says that `--batch` leaves out Linux as it is, if it does.
 fn batched_linux(rows: &[CompareRow]) -> Option<String> {
     let is_batched = |row: &&CompareRow| row.label() == LINUX && row.batch > 1;
-    let is_single = |row: &CompareRow| row.label() == LINUX && row.batch == 1;
-    rows.iter().find(is_batched).filter(|_| !rows.iter().any(is_single))?;
+    rows.iter().find(is_batched).filter(|_| !rows.iter().any(CompareRow::is_linux))?;
     Some(
         "Linux as it is does not unmap in batches: what it costs today (`iommu.strict=1`) is shown without `--batch`."
             .to_owned(),
@@ -198,7 +197,7 @@ fn nothing_is_better(rows: &[CompareRow]) -> Option<String> {
 /// its share too.
 fn lower(rows: &[CompareRow], today: &Candidate<'_>, batch: usize, floor: f64) -> Option<(f64, String)> {
     let ranking = Ranking::of(rows, Protection::Strict, Some(batch));
-    let better: Vec<&Candidate<'_>> = ranking.tied.iter().filter(|one| one.share() > floor + TIE).collect();
+    let better = ranking.better_than(floor);
     let best = *better.first()?;
     let is_todays = |one: &Candidate<'_>| one.row.label() == today.row.label();
     let same = better.iter().skip(1).filter(|other| other.effort() == best.effort() && !is_todays(other));

@@ -107,7 +107,7 @@ impl Machine {
     }
 
     /// Requests per second that all its disks serve together.
-    pub(crate) fn all_disk_iops(&self) -> Option<f64> {
+    pub fn all_disk_iops(&self) -> Option<f64> {
         self.disk_iops.map(|iops| iops * f64::from(self.disks))
     }
 
