@@ -18,6 +18,7 @@ use core::panic::PanicInfo;
 use host::Host;
 use portcullis::designs::DesignId;
 use portcullis::{Access, DomainConfig, DynDomain, Iommu, Iova, PhysAddr, Protection, Segment, SourceId};
+use portcullis_vtd::spec::registers::BLOCK_BYTES;
 use portcullis_vtd::{MappedRegisters, Unit, UnitConfig};
 
 #[panic_handler]
@@ -36,7 +37,7 @@ pub struct Handle(Box<DynDomain>, Arc<Unit<MappedRegisters, Host>>);
 /// out.
 ///
 /// # Safety
-/// `registers` is the mapped register block of a VT-d unit that has no other driver until the space is closed.
+/// `registers` is the mapped register block, a page of it, of a VT-d unit that has no other driver until the space is closed.
 /// Without protection, all memory is meant for every device that is attached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_open(
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn portcullis_open(
     };
     let Some(design) = DesignId::ALL.get(design) else { return core::ptr::null_mut() };
     // SAFETY: the caller's promise, passed on.
-    let registers = unsafe { MappedRegisters::new(registers) };
+    let registers = unsafe { MappedRegisters::new(registers, BLOCK_BYTES) };
     let memory = [Segment { phys: PhysAddr::new(0), len: memory_bytes }];
     let Ok(unit) = Unit::bring_up(registers, Host, UnitConfig::default()) else { return core::ptr::null_mut() };
     // This host has no cache-line flush.

@@ -435,7 +435,8 @@ static bool may_be_misled(struct pci_dev *pdev)
 
 bool pc_must_pass(struct pci_dev *pdev)
 {
-	return !has_own_entry(pdev) && (may_be_misled(pdev) || pc_has_reserved(pdev));
+	return !has_own_entry(pdev) &&
+	       (may_be_misled(pdev) || pc_has_reserved(pdev) || pc_is_broken_by_translation(pdev));
 }
 
 static void bind(struct pci_dev *pdev)

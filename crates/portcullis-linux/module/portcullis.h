@@ -57,7 +57,11 @@ int pcr_table(const void *table, size_t len, u64 direct_map, u8 flush_instructio
 int pcr_place(u32 index, struct pcr_place *out);
 int pcr_unit_of(u16 segment, u16 source);
 int pcr_master(u32 unit, u32 index);
-int pcr_bring_up(void __iomem *registers, u8 physical_bits, u8 merge, const u16 *sources, size_t count,
+void pcr_note_function(u16 vendor, u16 device, bool is_display);
+bool pcr_stays_off(u32 index);
+bool pcr_must_pass(u16 vendor, u16 device, bool is_display, u32 isochronous_control);
+u32 pcr_register_bytes(void __iomem *registers);
+int pcr_bring_up(void __iomem *registers, u32 bytes, u8 physical_bits, u8 merge, const u16 *sources, size_t count,
 		 struct pcr_unit **out);
 int pcr_take_down(struct pcr_unit *unit);
 int pcr_halt(struct pcr_unit *unit);
@@ -65,7 +69,7 @@ int pcr_open_gate(struct pcr_unit *unit);
 int pcr_pass_through(struct pcr_unit *unit, u16 source, bool on);
 int pcr_shut_out_all(struct pcr_unit *unit);
 void pcr_unit_use(struct pcr_unit *unit, struct pcr_unit_use *out);
-bool pcr_faults(struct pcr_unit *unit, void *context);
+int pcr_faults(struct pcr_unit *unit, void *context);
 
 int pcr_has_design(const char *name, size_t len);
 u32 pcr_reserved(const struct pcr_opening *opening);
@@ -114,6 +118,7 @@ bool pcs_rcu_is_over(u64 name);
 void pcs_panic(const char *text, size_t len) __noreturn;
 void pcs_print(const char *text, size_t len);
 u32 pcs_buses(u16 segment, u16 bridge);
+int pcs_is_display(u16 segment, u16 source);
 u64 pcs_next_piece(void **list, u64 *len);
 void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
 
@@ -135,6 +140,8 @@ struct pc_unit {
 	struct pcr_unit *rust;
 	void __iomem *registers;
 	struct pcr_place place;
+	u32 index;			/* in the DMAR table */
+	bool is_gone;			/* its registers read all ones; written by the fault timer */
 	atomic64_t faults, faults_lost;
 };
 
@@ -144,8 +151,10 @@ extern int pc_unit_count;
 int pc_units_up(void);
 void pc_units_down(void);
 void pc_units_halt(bool opens_gate);
-/* The unit that serves a device; null if there is none. */
+/* The unit that serves a device; null if there is none, or if it stays off. */
 struct pc_unit *pc_unit_of(struct pci_dev *pdev);
+/* Whether a device of this chipset must pass through. */
+bool pc_is_broken_by_translation(struct pci_dev *pdev);
 
 /* ---- ids.c ---- */
 

@@ -296,6 +296,10 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy, bool has_ch
 		pr_err("%s is not protected: it stands for the disks behind it (VMD)\n", pci_name(pdev));
 		return -EOPNOTSUPP;
 	}
+	if (pc_is_broken_by_translation(pdev)) {
+		pr_err("%s is not protected: it does not work behind the IOMMU of this chipset\n", pci_name(pdev));
+		return -EOPNOTSUPP;
+	}
 	if (pc_shares_id(pdev) || pc_is_exposed(pdev) || is_reserved_for(pdev, &opening))
 		return -EOPNOTSUPP;
 	device = make(pdev, policy, unit);

@@ -14,12 +14,17 @@
 #include "portcullis.h"
 
 #define GSTS 0x1c
-#define IN_USE (BIT(31) | BIT(26) | BIT(25))	/* translation, queued invalidation, interrupt remapping */
+#define TRANSLATES BIT(31)
+#define QUEUES BIT(26)
+#define REMAPS BIT(25)
 #define SOURCES 65536
 #define FAULTS_MS 100
 
 struct pc_unit pc_units[PC_UNITS_MAX];
 int pc_unit_count;
+
+/* For each unit of the table, its place in pc_units; negative if it stays off. */
+static s8 place_of[PC_UNITS_MAX];
 
 static u8 merge;
 module_param(merge, byte, 0444);
@@ -54,27 +59,92 @@ struct pc_unit *pc_unit_of(struct pci_dev *pdev)
 	if (is_vmd(pdev->bus) || pci_domain_nr(pdev->bus) > U16_MAX)
 		return NULL;
 	index = pcr_unit_of(pci_domain_nr(pdev->bus), scope_of(pdev));
-	return index < 0 ? NULL : &pc_units[index];
+	return index < 0 || place_of[index] < 0 ? NULL : &pc_units[place_of[index]];
 }
 
-static int find(u32 index)
-{
-	struct pc_unit *unit = &pc_units[index];
-	u32 status;
-	int error = pcr_place(index, &unit->place);
+/* ---- chipsets ---- */
 
-	if (error)
-		return error;
+int pcs_is_display(u16 segment, u16 source)
+{
+	struct pci_dev *pdev = pci_get_domain_bus_and_slot(segment, PCI_BUS_NUM(source), source & 0xff);
+	int is_display = pdev ? pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY : -ENODEV;
+
+	pci_dev_put(pdev);
+	return is_display;
+}
+
+static void note_chipset(void)
+{
+	struct pci_dev *pdev = NULL;
+
+	for_each_pci_dev(pdev)
+		pcr_note_function(pdev->vendor, pdev->device, pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY);
+}
+
+/* The register that controls the unit of the sound device (Intel 5520 and X58); all ones if there is none. */
+static u32 isochronous_control(void)
+{
+	struct pci_dev *pdev = pci_get_device(PCI_VENDOR_ID_INTEL, 0x342e, NULL);
+	u32 control = U32_MAX;
+
+	if (pdev)
+		pci_read_config_dword(pdev, 0x188, &control);
+	pci_dev_put(pdev);
+	return control;
+}
+
+bool pc_is_broken_by_translation(struct pci_dev *pdev)
+{
+	return pcr_must_pass(pdev->vendor, pdev->device, pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY, isochronous_control());
+}
+
+/* ---- coming ---- */
+
+static int map_registers(struct pc_unit *unit)
+{
+	u32 needed;
+
 	unit->registers = ioremap(unit->place.base, unit->place.bytes);
 	if (!unit->registers)
 		return -ENOMEM;
-	status = readl(unit->registers + GSTS);
-	if (!(status & IN_USE))
+	/* Fault records may lie beyond what firmware has reported. */
+	needed = pcr_register_bytes(unit->registers);
+	if (needed <= unit->place.bytes)
 		return 0;
-	/* Interrupt remapping uses the invalidation queue, which can only have one owner. */
+	iounmap(unit->registers);
+	unit->place.bytes = needed;
+	unit->registers = ioremap(unit->place.base, needed);
+	return unit->registers ? 0 : -ENOMEM;
+}
+
+/* Interrupt remapping uses the invalidation queue, which can only have one owner. */
+static const char *use_of(u32 status)
+{
+	if (status & REMAPS)
+		return "Linux remaps interrupts with it";
+	if (status & TRANSLATES)
+		return "Linux, or firmware, translates with it";
+	return "Linux, or firmware, has left its invalidation queue on";
+}
+
+static int find(struct pc_unit *unit, u32 index)
+{
+	u32 status;
+	int error = pcr_place(index, &unit->place);
+
+	unit->index = index;
+	error = error ?: map_registers(unit);
+	if (error)
+		return error;
+	status = readl(unit->registers + GSTS);
+	if (status == U32_MAX) {
+		pr_err("the unit at %#llx does not answer: its registers read all ones\n", unit->place.base);
+		return -ENODEV;
+	}
+	if (!(status & (TRANSLATES | QUEUES | REMAPS)))
+		return 0;
 	pr_err("the unit at %#llx is in use (status %#x): %s; boot with intel_iommu=off intremap=off%s\n", unit->place.base,
-	       status, status & BIT(25) ? "Linux remaps interrupts with it" : "Linux, or firmware, translates with it",
-	       status & BIT(25) ? " (and nox2apic where firmware has turned x2APIC on)" : "");
+	       status, use_of(status), status & REMAPS ? " (and nox2apic where firmware has turned x2APIC on)" : "");
 	return -EBUSY;
 }
 
@@ -100,7 +170,7 @@ static int note_masters(struct pc_unit *unit, unsigned long *ids)
 	u32 index = 0;
 	int id;
 
-	while ((id = pcr_master(unit - pc_units, index++)) >= 0)
+	while ((id = pcr_master(unit->index, index++)) >= 0)
 		note(id, ids);
 	return id == -ENOENT ? 0 : id;
 }
@@ -129,7 +199,7 @@ static int bring_up(struct pc_unit *unit)
 	}
 	if (!error) {
 		count = list_of(ids, sources);
-		error = pcr_bring_up(unit->registers, unit->place.physical_bits, merge, sources, count, &unit->rust);
+		error = pcr_bring_up(unit->registers, unit->place.bytes, unit->place.physical_bits, merge, sources, count, &unit->rust);
 	}
 	bitmap_free(ids);
 	kvfree(sources);
@@ -149,9 +219,17 @@ static void poll_faults(struct timer_list *timer)
 {
 	int index;
 
-	for (index = 0; index < pc_unit_count; index++)
-		if (pcr_faults(pc_units[index].rust, &pc_units[index]))
-			atomic64_inc(&pc_units[index].faults_lost);
+	for (index = 0; index < pc_unit_count; index++) {
+		struct pc_unit *unit = &pc_units[index];
+		int polled = unit->is_gone ? 0 : pcr_faults(unit->rust, unit);
+
+		if (polled > 0)
+			atomic64_inc(&unit->faults_lost);
+		if (polled < 0) {
+			unit->is_gone = true;
+			pr_err("the unit at %#llx does not answer any more: its registers read all ones\n", unit->place.base);
+		}
+	}
 	mod_timer(timer, jiffies + msecs_to_jiffies(FAULTS_MS));
 }
 
@@ -168,7 +246,7 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason)
 
 int pc_units_up(void)
 {
-	int error, count, index;
+	int error, count, index, found = 0;
 
 	if (ACPI_FAILURE(acpi_get_table(ACPI_SIG_DMAR, 0, &dmar))) {
 		pr_err("this machine has no DMAR table: there is no VT-d, or firmware has it turned off\n");
@@ -181,13 +259,19 @@ int pc_units_up(void)
 			pr_err("the DMAR table has %d units, and 1 to %d are supported\n", count, PC_UNITS_MAX);
 		goto out;
 	}
+	note_chipset();
 	/* All units are checked before the first is changed. */
 	for (index = 0; index < count; index++) {
-		error = find(index);
+		place_of[index] = pcr_stays_off(index) ? -1 : found;
+		if (place_of[index] < 0) {
+			pr_warn("a unit stays off: this chipset's graphics do not work behind it, and are not protected\n");
+			continue;
+		}
+		error = find(&pc_units[found++], index);
 		if (error)
 			goto out;
 	}
-	for (index = 0; index < count; index++) {
+	for (index = 0; index < found; index++) {
 		error = bring_up(&pc_units[index]);
 		if (error)
 			goto out;

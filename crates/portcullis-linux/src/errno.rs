@@ -34,10 +34,14 @@ impl Errno for AttachError {
 impl Errno for BringUpError {
     fn errno(&self) -> i32 {
         match self {
-            Self::NoUnit { .. } => ENODEV,
+            Self::NoUnit { .. } | Self::Gone => ENODEV,
             Self::InUse { .. } | Self::RemapsInterrupts | Self::Changing => EBUSY,
             Self::NoMemory(_) => ENOMEM,
-            Self::NoInvalidationQueue | Self::NoTableFormat(_) | Self::DomainIds | Self::FaultRecords(_) => EOPNOTSUPP,
+            Self::NoInvalidationQueue
+            | Self::NoTableFormat(_)
+            | Self::DomainIds
+            | Self::FaultRecords(_)
+            | Self::Block { .. } => EOPNOTSUPP,
             Self::Admission(error) => error.errno(),
             _ => EIO,
         }

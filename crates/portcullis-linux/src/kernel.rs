@@ -43,6 +43,8 @@ unsafe extern "C" {
     pub(crate) fn pcs_print(text: *const c_char, len: usize);
     /// The buses behind a bridge: 0 if there is no bridge, else secondary | subordinate << 8 | 1 << 16.
     pub(crate) fn pcs_buses(segment: u16, bridge: u16) -> u32;
+    /// Whether a function is a display controller; negative if there is no such function.
+    pub(crate) fn pcs_is_display(segment: u16, source: u16) -> i32;
     /// The next piece of the scatter list at `list`. Advances `list`.
     pub(crate) fn pcs_next_piece(list: *mut *mut c_void, len: *mut u64) -> u64;
     /// Reports a refused request.

@@ -179,7 +179,7 @@ impl fmt::Display for Names {
 fn reserved_of(opening: &Opening) -> impl Iterator<Item = IovaRange> {
     let (segment, source) = (opening.segment, SourceId::from_requester(opening.source));
     let regions = dmar().map(|dmar| dmar.reserved_for(segment, source, buses(segment)));
-    regions.into_iter().flatten().map(|region| region.range)
+    regions.into_iter().flatten()
 }
 
 fn map_reserved(domain: &AnyDomain, region: IovaRange) -> Result<(), RawMapError> {

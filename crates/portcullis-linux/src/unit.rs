@@ -3,19 +3,20 @@
 
 use crate::errno::{EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, Errno};
 use crate::host::{DIRECT_MAP, Host};
-use crate::kernel::{pcs_buses, pcs_fault};
+use crate::kernel::{pcs_buses, pcs_fault, pcs_is_display};
 use crate::log::{print, refused};
 use crate::memory::room;
 use alloc::boxed::Box;
 use core::ffi::c_void;
 use core::ops::RangeInclusive;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use portcullis::iommu::{AttachError, DomainId, Translation};
 use portcullis::{Iommu, SourceId};
+use portcullis_vtd::chipset::{Chipset, PciFunction};
 use portcullis_vtd::dmar::{Dmar, ScopeKind, Structure};
 use portcullis_vtd::spec::faults::FaultRequest;
-use portcullis_vtd::spec::registers::{GCMD, GSTS, global};
-use portcullis_vtd::{BringUpError, MappedRegisters, Mmio, RegisterTimeout, UnitConfig};
+use portcullis_vtd::spec::registers::{BLOCK_BYTES, CAP, Capability, GCMD, GSTS, global};
+use portcullis_vtd::{BringUpError, MappedRegisters, Mmio, RegisterError, UnitConfig};
 
 /// The driver's unit.
 pub(crate) type VtdUnit = portcullis_vtd::Unit<MappedRegisters, Host>;
@@ -83,6 +84,7 @@ pub unsafe extern "C" fn pcr_table(table: *const u8, len: usize, direct_map: u64
     // SAFETY: the caller keeps the contract.
     match Dmar::parse(unsafe { core::slice::from_raw_parts(table, len) }) {
         Ok(dmar) => {
+            dmar.warnings().for_each(|warning| print(format_args!("firmware has a mistake that does not matter: {warning}")));
             TABLE_BYTES.store(len, Ordering::Relaxed);
             // Release: a reader that sees the table sees its length.
             TABLE.store(table.cast_mut(), Ordering::Release);
@@ -154,14 +156,72 @@ pub extern "C" fn pcr_master(unit: u32, index: u32) -> i32 {
     }
 }
 
+/// What the machine's functions say about its chipset. Written before a unit is brought up, by one CPU.
+static CHIPSET: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+fn chipset() -> Chipset {
+    // Relaxed: loading the module orders the calls.
+    let [flushes_writes, leaves_graphics, has_isochronous_unit] =
+        CHIPSET.each_ref().map(|flag| flag.load(Ordering::Relaxed));
+    let mut chipset = Chipset::default();
+    (chipset.flushes_writes, chipset.leaves_graphics) = (flushes_writes, leaves_graphics);
+    chipset.has_isochronous_unit = has_isochronous_unit;
+    chipset
+}
+
+/// Takes a function of the machine into account.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_note_function(vendor: u16, device: u16, is_display: bool) {
+    let mut chipset = chipset();
+    chipset.note(PciFunction { vendor, device, is_display });
+    let flags = [chipset.flushes_writes, chipset.leaves_graphics, chipset.has_isochronous_unit];
+    CHIPSET.iter().zip(flags).for_each(|(to, flag)| to.store(flag, Ordering::Relaxed));
+}
+
+/// Whether unit `index` of the table must not be brought up, because all that it serves are displays of a chipset that
+/// does not bear it.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_stays_off(index: u32) -> bool {
+    let Some(unit) = dmar().and_then(|dmar| dmar.units().nth(index as usize)) else { return false };
+    let is_display = |source: SourceId| {
+        // SAFETY: it looks up a device, and the caller may sleep.
+        match unsafe { pcs_is_display(unit.segment, source.requester()) } {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    };
+    chipset().leaves_graphics && unit.serves_only(buses(unit.segment), is_display)
+}
+
+/// Whether translation would break a function of this chipset. `isochronous_control` is the value of that register, all
+/// ones if it cannot be read.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_must_pass(vendor: u16, device: u16, is_display: bool, isochronous_control: u32) -> bool {
+    chipset().must_pass(PciFunction { vendor, device, is_display }, || Some(isochronous_control))
+}
+
+/// The bytes that have to be mapped of a unit's registers.
+///
+/// # Safety
+/// `registers` must be a mapped page of registers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcr_register_bytes(registers: *mut u8) -> u32 {
+    // SAFETY: the caller keeps the contract, and nothing is written.
+    let registers = unsafe { MappedRegisters::new(registers, BLOCK_BYTES) };
+    Capability(registers.read64(CAP)).register_bytes()
+}
+
 /// Brings a unit up with all of `sources` passed through, none of which is shut out at any moment. If
 /// `merge` commits or more share a submission, one command may replace theirs; zero: never.
 ///
 /// # Safety
-/// `registers` must be the mapped register block of a unit without another driver. `sources` must have `count` ids.
+/// `registers` must be the register block of a unit without another driver, of which `bytes` are mapped. `sources` must
+/// have `count` ids.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_bring_up(
     registers: *mut u8,
+    bytes: u32,
     physical_bits: u8,
     merge: u8,
     sources: *const u16,
@@ -171,13 +231,14 @@ pub unsafe extern "C" fn pcr_bring_up(
     // SAFETY: the caller keeps the contract.
     let sources = unsafe { core::slice::from_raw_parts(sources, count) };
     // SAFETY: the caller keeps the contract. The second handle is used only after the first is no longer in use.
-    let (driven, spare) = unsafe { (MappedRegisters::new(registers), MappedRegisters::new(registers)) };
+    let (driven, spare) = unsafe { (MappedRegisters::new(registers, bytes), MappedRegisters::new(registers, bytes)) };
     let room = match room::<Unit>() {
         Ok(room) => room,
         Err(_) => return ENOMEM,
     };
     let merge_min = (merge > 0).then_some(merge);
-    let config = UnitConfig { physical_bits, merge_min, ..UnitConfig::default() };
+    let flushes_writes = chipset().flushes_writes;
+    let config = UnitConfig { physical_bits, merge_min, flushes_writes, ..UnitConfig::default() };
     let mut pass_through = DomainId(0);
     let admit = |unit: &VtdUnit| -> Result<(), AttachError> {
         // SAFETY: until now the kernel has let these devices reach all memory.
@@ -214,7 +275,7 @@ pub unsafe extern "C" fn pcr_take_down(unit: *mut Unit) -> i32 {
     }
 }
 
-impl Errno for RegisterTimeout {
+impl Errno for RegisterError {
     fn errno(&self) -> i32 {
         crate::errno::EIO
     }
@@ -296,17 +357,18 @@ pub extern "C" fn pcr_unit_use(unit: &Unit, out: &mut UnitUse) {
     };
 }
 
-/// Passes recorded faults to the C half. Returns whether others were lost.
+/// Passes recorded faults to the C half. Returns 1 if others were lost, or else 0; an error number if the unit is gone.
 ///
 /// # Safety
 /// `context` must be valid for `pcs_fault`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcr_faults(unit: &Unit, context: *mut c_void) -> bool {
-    unit.vtd.faults(&mut |fault| {
+pub unsafe extern "C" fn pcr_faults(unit: &Unit, context: *mut c_void) -> i32 {
+    let polled = unit.vtd.faults(&mut |fault| {
         let is_write = fault.request == FaultRequest::Write;
         // SAFETY: the caller keeps the contract.
         unsafe {
             pcs_fault(context, fault.source.requester(), fault.page.as_u64(), is_write, u32::from(fault.reason.code()))
         }
-    })
+    });
+    polled.map_or_else(|gone| gone.errno(), i32::from)
 }

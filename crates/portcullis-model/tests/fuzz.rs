@@ -330,7 +330,7 @@ impl Bench {
             host.pause(Wait::Invalidation);
         }
         assert_eq!(refused(b"late"), FaultReason::NoWrite);
-        unit.faults(&mut |_| {});
+        unit.faults(&mut |_| {}).expect("it is there");
         // SAFETY: as above.
         unsafe { unit.close_domain(domain) }.expect("closed");
         // SAFETY: as above.

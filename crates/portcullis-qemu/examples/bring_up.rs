@@ -42,7 +42,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
     // A domain that hands out no address of a reserved region. If several devices share a domain, it needs the
     // regions of all of them. The memory windows of the bridges above them belong here too.
-    let reserved: Vec<IovaRange> = dmar.reserved_for(SEGMENT, DEVICE, buses).map(|region| region.range).collect();
+    let reserved: Vec<IovaRange> = dmar.reserved_for(SEGMENT, DEVICE, buses).collect();
     println!("{} regions are reserved for it", reserved.len());
     let config = portcullis::DomainConfig { reserved: &reserved, ..portcullis::DomainConfig::new(Protection::Strict) };
     let domain = Magazine::open_with(&unit, machine.host(), &config)?;
@@ -72,7 +72,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     to.read(0, &mut landed);
     assert_eq!(landed, [0; 16]);
     let mut faults = Vec::new();
-    unit.faults(&mut |fault| faults.push(fault));
+    unit.faults(&mut |fault| faults.push(fault))?;
     let [fault] = faults[..] else { return Err(format!("expected one fault, found {faults:?}").into()) };
     assert_eq!((fault.source, fault.page, fault.reason), (DEVICE, seen_at, FaultReason::NoWrite));
     println!("afterwards it was refused: {:?} at {}", fault.reason, fault.page);

@@ -7,16 +7,28 @@ use portcullis::Platform;
 use portcullis::platform::{Step, Wait};
 use thiserror::Error;
 
-/// A register did not reach the requested state.
+/// What is wrong with a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the VT-d register at {offset:#x} did not settle within {limit_us} µs")]
 #[non_exhaustive]
-pub struct RegisterTimeout {
-    /// Offset of the register, in bytes from the base.
-    pub offset: u32,
-    /// The time limit, in microseconds.
-    pub limit_us: u64,
+pub enum RegisterError {
+    /// It did not reach the requested state.
+    #[error("the VT-d register at {offset:#x} did not settle within {limit_us} µs")]
+    Timeout {
+        /// Offset of the register, in bytes from the base.
+        offset: u32,
+        /// The time limit, in microseconds.
+        limit_us: u64,
+    },
+    /// It reads all ones, which no register of a unit does: the unit, or the way to it, is gone.
+    #[error("the VT-d register at {offset:#x} reads all ones: the unit, or the way to it, is gone")]
+    Gone {
+        /// Offset of the register, in bytes from the base.
+        offset: u32,
+    },
 }
+
+/// What every register reads if the unit is gone.
+pub(crate) const GONE: u32 = u32::MAX;
 
 /// The time limit of a polling loop. The clock is read only after the first poll has failed.
 pub(crate) struct Patience {
@@ -85,6 +97,11 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
         Self { mmio, platform, wait_us_max, translates: AtomicBool::new(false) }
     }
 
+    /// Length of the register block in bytes.
+    pub(crate) fn bytes(&self) -> u32 {
+        self.mmio.bytes()
+    }
+
     pub(crate) fn read32(&self, offset: u32) -> u32 {
         self.platform.probe(Step::RegisterRead);
         self.mmio.read32(offset)
@@ -114,23 +131,35 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
         spin(&self.platform, wait, self.wait_us_max, done)
     }
 
-    /// Waits until the bits of `mask` in the 32-bit register at `offset` read `value`.
-    pub(crate) fn settle(&self, offset: u32, mask: u32, value: u32) -> Result<(), RegisterTimeout> {
-        self.spin(Wait::Register, || (self.read32(offset) & mask == value).then_some(()))
-            .ok_or(RegisterTimeout { offset, limit_us: self.wait_us_max })
+    /// Reads a 32-bit register that has a zero bit in any state.
+    pub(crate) fn read_present(&self, offset: u32) -> Result<u32, RegisterError> {
+        match self.read32(offset) {
+            GONE => Err(RegisterError::Gone { offset }),
+            value => Ok(value),
+        }
+    }
+
+    /// Waits until the bits of `mask` in the 32-bit register at `offset` read `value`. Does not wait for a unit that is
+    /// gone.
+    pub(crate) fn settle(&self, offset: u32, mask: u32, value: u32) -> Result<(), RegisterError> {
+        let settled = self.spin(Wait::Register, || match self.read_present(offset) {
+            Ok(found) => (found & mask == value).then_some(Ok(())),
+            gone => Some(gone.map(drop)),
+        });
+        settled.unwrap_or(Err(RegisterError::Timeout { offset, limit_us: self.wait_us_max }))
     }
 
     /// Gives the command `bit` and waits until its status reads set. Commands must not overlap, so no other CPU may
     /// give one.
-    pub(crate) fn enable(&self, bit: u32) -> Result<(), RegisterTimeout> {
-        self.write32(GCMD, self.lasting() | bit);
+    pub(crate) fn enable(&self, bit: u32) -> Result<(), RegisterError> {
+        self.write32(GCMD, self.lasting()? | bit);
         self.settle(GSTS, bit, bit)
     }
 
     /// The command bits that stay set.
-    fn lasting(&self) -> u32 {
+    fn lasting(&self) -> Result<u32, RegisterError> {
         let translation = if self.translates.load(Ordering::Relaxed) { global::TRANSLATION } else { 0 };
-        self.read32(GSTS) & !global::ONE_SHOT | translation
+        Ok(self.read_present(GSTS)? & !global::ONE_SHOT | translation)
     }
 
     /// Records that translation is requested, or that it is off.
@@ -139,14 +168,14 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
     }
 
     /// Clears the command `bit` and waits until its status reads clear. No other CPU may give a command.
-    pub(crate) fn disable(&self, bit: u32) -> Result<(), RegisterTimeout> {
-        self.write32(GCMD, self.lasting() & !bit);
+    pub(crate) fn disable(&self, bit: u32) -> Result<(), RegisterError> {
+        self.write32(GCMD, self.lasting()? & !bit);
         self.settle(GSTS, bit, 0)
     }
 
     /// Flushes the write buffer between the CPU and memory and waits for it (§6.8). No other CPU may give a command.
-    pub(crate) fn flush_write_buffer(&self) -> Result<(), RegisterTimeout> {
-        self.write32(GCMD, self.lasting() | global::WRITE_BUFFER_FLUSH);
+    pub(crate) fn flush_write_buffer(&self) -> Result<(), RegisterError> {
+        self.write32(GCMD, self.lasting()? | global::WRITE_BUFFER_FLUSH);
         self.settle(GSTS, global::WRITE_BUFFER_FLUSH, 0)
     }
 }

@@ -58,6 +58,9 @@ pub(crate) fn inherit<M: Mmio, P: Platform>(
     let platform = &hardware.platform;
     let walker = Walker::new(platform, extended.coherent());
     let register = hardware.read64(RTADDR);
+    if register == u64::MAX {
+        return Err(BringUpError::Gone);
+    }
     if register & root_table::MODE != 0 {
         return Err(InheritanceError::Mode(register).into());
     }

@@ -34,8 +34,7 @@
 //!     let config = UnitConfig { physical_bits, segment, ..UnitConfig::default() };
 //!     // Translation is on from here, and every device is shut out: all of them must be quiet.
 //!     let unit = Unit::bring_up(registers(drhd.register_base), host, config)?;
-//!     let reserved: Vec<IovaRange> =
-//!         dmar.reserved_for(nic.segment(), nic, buses).map(|region| region.range).collect();
+//!     let reserved: Vec<IovaRange> = dmar.reserved_for(nic.segment(), nic, buses).collect();
 //!     let config = DomainConfig { reserved: &reserved, ..DomainConfig::new(Protection::Strict) };
 //!     let domain = Portcullis::open_with(&unit, host, &config)?;
 //!     domain.attach(nic)?;
@@ -56,6 +55,7 @@ extern crate alloc;
 #[allow(unsafe_code, reason = "implements the unsafe trait `Iommu`")]
 mod attach;
 mod attachments;
+pub mod chipset;
 pub mod dmar;
 mod faults;
 #[allow(unsafe_code, reason = "a register write can open all memory")]
@@ -81,7 +81,7 @@ mod unit;
 #[allow(unsafe_code, reason = "implements the unsafe trait `Iommu`")]
 mod units;
 
-pub use hardware::RegisterTimeout;
+pub use hardware::RegisterError;
 pub use inherit::InheritanceError;
 pub use mapped::MappedRegisters;
 pub use mmio::Mmio;

@@ -1,5 +1,7 @@
 //! Access to the registers of a unit.
 
+use crate::spec::registers::BLOCK_BYTES;
+
 /// The register block of one unit. Offsets are in bytes from its base; those of 64-bit accesses are multiples of 8.
 ///
 /// A write is posted in program order after every store to memory that this CPU made visible with
@@ -15,6 +17,13 @@
 /// - If several values stand for one unit, no two of them are brought up at the same time.
 ///   [`Unit::bring_up`](crate::Unit::bring_up) checks whether the unit is on, but does not claim it in the same step.
 pub unsafe trait Mmio: Send + Sync {
+    /// Length of the register block in bytes: the driver accesses no register beyond it. A unit can have its fault
+    /// records far from its base ([`Capability::register_bytes`](crate::spec::registers::Capability::register_bytes)),
+    /// and firmware may report a shorter block. Every unit has a page, which is the default.
+    fn bytes(&self) -> u32 {
+        BLOCK_BYTES
+    }
+
     /// Reads the 32-bit register at `offset`.
     fn read32(&self, offset: u32) -> u32;
 
@@ -36,6 +45,10 @@ pub unsafe trait Mmio: Send + Sync {
 
 // SAFETY: forwards to registers that keep the promises.
 unsafe impl<M: Mmio + ?Sized> Mmio for &M {
+    fn bytes(&self) -> u32 {
+        (**self).bytes()
+    }
+
     fn read32(&self, offset: u32) -> u32 {
         (**self).read32(offset)
     }

@@ -1,7 +1,7 @@
 //! One remapping unit: bring-up, take-over, halt and resume, shutdown.
 
 use crate::attachments::Attachments;
-use crate::hardware::{Hardware, RegisterTimeout};
+use crate::hardware::{Hardware, RegisterError};
 use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
 use crate::queue::{Discipline, Queue, QueueUse};
@@ -43,6 +43,9 @@ pub struct UnitConfig {
     pub segment: u16,
     /// How commits use the invalidation queue.
     pub discipline: Discipline,
+    /// Whether the chipset has a write buffer that the unit does not report (CAP.RWBF): see
+    /// [`Chipset::flushes_writes`](crate::chipset::Chipset::flushes_writes).
+    pub flushes_writes: bool,
 }
 
 impl Default for UnitConfig {
@@ -56,6 +59,7 @@ impl Default for UnitConfig {
             merge_min: None,
             segment: 0,
             discipline: Discipline::Combining,
+            flushes_writes: false,
         }
     }
 }
@@ -65,6 +69,9 @@ impl Default for UnitConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum BringUpError {
+    /// The registers read all ones: the unit, or the way to it, is gone, or there never was one.
+    #[error("no VT-d unit answers: its registers read all ones")]
+    Gone,
     /// The registers do not read like those of a VT-d unit.
     #[error("no VT-d unit answers: version {version:#x}, capabilities {capability:#x} and {extended:#x}")]
     NoUnit {
@@ -87,6 +94,14 @@ pub enum BringUpError {
     /// The fault recording registers overlap other registers.
     #[error("the VT-d unit reports fault recording registers at {0:#x}, where other registers are")]
     FaultRecords(u32),
+    /// The unit has registers beyond the block that it was given: see [`Mmio::bytes`]. More of it has to be mapped.
+    #[error("the VT-d unit has registers up to {needed:#x}, and {bytes:#x} bytes of them are mapped")]
+    Block {
+        /// The bytes that have to be mapped.
+        needed: u32,
+        /// The bytes that are mapped.
+        bytes: u32,
+    },
     /// The unit is on, and the policy does not allow taking it over: another driver uses it, or its last driver left
     /// it on. See [`TakeOver`].
     #[error("the VT-d unit is in use (status {status:#x}), and the policy does not allow taking it over")]
@@ -94,13 +109,13 @@ pub enum BringUpError {
         /// The global status register.
         status: u32,
     },
-    /// Interrupt remapping and the invalidation queue are both on, so the queue belongs to the driver that remaps
-    /// interrupts.
+    /// Interrupt remapping is on. The invalidation queue belongs to the driver that remaps interrupts, even while it is
+    /// off: without it, that driver cannot change an entry.
     #[error("the VT-d unit remaps interrupts for another owner of its invalidation queue")]
     RemapsInterrupts,
-    /// A register did not reach the requested state.
+    /// A register did not reach the requested state, or the unit has gone in the meantime.
     #[error(transparent)]
-    Register(#[from] RegisterTimeout),
+    Register(#[from] RegisterError),
     /// The first invalidation failed, or an earlier panic left the queue unusable.
     #[error("the first invalidation failed: {0}")]
     Queue(#[from] QueueError),
@@ -236,9 +251,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             unit.release(&Stopped::never_told());
             return Err(error);
         }
-        // Drop the faults of the previous owner.
-        unit.faults(&mut |_| {});
-        if let Err(error) = unit.show() {
+        let shown = unit.take_faults_over(&identity).map_err(BringUpError::from).and_then(|()| unit.show());
+        if let Err(error) = shown {
             // With translation on, the hardware may use our root table by now, so the pages stay out of use. With
             // translation off, they are ours again once the queue is off too.
             if halt_queue(&unit.hardware).is_ok()
@@ -260,6 +274,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     #[inline(never)]
     fn prepare(hardware: Hardware<M, P>, identity: &Identity, config: UnitConfig) -> Result<Self, BringUpError> {
         let Identity { capability, extended, domain_id_bits, status } = *identity;
+        let capability = capability.with_rwbf(capability.rwbf() || config.flushes_writes);
         let platform = &hardware.platform;
         let one_page =
             capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd()));
@@ -294,6 +309,15 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             is_halted: AtomicBool::new(false),
             hardware,
         })
+    }
+
+    /// Drops the faults of the previous owner. Firmware may have had them written to a log in memory, where this driver
+    /// would not see its own.
+    fn take_faults_over(&self, identity: &Identity) -> Result<(), RegisterError> {
+        if identity.status & global::ADVANCED_FAULTS != 0 {
+            self.hardware.disable(global::ADVANCED_FAULTS)?;
+        }
+        self.faults(&mut |_| {}).map(drop)
     }
 
     /// Gives the unit its root table and a queue. If translation is already on, the unit uses that table when this
@@ -346,8 +370,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// that its CPU has only posted is made once the unit has resumed.
     ///
     /// # Errors
-    /// [`RegisterTimeout`] if the queue does not stop.
-    pub fn halt(&self) -> Result<(), RegisterTimeout> {
+    /// [`RegisterError`] if the queue does not stop, or the unit is gone.
+    pub fn halt(&self) -> Result<(), RegisterError> {
         // SeqCst, as in `resume_alone`: either its last load sees this store, or `halt_queue` sees its queue on.
         self.is_halted.store(true, Ordering::SeqCst);
         self.queue.close();
@@ -409,8 +433,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// the unit commands.
     ///
     /// # Errors
-    /// [`RegisterTimeout`] if the unit does not take the table.
-    pub fn shut_out_all(&self) -> Result<(), RegisterTimeout> {
+    /// [`RegisterError`] if the unit does not take the table, or is gone.
+    pub fn shut_out_all(&self) -> Result<(), RegisterError> {
         // Relaxed: it only keeps two calls from giving the same command at the same time.
         if self.is_shut.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -425,19 +449,19 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// stay with that owner.
     ///
     /// # Errors
-    /// [`RegisterTimeout`] if the unit does not stop. Its pages then stay out of use for good (S4).
+    /// [`RegisterError`] if the unit does not stop, or is gone. Its pages then stay out of use for good (S4).
     ///
     /// # Safety
     /// From then on, every device behind the unit reaches all memory. The caller must make sure that this does no
     /// harm: there is no such device, or none does DMA.
-    pub unsafe fn shut_down(mut self) -> Result<(), RegisterTimeout> {
+    pub unsafe fn shut_down(mut self) -> Result<(), RegisterError> {
         let hardware = &self.hardware;
         hardware.keep_translating(false);
         if hardware.read32(GSTS) & global::TRANSLATION != 0 {
             hardware.disable(global::TRANSLATION)?;
         }
         halt_queue(hardware)?;
-        let timeout = RegisterTimeout { offset: GSTS, limit_us: hardware.wait_us_max };
+        let timeout = RegisterError::Timeout { offset: GSTS, limit_us: hardware.wait_us_max };
         let stopped = seen_stopped(hardware).ok_or(timeout)?;
         self.release(&stopped);
         Ok(())
@@ -454,7 +478,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         }
     }
 
-    /// The capability register.
+    /// The capability register, with the write buffer of [`UnitConfig::flushes_writes`].
     pub fn capability(&self) -> Capability {
         self.capability
     }
@@ -514,8 +538,12 @@ fn identify<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<Identity,
     let capability = Capability(hardware.read64(CAP));
     let extended = ExtendedCapability(hardware.read64(ECAP));
     let status = hardware.read32(GSTS);
-    // A version has one byte, and major versions begin at one. An empty bus reads as all ones.
-    if !(0x10..=0xff).contains(&version) || capability.0 == u64::MAX || extended.0 == u64::MAX || status == u32::MAX {
+    // An empty bus reads as all ones.
+    if version == u32::MAX || capability.0 == u64::MAX || extended.0 == u64::MAX || status == u32::MAX {
+        return Err(BringUpError::Gone);
+    }
+    // A version has one byte, and major versions begin at one.
+    if !(0x10..=0xff).contains(&version) {
         return Err(BringUpError::NoUnit { version, capability: capability.0, extended: extended.0 });
     }
     if !extended.qi() {
@@ -528,16 +556,19 @@ fn identify<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<Identity,
     if capability.fault_record_offset(0) <= IEUADDR {
         return Err(BringUpError::FaultRecords(capability.fault_record_offset(0)));
     }
-    let foreign = global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING;
-    if status & foreign == foreign {
+    let (needed, bytes) = (capability.register_bytes(), hardware.bytes());
+    if needed > bytes {
+        return Err(BringUpError::Block { needed, bytes });
+    }
+    if status & global::INTERRUPT_REMAPPING != 0 {
         return Err(BringUpError::RemapsInterrupts);
     }
     Ok(Identity { capability, extended, domain_id_bits, status })
 }
 
 /// Turns the queue off if it is on.
-fn halt_queue<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<(), RegisterTimeout> {
-    if hardware.read32(GSTS) & global::QUEUED_INVALIDATION != 0 {
+fn halt_queue<M: Mmio, P: Platform>(hardware: &Hardware<M, P>) -> Result<(), RegisterError> {
+    if hardware.read_present(GSTS)? & global::QUEUED_INVALIDATION != 0 {
         Queue::drain(hardware);
         hardware.disable(global::QUEUED_INVALIDATION)?;
     }

@@ -8,7 +8,7 @@ use compile_fail::{Case, check};
 const CASES: &[Case] = &[
     Case {
         name: "translation is turned off without a promise",
-        program: "pub fn off<M: Mmio, P: Platform>(unit: Unit<M, P>) -> Result<(), RegisterTimeout> { @ }",
+        program: "pub fn off<M: Mmio, P: Platform>(unit: Unit<M, P>) -> Result<(), RegisterError> { @ }",
         wrong: "unit.shut_down()",
         right: "unsafe { unit.shut_down() }",
         code: "E0133",
@@ -48,7 +48,7 @@ const CASES: &[Case] = &[
 
 const USES: &str = "#![allow(unused_imports)]
     use portcullis::Platform;
-    use portcullis_vtd::{BringUpError, Mmio, RegisterTimeout, TakeOver, Unit, UnitConfig};
+    use portcullis_vtd::{BringUpError, Mmio, RegisterError, TakeOver, Unit, UnitConfig};
 ";
 
 #[test]

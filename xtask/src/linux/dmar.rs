@@ -17,7 +17,8 @@ const MASTER_NAME: &[u8] = b"\\_SB.DMA0\0";
 
 /// A table with one unit for all devices, which also serves a device that is not on PCI: `master` is the path of its
 /// requests, which begins on bus 0. The table reserves the memory `reserved` for `devices`, which are on bus 0.
-/// Devices and path elements are given by slot and function.
+/// Devices and path elements are given by slot and function. As in some firmware, the region is listed twice, another
+/// one ends before it begins, and the unit is near no memory (RHSA) because its address is missing.
 pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)], master: &[(u8, u8)]) -> Vec<u8> {
     // The unit serves the master and every device of segment 0 that no other unit serves. The path begins on bus 0.
     let path: Vec<u8> = master.iter().flat_map(|(slot, function)| [*slot, *function]).collect();
@@ -28,13 +29,16 @@ pub(super) fn table(reserved: Range<u64>, devices: &[(u8, u8)], master: &[(u8, u
     let scopes: Vec<u8> = devices.iter().flat_map(|(slot, function)| [1, 8, 0, 0, 0, 0, *slot, *function]).collect();
     let (first, last) = (reserved.start.to_le_bytes(), (reserved.end - 1).to_le_bytes());
     let region = structure(1, &[&[0; 4], &first, &last, &scopes]);
-    let bytes = (HEADER_BYTES + unit.len() + name.len() + region.len()) as u32;
+    let backwards = structure(1, &[&[0; 4], &last, &first, &scopes]);
+    let near = structure(3, &[&[0; 4], &0u64.to_le_bytes(), &0u32.to_le_bytes()]);
+    let structures = [unit, name, region.clone(), region, backwards, near].concat();
+    let bytes = (HEADER_BYTES + structures.len()) as u32;
     // The revision and the checksum follow. A kernel takes this table for a newer version of QEMU's, because it has the
     // same OEM ids and a higher revision.
     let head = [b"DMAR", &bytes.to_le_bytes()[..], &[1, 0], b"BOCHS BXPC    ", &2u32.to_le_bytes()].concat();
     let mut table = [&head, &b"BXPC"[..], &1u32.to_le_bytes(), &[ADDRESS_BITS - 1, 0]].concat();
     table.resize(HEADER_BYTES, 0);
-    table.extend([unit, name, region].concat());
+    table.extend(structures);
     table[9] = table.iter().fold(0u8, |sum, byte| sum.wrapping_sub(*byte));
     table
 }
@@ -56,12 +60,15 @@ mod tests {
         assert_eq!(table[4..8], (table.len() as u32).to_le_bytes());
         assert_eq!(
             (table.len(), &table[48..52], &table[72..76]),
-            (48 + 24 + 18 + 40, &[0, 0, 24, 0][..], &[4, 0, 18, 0][..])
+            (48 + 24 + 18 + 3 * 40 + 20, &[0, 0, 24, 0][..], &[4, 0, 18, 0][..])
         );
         assert_eq!(table[64..72], [5, 8, 0, 0, 1, 0, 0x11, 0]);
         assert_eq!(table[79..90], *b"\x01\\_SB.DMA0\0");
         assert_eq!(table[90..94], [1, 0, 40, 0]);
         assert_eq!(table[98..114], [0, 0x10, 0, 0, 0, 0, 0, 0, 0xff, 0x2f, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(table[122..], [1, 8, 0, 0, 0, 0, 0x10, 2]);
+        assert_eq!(table[122..130], [1, 8, 0, 0, 0, 0, 0x10, 2]);
+        assert_eq!((&table[90..130], table[178..194] == table[98..114]), (&table[130..170], false));
+        assert_eq!(table[178..186], table[106..114]);
+        assert_eq!(table[210..], [3, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use portcullis::designs::DesignId;
 use portcullis::{DomainConfig, DynDomain, NewDomainError};
 use portcullis_vtd::spec::faults::FaultRecord;
-use portcullis_vtd::{BringUpError, MappedRegisters, RegisterTimeout, Unit, UnitConfig};
+use portcullis_vtd::{BringUpError, MappedRegisters, RegisterError, Unit, UnitConfig};
 
 type Vtd = Unit<MappedRegisters, Host>;
 
@@ -35,7 +35,7 @@ fn bring_up(to: &mut MaybeUninit<Vtd>, registers: MappedRegisters) -> Result<(),
     Ok(())
 }
 
-fn halt(unit: &Vtd) -> Result<(), RegisterTimeout> {
+fn halt(unit: &Vtd) -> Result<(), RegisterError> {
     unit.halt()
 }
 
@@ -43,12 +43,12 @@ fn resume(unit: &Vtd) -> Result<(), BringUpError> {
     unit.resume()
 }
 
-fn faults(unit: &Vtd, to: &mut [FaultRecord]) -> bool {
+fn faults(unit: &Vtd, to: &mut [FaultRecord]) -> Result<bool, RegisterError> {
     let mut to = to.iter_mut();
     unit.faults(&mut |record| to.next().into_iter().for_each(|to| *to = record))
 }
 
-unsafe fn shut_down(unit: &mut MaybeUninit<Vtd>) -> Result<(), RegisterTimeout> {
+unsafe fn shut_down(unit: &mut MaybeUninit<Vtd>) -> Result<(), RegisterError> {
     // SAFETY: the caller's promise, passed on.
     unsafe { unit.assume_init_read().shut_down() }
 }

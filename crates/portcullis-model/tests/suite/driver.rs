@@ -31,7 +31,7 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
 
     assert_eq!(refused(write(b"early")), FaultReason::RootNotPresent, "attached to nothing, it reaches nothing");
     // Frees the fault register, because further faults of a device are merged while one is pending.
-    unit.faults(&mut |_| {});
+    unit.faults(&mut |_| {}).unwrap();
 
     // The path to one page, written by hand. Each table is flushed before the pointer to it is written.
     let buffer = ram.allocate().unwrap();
@@ -66,7 +66,7 @@ fn one_page(host: Host, parameters: Parameters, levels: u8) {
     assert_eq!(refused(write(b"late")), FaultReason::NoWrite);
 
     let mut faults = Vec::new();
-    unit.faults(&mut |fault| faults.push(fault));
+    unit.faults(&mut |fault| faults.push(fault)).unwrap();
     let late = FaultRecord { source: DEVICE, page: IOVA, request: FaultRequest::Write, reason: FaultReason::NoWrite };
     assert_eq!(faults, [late]);
 

@@ -29,6 +29,7 @@ const CONFIG: UnitConfig = UnitConfig {
     merge_min: None,
     segment: 0,
     discipline: Discipline::Combining,
+    flushes_writes: false,
 };
 
 /// Page `index` of the memory that checks map.
@@ -152,7 +153,8 @@ impl Driven {
     /// The faults that the driver reports.
     pub(super) fn faults(&self) -> Faults {
         let mut faults = Faults::default();
-        faults.lost = self.unit.faults(&mut |record| faults.records.push(record));
+        let lost = self.unit.faults(&mut |record| faults.records.push(record));
+        faults.lost = lost.unwrap_or(true);
         faults
     }
 

@@ -68,7 +68,7 @@ broken!(
     portcullis::RawUnmapError,
     portcullis::UnmapError,
     portcullis_vtd::BringUpError,
-    portcullis_vtd::RegisterTimeout,
+    portcullis_vtd::RegisterError,
 );
 
 /// Returns from the check with an error if the observed value is not the expected one.

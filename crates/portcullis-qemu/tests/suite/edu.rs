@@ -42,7 +42,7 @@ fn a_page_comes_and_goes() {
     assert_eq!(landed, [0xee; 16], "S2");
     domain.unmap(source).unwrap();
     let mut faults = Vec::new();
-    unit.faults(&mut |fault| faults.push(fault));
+    unit.faults(&mut |fault| faults.push(fault)).unwrap();
     let [fault] = faults[..] else { panic!("{faults:?}") };
     assert_eq!(
         (fault.source, fault.page, fault.request, fault.reason),

@@ -9,7 +9,7 @@ use portcullis::{Access, DomainConfig, Iova, IovaRange, Open, PAGE_SIZE, PhysAdd
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VTD_BASE, VtdMmio, acpi_tables, find_table};
 use portcullis_vtd::Unit;
-use portcullis_vtd::dmar::{Dmar, Rmrr, ScopeKind};
+use portcullis_vtd::dmar::{Dmar, ScopeKind};
 use portcullis_vtd::spec::faults::FaultReason;
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     let memory = machine.memory().clone();
     let table = with_region(&machine);
     let dmar = Dmar::parse(&table).unwrap();
-    let regions: Vec<Rmrr<'_>> = dmar.reserved_for(0, EDU, |_| None).collect();
+    let regions: Vec<IovaRange> = dmar.reserved_for(0, EDU, |_| None).collect();
     let [region] = regions[..] else { panic!("{regions:?}") };
     let unit = Unit::bring_up(VtdMmio(machine.clone()), machine.host(), portcullis_vtd::UnitConfig::default()).unwrap();
     let edu = Edu::new(&machine.function(EDU)).unwrap();
@@ -130,7 +130,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
         let mut landed = [0; 4];
         memory.read(PhysAddr::new(at.as_u64()), &mut landed);
         let mut faults = Vec::new();
-        unit.faults(&mut |fault| faults.push((fault.page.pfn(), fault.reason)));
+        unit.faults(&mut |fault| faults.push((fault.page.pfn(), fault.reason))).unwrap();
         assert_eq!(faults.is_empty(), landed == [0; 4], "{domain_is}: {faults:?}");
         faults.pop()
     };
@@ -138,7 +138,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     assert_eq!(reaches("no domain"), Some((at.pfn(), FaultReason::RootNotPresent)));
 
     // While it waits for its driver, the device reaches the region and nothing else.
-    let segments = [Segment { phys: region.base(), len: region.bytes() }];
+    let segments = [Segment { phys: PhysAddr::new(region.start().as_u64()), len: region.pages() * PAGE_SIZE }];
     assert_eq!(segments, [REGION]);
     let config = DomainConfig { memory: &segments, ..DomainConfig::new(Protection::None) };
     // SAFETY: the memory of a machine holds no Rust objects.
@@ -147,12 +147,12 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
     assert_eq!(reaches("the region alone"), None);
     edu.store(Iova::new(REGION.phys.as_u64() - PAGE_SIZE), 4).unwrap();
     let mut faults = 0;
-    unit.faults(&mut |_| faults += 1);
+    unit.faults(&mut |_| faults += 1).unwrap();
     assert_eq!(faults, 1, "beside the region");
     waiting.detach(EDU).unwrap();
 
     // With its driver. The domain is so narrow that the first address would come from the region.
-    let reserved: [IovaRange; 1] = [region.range];
+    let reserved: [IovaRange; 1] = [region];
     let first = |reserved: &[IovaRange]| {
         let config = DomainConfig { address_bits: 28, reserved, ..DomainConfig::new(Protection::Strict) };
         let domain = Magazine::open_with(&unit, machine.host(), &config).unwrap();
@@ -162,7 +162,7 @@ fn a_reserved_region_keeps_its_addresses_or_leads_to_itself() {
         // DMA that firmware would still make the device do there is refused.
         let there = (pfn != at.pfn()).then(|| reaches("its driver's domain"));
         domain.unmap(mapping).unwrap();
-        (region.range.contains(pfn), there)
+        (region.contains(pfn), there)
     };
     assert!(first(&[]).0, "without the table it would be handed out (S9)");
     assert_eq!(first(&reserved), (false, Some(Some((at.pfn(), FaultReason::NoWrite)))));

@@ -13,7 +13,8 @@
 //! list of the devices that they apply to ([`DeviceScope`]). Structures of unknown types are skipped.
 //!
 //! [`Dmar::parse`] checks the whole table once, in time linear in its length and without allocating. Its results
-//! borrow the bytes of the table. No input makes this module panic.
+//! borrow the bytes of the table. No input makes this module panic. Firmware has errors in what no driver needs; the
+//! table is read without that, and [`Dmar::warnings`] tells.
 //!
 //! # From table to domain
 //!
@@ -22,8 +23,8 @@
 //!    [`Mmio`](crate::Mmio). [`Dmar::host_address_bits`] is its `physical_bits`. Devices behind several units can
 //!    share a domain through [`Units`](crate::Units), whose `unit_of` returns the index of a device's unit among the
 //!    joined units.
-//! 2. Collect the [`range`](Rmrr::range)s of [`Dmar::reserved_for`] over all devices that will share a domain. They
-//!    are the `reserved` ranges of its [`DomainConfig`](portcullis::DomainConfig), besides the windows of bridges.
+//! 2. Collect [`Dmar::reserved_for`] over all devices that will share a domain. They are the `reserved` ranges of its
+//!    [`DomainConfig`](portcullis::DomainConfig), besides the windows of bridges.
 //! 3. Open the domain and attach the devices.
 //!
 //! The example `bring_up` of the crate `portcullis-qemu` performs all of these steps.
@@ -50,7 +51,7 @@ mod structure;
 use core::iter;
 use core::ops::RangeInclusive;
 use portcullis::iommu::SourceId;
-use portcullis::{PAGE_SIZE, PhysAddr};
+use portcullis::{IovaRange, PAGE_SIZE, PhysAddr};
 use thiserror::Error;
 
 pub use scope::{DeviceScope, ScopeKind, Scopes};
@@ -109,7 +110,7 @@ pub enum DmarError {
         /// The base.
         base: u64,
     },
-    /// The base of a reserved region is not page-aligned.
+    /// The base of a reserved region is not page-aligned: a [warning](Dmar::warnings).
     #[error("DMAR byte {offset}: a reserved region from {base:#x} on, expected a multiple of {PAGE_SIZE}")]
     RegionBase {
         /// Offset of the field with the base.
@@ -117,7 +118,7 @@ pub enum DmarError {
         /// The base.
         base: u64,
     },
-    /// A reserved region ends before it begins, or beyond 52-bit physical addresses.
+    /// A reserved region ends before it begins, or beyond 52-bit physical addresses: a [warning](Dmar::warnings).
     #[error(
         "DMAR byte {offset}: a reserved region from {base:#x} to {limit:#x}, expected an end from there to 52 bits"
     )]
@@ -228,7 +229,15 @@ impl<'t> Dmar<'t> {
     pub fn structures(&self) -> impl Iterator<Item = Structure<'t>> + use<'t> {
         let mut rest = self.structures;
         // `parse` has read the whole table, so an error can only be its end.
-        iter::from_fn(move || Structure::read(&mut rest).ok()).flatten()
+        iter::from_fn(move || Structure::read(&mut rest).ok()).filter_map(|found| found.structure)
+    }
+
+    /// What is wrong with the table and does not matter, in table order. A structure that is only a hint (of any type
+    /// but DRHD and RMRR) is left out, and so is a reserved region that ends before it begins. A reserved region of odd
+    /// bytes, or beyond 52 bits, is taken as the pages that it touches.
+    pub fn warnings(&self) -> impl Iterator<Item = DmarError> + use<'t> {
+        let mut rest = self.structures;
+        iter::from_fn(move || Structure::read(&mut rest).ok()).filter_map(|found| found.warning)
     }
 
     /// The remapping units.
@@ -264,16 +273,29 @@ impl<'t> Dmar<'t> {
         units().find(|unit| unit.scopes.cover(source, &buses)).or_else(|| units().find(|unit| unit.include_all))
     }
 
-    /// The regions that firmware reserves for `source`, a device on PCI segment `segment` (§8.4). A domain with the
-    /// device must not hand out addresses of these regions (S9). If firmware still lets the device do DMA there, each
-    /// of these addresses must be mapped to itself.
+    /// The pages that firmware reserves for `source`, a device on PCI segment `segment` (§8.4), in order. Regions that
+    /// overlap, that touch, or that firmware lists twice are one range. A domain with the device must not hand out
+    /// these addresses (S9). If firmware still lets the device do DMA there, each of them must be mapped to itself.
     pub fn reserved_for<B: Fn(SourceId) -> Option<RangeInclusive<u8>>>(
         &self,
         segment: u16,
         source: SourceId,
         buses: B,
-    ) -> impl Iterator<Item = Rmrr<'t>> + use<'t, B> {
-        self.reserved_regions().filter(move |region| region.segment == segment && region.scopes.cover(source, &buses))
+    ) -> impl Iterator<Item = IovaRange> + use<'t, B> {
+        let (dmar, mut from_pfn) = (*self, 0);
+        iter::from_fn(move || {
+            let is_of = |region: &Rmrr<'_>| region.segment == segment && region.scopes.cover(source, &buses);
+            let ranges = || dmar.reserved_regions().filter(is_of).map(|region| region.range);
+            let first = ranges().map(|range| range.first_pfn()).filter(|first| *first >= from_pfn).min()?;
+            let mut end = first;
+            let longer = |end| ranges().filter(|range| range.first_pfn() <= end).map(|range| range.end_pfn()).max();
+            while let Some(further) = longer(end).filter(|further| *further > end) {
+                end = further;
+            }
+            // What touches this range is in it.
+            from_pfn = end + 1;
+            IovaRange::new(first, end - first)
+        })
     }
 }
 

@@ -1,7 +1,9 @@
 //! Remapping structures (§8.2 to §8.9). Each begins with its type and its length, 16 bits each.
 
-use super::{Cursor, DmarError, PHYSICAL_BITS_MAX, Scopes, register_base};
+use super::{Cursor, DmarError, PHYSICAL_BITS_MAX, ScopeKind, Scopes, register_base};
 use core::ffi::CStr;
+use core::ops::RangeInclusive;
+use portcullis::iommu::SourceId;
 use portcullis::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// One past the last page frame number of a physical address.
@@ -63,8 +65,8 @@ pub struct Drhd<'t> {
 pub struct Rmrr<'t> {
     /// The PCI segment of its devices.
     pub segment: u16,
-    /// The pages of the region, as IOVAs; the physical addresses are equal to them. A limit inside a page includes
-    /// the whole page.
+    /// The pages of the region, as IOVAs; the physical addresses are equal to them. A base or a limit inside a page
+    /// includes the whole page.
     pub range: IovaRange,
     /// The devices that use it.
     pub scopes: Scopes<'t>,
@@ -171,9 +173,19 @@ pub struct Sidp<'t> {
     pub scopes: Scopes<'t>,
 }
 
+/// What was read of one structure.
+pub(super) struct Found<'t> {
+    /// `None` if its type is unknown, and if it was skipped.
+    pub(super) structure: Option<Structure<'t>>,
+    /// What is wrong with it, and does not matter.
+    pub(super) warning: Option<DmarError>,
+}
+
 impl<'t> Structure<'t> {
-    /// Reads the next structure; `None` if its type is unknown.
-    pub(super) fn read(cursor: &mut Cursor<'t>) -> Result<Option<Self>, DmarError> {
+    /// Reads the next structure. Only units and reserved regions decide who reaches what. The other types are hints,
+    /// and a hint that is wrong is skipped.
+    pub(super) fn read(cursor: &mut Cursor<'t>) -> Result<Found<'t>, DmarError> {
+        const FIELDS: usize = 4;
         const HEADER: &str = "a remapping structure";
         let start = *cursor;
         let kind = cursor.u16(HEADER)?;
@@ -187,17 +199,27 @@ impl<'t> Structure<'t> {
             4 => ("an ANDD", 9),
             5 => ("a SATC", 8),
             6 => ("a SIDP", 8),
-            _ => (HEADER, 4),
+            _ => (HEADER, FIELDS),
         };
-        if length < least {
-            return Err(DmarError::Length { offset: start.offset, part, least, found: length });
+        let is_short = DmarError::Length { offset: start.offset, part, least, found: length };
+        if length < FIELDS {
+            return Err(is_short);
         }
         let (mut body, rest) = start.split(length, part)?;
         *cursor = rest;
         body.u32(part)?;
-        Ok(Some(match kind {
+        let read = if length < least { Err(is_short) } else { Self::read_body(kind, body, part) };
+        match read {
+            Ok(found) => Ok(found),
+            Err(error) if matches!(kind, 0 | 1) => Err(error),
+            Err(warning) => Ok(Found { structure: None, warning: Some(warning) }),
+        }
+    }
+
+    fn read_body(kind: u16, mut body: Cursor<'t>, part: &'static str) -> Result<Found<'t>, DmarError> {
+        let structure = match kind {
             0 => Self::Drhd(Drhd::read(body, part)?),
-            1 => Self::Rmrr(Rmrr::read(body, part)?),
+            1 => return Rmrr::read(body, part),
             2 => {
                 let [flags, _] = body.take(part)?;
                 let segment = body.u16(part)?;
@@ -222,12 +244,29 @@ impl<'t> Structure<'t> {
                 body.u16(part)?;
                 Self::Sidp(Sidp { segment: body.u16(part)?, scopes: Scopes::read(body)? })
             }
-            _ => return Ok(None),
-        }))
+            _ => return Ok(Found { structure: None, warning: None }),
+        };
+        Ok(Found { structure: Some(structure), warning: None })
     }
 }
 
 impl<'t> Drhd<'t> {
+    /// Whether the unit serves only functions for which `is_such` returns true. `is_such` returns `None` for a function
+    /// that is not there, which does not count; `buses` is as in [`Dmar`](super::Dmar). A unit that serves what no
+    /// other names, what is behind a bridge, or no function at all serves others.
+    pub fn serves_only(
+        &self,
+        buses: impl Fn(SourceId) -> Option<RangeInclusive<u8>>,
+        is_such: impl Fn(SourceId) -> Option<bool>,
+    ) -> bool {
+        let mut such = self.scopes.iter().filter_map(|scope| match scope.kind {
+            ScopeKind::Endpoint => scope.source(&buses).and_then(&is_such),
+            ScopeKind::Bridge | ScopeKind::Namespace => Some(false),
+            _ => None,
+        });
+        !self.include_all && such.next() == Some(true) && such.all(|such| such)
+    }
+
     fn read(mut body: Cursor<'t>, part: &'static str) -> Result<Self, DmarError> {
         let [flags, size] = body.take(part)?;
         Ok(Self {
@@ -241,18 +280,23 @@ impl<'t> Drhd<'t> {
 }
 
 impl<'t> Rmrr<'t> {
-    fn read(mut body: Cursor<'t>, part: &'static str) -> Result<Self, DmarError> {
+    /// A region whose ends lie inside pages, or beyond physical addresses, is taken as the pages that it touches. One
+    /// that ends before it begins has none, and is skipped.
+    fn read(mut body: Cursor<'t>, part: &'static str) -> Result<Found<'t>, DmarError> {
         body.u16(part)?;
         let segment = body.u16(part)?;
         let offset = body.offset;
         let [base, limit] = [body.u64(part)?, body.u64(part)?];
-        if !base.is_multiple_of(PAGE_SIZE) {
-            return Err(DmarError::RegionBase { offset, base });
-        }
-        let pages = limit.checked_sub(base).map(|_| (limit >> PAGE_SHIFT) - (base >> PAGE_SHIFT) + 1);
-        let range = pages.and_then(|pages| IovaRange::new(base >> PAGE_SHIFT, pages));
-        let range = range.filter(|range| range.end_pfn() <= PFN_LIMIT);
-        let range = range.ok_or(DmarError::RegionLimit { offset: offset + 8, base, limit })?;
-        Ok(Self { segment, range, scopes: Scopes::read(body)? })
+        let (first, last) = (base >> PAGE_SHIFT, (limit >> PAGE_SHIFT).min(PFN_LIMIT - 1));
+        let range = (base <= limit).then(|| IovaRange::new(first, (last + 1).checked_sub(first)?)).flatten();
+        let warning = if range.is_none() || limit >> PAGE_SHIFT != last {
+            Some(DmarError::RegionLimit { offset: offset + 8, base, limit })
+        } else if !base.is_multiple_of(PAGE_SIZE) {
+            Some(DmarError::RegionBase { offset, base })
+        } else {
+            None
+        };
+        let scopes = Scopes::read(body)?;
+        Ok(Found { structure: range.map(|range| Structure::Rmrr(Self { segment, range, scopes })), warning })
     }
 }

@@ -352,8 +352,7 @@ impl<P: Platform> Queue<P> {
             #[inline(always)]
             |ring| match ring.refuses {
                 false => Ok(attempt(ring)),
-                true if ring.broken => Err(QueueError::Descriptor),
-                true => Ok(None),
+                true => ring.broken.map_or(Ok(None), |broken| Err(broken.into())),
             },
         )?
     }

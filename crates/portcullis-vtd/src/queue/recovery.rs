@@ -1,9 +1,9 @@
 //! Errors of the queue: which submissions fail, and how the others continue (§6.5.2.10).
 
-use super::ring::{Ring, distance, failure_of, make_visible, status, status_of, write};
+use super::ring::{Broken, Ring, distance, failure_of, make_visible, status, status_of, write};
 use super::{Queue, REFUSES, SLOTS, Submission, ring_doorbell};
 use crate::Mmio;
-use crate::hardware::Hardware;
+use crate::hardware::{GONE, Hardware};
 use crate::spec::faults;
 use crate::spec::registers::{FSTS, IQH, QUEUE_INDEX_SHIFT, QUEUE_OFFSET_MASK};
 use crate::sync::Ordering;
@@ -18,7 +18,7 @@ pub(super) struct Failure {
 }
 
 /// The errors with which submissions fail, by number.
-const ERRORS: [QueueError; 3] = [QueueError::Descriptor, QueueError::Device, QueueError::Halted];
+const ERRORS: [QueueError; 4] = [QueueError::Descriptor, QueueError::Device, QueueError::Halted, QueueError::Gone];
 
 /// The number of an error, less than four.
 pub(super) fn number_of(error: QueueError) -> u64 {
@@ -77,7 +77,7 @@ impl<P: Platform> Queue<P> {
     pub(super) fn is_overdue<M: Mmio>(&self, hardware: &Hardware<M, P>) -> bool {
         let asked = self.ring().with(|ring| {
             self.resume(ring, hardware);
-            let Some(overdue) = ring.overdue.filter(|_| !ring.broken) else { return false };
+            let Some(overdue) = ring.overdue.filter(|_| ring.broken.is_none()) else { return false };
             // Some implementations read the queue again only after a doorbell.
             ring_doorbell(ring, hardware);
             if self.has_landed(&hardware.platform, overdue) {
@@ -94,8 +94,9 @@ impl<P: Platform> Queue<P> {
     #[inline(always)]
     pub(super) fn resume<M: Mmio>(&self, ring: &mut Ring, hardware: &Hardware<M, P>) {
         // Another CPU may have resumed the queue since the error was seen.
-        let errors = hardware.read32(FSTS) & faults::status::QUEUE_ERRORS;
-        if errors == 0 || ring.broken {
+        let found = hardware.read32(FSTS);
+        let errors = found & faults::status::QUEUE_ERRORS;
+        if errors == 0 || ring.broken.is_some() {
             return;
         }
         let statuses = self.statuses(&hardware.platform);
@@ -109,13 +110,16 @@ impl<P: Platform> Queue<P> {
         let has_head = |&(_, end): &(Submission, u8)| distance(ring.head, head) < distance(ring.head, end);
         let owner = if sane { ring.submissions(statuses).find(has_head) } else { None };
         let refused = errors & faults::status::QUEUE_ERROR != 0;
-        // The hardware stopped at no descriptor of ours, or in front of a submission that has landed. Either it could
-        // not fetch, or the unit is gone and reads as all ones.
+        // The hardware stopped at no descriptor of ours, or in front of a submission that has landed: it could not
+        // fetch.
         let lost = owner.is_none_or(|(owner, _)| self.has_landed(&hardware.platform, owner));
-        ring.broken = !sane || (refused && lost);
+        ring.broken = match found {
+            GONE => Some(Broken::Gone),
+            _ => (!sane || (refused && lost)).then_some(Broken::Lost),
+        };
         self.set_refuses(ring);
-        let dropped = if ring.broken {
-            Some((ring.tail, QueueError::Descriptor))
+        let dropped = if let Some(broken) = ring.broken {
+            Some((ring.tail, broken.into()))
         } else if errors & faults::status::TIMEOUT_ERROR != 0 {
             // Hardware has dropped every wait that it had fetched and not finished. It has not seen the waits from
             // the head on.
@@ -126,7 +130,7 @@ impl<P: Platform> Queue<P> {
         if let Some((end, error)) = dropped {
             self.drop_waits(ring, hardware, end, error);
         }
-        if ring.broken {
+        if ring.broken.is_some() {
             return;
         }
         if let Some((owner, end)) = owner.filter(|_| refused) {
@@ -176,7 +180,7 @@ impl<P: Platform> Queue<P> {
 
     /// Sets what follows from [`Ring::broken`] and [`Ring::overdue`].
     fn set_refuses(&self, ring: &mut Ring) {
-        ring.refuses = ring.broken || ring.overdue.is_some();
+        ring.refuses = ring.broken.is_some() || ring.overdue.is_some();
         self.set_behind(if ring.refuses { REFUSES } else { ring.latest.map_or(0, Submission::word) });
     }
 
@@ -190,7 +194,7 @@ impl<P: Platform> Queue<P> {
             self.drop_waits(ring, hardware, ring.tail, QueueError::Halted);
             // The hardware's head and tail both begin at zero.
             (ring.head, ring.tail, ring.unfinished) = (0, 0, 0);
-            (ring.latest, ring.broken, ring.overdue) = (None, false, None);
+            (ring.latest, ring.broken, ring.overdue) = (None, None, None);
             self.wanted.store(0, Ordering::Relaxed);
             self.set_refuses(ring);
         })

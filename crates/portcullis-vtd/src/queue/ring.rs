@@ -18,8 +18,8 @@ pub(crate) struct Ring {
     pub(super) unfinished: u8,
     /// The cell where the next search for posts begins.
     pub(super) search_from: u8,
-    /// The queue stopped in a state that cannot be resumed.
-    pub(super) broken: bool,
+    /// Why the queue cannot be resumed, if it cannot.
+    pub(super) broken: Option<Broken>,
     /// Nothing is to be submitted: `broken`, or a submission is `overdue`.
     pub(super) refuses: bool,
     /// The number of the cell that may be left out next.
@@ -33,6 +33,24 @@ pub(crate) struct Ring {
     pub(super) overdue: Option<Submission>,
     /// The number of commits beyond one for each submission.
     pub(super) joined: u64,
+}
+
+/// Why a queue cannot be resumed.
+#[derive(Clone, Copy)]
+pub(super) enum Broken {
+    /// It stopped at no descriptor of ours.
+    Lost,
+    /// Its registers read all ones.
+    Gone,
+}
+
+impl From<Broken> for QueueError {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Lost => Self::Descriptor,
+            Broken::Gone => Self::Gone,
+        }
+    }
 }
 
 impl Ring {

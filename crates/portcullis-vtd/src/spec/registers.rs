@@ -230,6 +230,12 @@ impl Capability {
         self.nfr() as u32 + 1
     }
 
+    /// The bytes from the base to the end of the last fault recording register, in whole pages: what has to be mapped
+    /// of the unit for this driver. Firmware may report less.
+    pub const fn register_bytes(self) -> u32 {
+        self.fault_record_offset(self.fault_records()).next_multiple_of(BLOCK_BYTES)
+    }
+
     /// Offset of fault recording register `index` in bytes. Each register has 16 bytes.
     pub const fn fault_record_offset(self, index: u32) -> u32 {
         (self.fro() as u32 + index) * 16

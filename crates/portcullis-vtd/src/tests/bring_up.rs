@@ -4,8 +4,8 @@ use super::{CONFIG, Driver, bring_up};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::spec::faults::status;
 use crate::spec::registers::*;
-use crate::{BringUpError, RegisterTimeout, TakeOver, Unit};
-use portcullis::{NoMemory, PhysAddr, QueueError};
+use crate::{BringUpError, RegisterError, TakeOver, Unit, UnitConfig};
+use portcullis::{Iommu, NoMemory, PhysAddr, QueueError};
 use std::sync::atomic::Ordering;
 
 /// Pages of a unit without devices: two root tables, of which one stays empty, and two of the queue.
@@ -23,7 +23,7 @@ fn take_over<'u>(host: &'u Host, fake: &'u FakeUnit<'u>) -> Result<Driver<'u>, B
     unsafe { Unit::take_over(fake, host, CONFIG, TakeOver::Always, |_| Ok(())) }
 }
 
-fn shut_down(unit: Driver<'_>) -> Result<(), RegisterTimeout> {
+fn shut_down(unit: Driver<'_>) -> Result<(), RegisterError> {
     // SAFETY: no memory is behind the fake unit.
     unsafe { unit.shut_down() }
 }
@@ -106,8 +106,7 @@ fn refuses_registers_of_nobody() {
     let host = Host::new(true);
     let gone = FakeUnit::new(&host);
     gone.with(|state| state.gone = true);
-    let ones = BringUpError::NoUnit { version: u32::MAX, capability: u64::MAX, extended: u64::MAX };
-    assert_eq!(refusal(&host, &gone), ones);
+    assert_eq!(refusal(&host, &gone), BringUpError::Gone);
 
     let zeros = FakeUnit::with_capabilities(&host, Capability(0), ExtendedCapability(0));
     zeros.with(|state| state.version = 0);
@@ -119,7 +118,7 @@ fn refuses_registers_of_nobody() {
 
     let half = FakeUnit::new(&host);
     half.with(|state| state.status = u32::MAX);
-    assert!(matches!(refusal(&host, &half), BringUpError::NoUnit { .. }));
+    assert_eq!(refusal(&host, &half), BringUpError::Gone);
 }
 
 #[test]
@@ -135,10 +134,17 @@ fn refuses_what_it_cannot_drive() {
     assert_eq!(refused(CAPABILITY.with_sagaw(0b01000), EXTENDED), BringUpError::NoTableFormat(8));
     assert_eq!(refused(CAPABILITY.with_nd(7), EXTENDED), BringUpError::DomainIds);
     assert_eq!(refused(CAPABILITY.with_fro(0xa), EXTENDED), BringUpError::FaultRecords(0xa0));
+    // The last of 64 fault records ends on the second page.
+    let far = CAPABILITY.with_fro(0xff).with_nfr(63);
+    assert_eq!(refused(far, EXTENDED), BringUpError::Block { needed: 0x2000, bytes: 0x1000 });
 
     let fake = FakeUnit::new(&host);
-    fake.with(|state| state.status = global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING);
-    assert_eq!(refusal(&host, &fake), BringUpError::RemapsInterrupts);
+    // Interrupts are remapped, with the queue of their driver on or off.
+    for queue in [0, global::QUEUED_INVALIDATION] {
+        fake.with(|state| state.status = queue | global::INTERRUPT_REMAPPING);
+        assert_eq!(refusal(&host, &fake), BringUpError::RemapsInterrupts);
+        assert_eq!(Unit::bring_up(&fake, &host, CONFIG).err(), Some(BringUpError::RemapsInterrupts));
+    }
     // On and so in use, whichever of the two is on.
     for status in [global::TRANSLATION, global::QUEUED_INVALIDATION] {
         fake.with(|state| state.status = status);
@@ -169,7 +175,7 @@ fn takes_over_what_firmware_left_on() {
 
 #[test]
 fn every_hand_shake_has_a_time_limit() {
-    let timeout = |offset| BringUpError::Register(RegisterTimeout { offset, limit_us: 50 });
+    let timeout = |offset| BringUpError::Register(RegisterError::Timeout { offset, limit_us: 50 });
     for (stuck, status) in [
         (global::ROOT_TABLE, 0),
         (global::QUEUED_INVALIDATION, 0),
@@ -211,7 +217,7 @@ fn pages_of_a_unit_that_does_not_stop_are_never_given_back() {
     let fake = FakeUnit::new(&host);
     let unit = Unit::bring_up(&fake, &host, CONFIG).expect("a sound unit");
     fake.with(|state| state.stuck = global::TRANSLATION);
-    assert_eq!(shut_down(unit), Err(RegisterTimeout { offset: GSTS, limit_us: 50 }));
+    assert_eq!(shut_down(unit), Err(RegisterError::Timeout { offset: GSTS, limit_us: 50 }));
     assert_eq!(host.fake.frames_lent(), PAGES);
 }
 
@@ -235,4 +241,11 @@ fn write_buffers_are_flushed_where_the_unit_has_them() {
         assert_eq!(fake.with(|state| state.write_buffer_flushes), flushes);
         drop(unit);
     }
+    // A chipset whose units do not report their buffer.
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = Unit::bring_up(&fake, &host, UnitConfig { flushes_writes: true, ..CONFIG }).expect("a sound unit");
+    assert_eq!(fake.with(|state| state.write_buffer_flushes), 1);
+    assert!(unit.capabilities().caches_absent, "a new entry is visible only after an invalidation");
+    drop(unit);
 }

@@ -186,7 +186,7 @@ impl<'h> FakeUnit<'h> {
     }
 
     fn command(&self, state: &mut State, value: u32) {
-        let lasting = global::TRANSLATION | global::QUEUED_INVALIDATION;
+        let lasting = global::TRANSLATION | global::QUEUED_INVALIDATION | global::ADVANCED_FAULTS;
         let mut next = state.status & !lasting | value & lasting;
         if value & global::ROOT_TABLE != 0 {
             next |= global::ROOT_TABLE;

@@ -39,16 +39,20 @@ const CONFIG: UnitConfig = UnitConfig {
     merge_min: None,
     segment: 0,
     discipline: Discipline::Combining,
+    flushes_writes: false,
 };
 
 type Driver<'a> = Unit<&'a FakeUnit<'a>, &'a Host>;
+
+/// The time limit of the units that [`bring_up`] brings up.
+const WAIT_US_MAX: u64 = 1000;
 
 fn bring_up<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> Driver<'a> {
     bring_up_merging(fake, host, None)
 }
 
 fn bring_up_merging<'a>(fake: &'a FakeUnit<'a>, host: &'a Host, merge_min: Option<u8>) -> Driver<'a> {
-    let config = UnitConfig { wait_us_max: 1000, merge_min, ..UnitConfig::default() };
+    let config = UnitConfig { wait_us_max: WAIT_US_MAX, merge_min, ..UnitConfig::default() };
     let unit = Unit::bring_up(fake, host, config).expect("a sound unit");
     fake.take_executed();
     host.take_steps();

@@ -1,9 +1,12 @@
+use super::WAIT_US_MAX;
 use super::fake_unit::*;
 use super::host::Host;
 use super::{Driver, bring_up, finish, page, page_descriptor, without_waits};
-use crate::Ticket;
 use crate::queue::SLOTS;
 use crate::spec::faults::status;
+use crate::spec::registers::GSTS;
+use crate::{BringUpError, RegisterError, Ticket};
+use portcullis::Platform;
 use portcullis::iommu::{Iommu, QueueError};
 
 /// Makes the unit refuse the descriptor for page `pfn` of domain 7.
@@ -167,9 +170,14 @@ fn a_unit_that_is_gone_completes_nothing() {
     fake.behave(Behaviour::Silent);
     let lost = unit.submit(&[page(7, 2)]).expect("room");
     fake.with(|state| state.gone = true);
-    assert_eq!(unit.is_done(lost), Err(QueueError::Descriptor));
+    let before_us = host.now_us();
+    assert_eq!(unit.is_done(lost), Err(QueueError::Gone));
     assert_eq!(unit.is_done(done), Ok(true));
-    assert_eq!(unit.submit(&[page(7, 3)]), Err(QueueError::Descriptor));
+    assert_eq!(unit.submit(&[page(7, 3)]), Err(QueueError::Gone));
+    assert_eq!(unit.halt(), Err(RegisterError::Gone { offset: GSTS }));
+    assert_eq!(unit.shut_out_all(), Err(RegisterError::Gone { offset: GSTS }));
+    assert_eq!(unit.resume(), Err(BringUpError::Gone));
+    assert!(host.now_us() - before_us < WAIT_US_MAX, "nothing was waited for");
     drop(unit);
     assert_eq!(host.fake.frames_lent(), 4, "it was not seen stopped");
 }
@@ -301,6 +309,6 @@ fn a_unit_that_is_gone_takes_no_command_at_once() {
     fake.behave(Behaviour::Silent);
     fake.with(|state| state.gone = true);
     let lost = unfinished(&unit, 1);
-    assert_eq!(unit.is_done(lost), Err(QueueError::Descriptor));
-    assert_eq!(unit.try_invalidate(page(7, 2)), Err(Err(QueueError::Descriptor)));
+    assert_eq!(unit.is_done(lost), Err(QueueError::Gone));
+    assert_eq!(unit.try_invalidate(page(7, 2)), Err(Err(QueueError::Gone)));
 }

@@ -59,6 +59,6 @@ fn faults_and_inherited_devices_have_the_segment_of_the_unit() {
         state.faults = status::with_first_record(0, 0);
     });
     let mut seen = Vec::new();
-    unit.faults(&mut |fault| seen.push(fault));
+    assert_eq!(unit.faults(&mut |fault| seen.push(fault)), Ok(false));
     assert_eq!(seen, [record]);
 }

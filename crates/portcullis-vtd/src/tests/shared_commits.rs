@@ -377,11 +377,11 @@ fn who_has_posted_when_the_unit_goes_is_told() {
     let (unit, flying) = with_two_in_flight(&fake, &host);
     let posted = share(&unit, 1, 1);
     fake.with(|state| state.gone = true);
-    assert_eq!(finish(&unit, &host, posted), Err(QueueError::Descriptor));
-    assert_eq!(flying.map(|ticket| unit.is_done(ticket)), [Err(QueueError::Descriptor); 2]);
+    assert_eq!(finish(&unit, &host, posted), Err(QueueError::Gone));
+    assert_eq!(flying.map(|ticket| unit.is_done(ticket)), [Err(QueueError::Gone); 2]);
     run_on(2);
-    assert_eq!(unit.submit_shared(&[page(7, 2)]), Err(QueueError::Descriptor));
-    assert_eq!(unit.try_invalidate(page(7, 3)), Err(Err(QueueError::Descriptor)));
+    assert_eq!(unit.submit_shared(&[page(7, 2)]), Err(QueueError::Gone));
+    assert_eq!(unit.try_invalidate(page(7, 3)), Err(Err(QueueError::Gone)));
 }
 
 /// An unshared submission fails alone, so it takes no post along.

@@ -139,14 +139,60 @@ fn a_bridge_without_buses_has_nothing_behind_it() {
 #[test]
 fn regions_are_those_of_the_device() {
     let dmar = server();
-    let starts = |source| -> Vec<u64> {
-        dmar.reserved_for(0, source, buses).map(|region| region.range.start().as_u64()).collect()
-    };
+    let starts =
+        |source| -> Vec<u64> { dmar.reserved_for(0, source, buses).map(|range| range.start().as_u64()).collect() };
     assert_eq!(starts(pci(0, 0x14, 0)), [0x7b80_0000]);
     assert_eq!(starts(pci(0, 2, 0)), [0x7c00_0000]);
     assert_eq!(starts(pci(0, 3, 0)), [0; 0]);
     assert_eq!(dmar.reserved_for(1, pci(0, 2, 0), buses).count(), 0, "another segment");
     assert_eq!(dmar.reserved_regions().count(), 2);
+}
+
+/// Regions of one device that are listed twice, that overlap, that touch and that do not.
+#[test]
+fn duplicates_of_a_region_are_one() {
+    let region = |first: u64, pages: u64, device: u8| {
+        let ends = [(first << 12).to_le_bytes(), (((first + pages) << 12) - 1).to_le_bytes()].concat();
+        [&[1, 0, 32, 0, 0, 0, 0, 0], &ends[..], &[1, 8, 0, 0, 0, 0, device, 0]].concat()
+    };
+    let listed = [(50, 2), (10, 4), (10, 4), (12, 6), (18, 1), (30, 2), (20, 1)];
+    let mut structures: Vec<_> = listed.iter().map(|&(first, pages)| region(first, pages, 0x14)).collect();
+    structures.push(region(0, 1000, 0x15));
+    let bytes = table(&structures);
+    let dmar = Dmar::parse(&bytes).unwrap();
+    let ranges: Vec<_> = dmar.reserved_for(0, pci(0, 0x14, 0), buses).collect();
+    assert_eq!(
+        ranges,
+        [(10, 9), (20, 1), (30, 2), (50, 2)].map(|(first, pages)| IovaRange::new(first, pages).unwrap())
+    );
+    assert_eq!(dmar.reserved_regions().count(), 8, "each as firmware lists it");
+}
+
+/// A unit for 00:14.0, a bridge and others; with its scopes replaced, one for displays alone.
+#[test]
+fn a_unit_of_displays_alone_is_told_from_others() {
+    let unit = |include_all: u8, scopes: &[(u8, u8)]| {
+        let length = (16 + 8 * scopes.len()) as u8;
+        let fields = [0, 0, length, 0, include_all, 0, 0, 0, 0, 0, 0xd9, 0xfe, 0, 0, 0, 0].to_vec();
+        table(&[scopes
+            .iter()
+            .fold(fields, |fields, (kind, device)| [fields, vec![*kind, 8, 0, 0, 0, 0, *device, 0]].concat())])
+    };
+    let serves_only = |bytes: &[u8]| {
+        let is_display = |source| match source {
+            _ if source == pci(0, 2, 0) || source == pci(0, 3, 0) => Some(true),
+            _ if source == pci(0, 9, 0) => None,
+            _ => Some(false),
+        };
+        Dmar::parse(bytes).unwrap().units().next().unwrap().serves_only(buses, is_display)
+    };
+    assert!(serves_only(&unit(0, &[(1, 2)])));
+    assert!(serves_only(&unit(0, &[(1, 2), (1, 3), (1, 9), (3, 0x1f)])), "what is absent, and an I/O APIC");
+    assert!(!serves_only(&unit(0, &[(1, 2), (1, 0x14)])));
+    assert!(!serves_only(&unit(0, &[(1, 2), (2, 0x1c)])), "a bridge");
+    assert!(!serves_only(&unit(0, &[(1, 9)])), "nothing that is there");
+    assert!(!serves_only(&unit(0, &[])));
+    assert!(!serves_only(&unit(1, &[(1, 2)])), "all others too");
 }
 
 #[test]

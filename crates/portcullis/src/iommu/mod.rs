@@ -178,6 +178,9 @@ pub enum QueueError {
     /// The invalidation did not complete within the time limit.
     #[error("the invalidation did not complete within {0} µs")]
     Timeout(u64),
+    /// The registers of the IOMMU read all ones: it, or the way to it, is gone. Nothing was waited for.
+    #[error("the IOMMU, or the way to it, is gone")]
+    Gone,
     /// An earlier invalidation did not complete within the time limit, so this one was not waited for.
     #[error("the IOMMU has not answered an earlier invalidation in time")]
     Unresponsive,

@@ -269,7 +269,8 @@ fn shut_down(stage: &Stage) -> Checked {
     let (_, unit) = stage.bring_up()?;
     let seen = write(stage, &mut || {
         let mut faults = dma::Faults::default();
-        faults.lost = unit.faults(&mut |record| faults.records.push(record));
+        let lost = unit.faults(&mut |record| faults.records.push(record));
+        faults.lost = lost.unwrap_or(true);
         faults
     })?;
     agree!(seen, write_refused(A, PHYS, FaultReason::RootNotPresent), "a device in no domain");

@@ -162,7 +162,7 @@ fn machine(accelerator: Accelerator, limits: &str) -> QemuSetup {
 
 fn faults(unit: &Unit<VtdMmio, QemuHost>) -> Vec<FaultRecord> {
     let mut faults = Vec::new();
-    unit.faults(&mut |fault| faults.push(fault));
+    unit.faults(&mut |fault| faults.push(fault)).unwrap();
     faults
 }
 

@@ -86,7 +86,7 @@ impl World {
     /// is in it.
     fn faults(&self) -> Vec<FaultRecord> {
         let mut faults = Vec::new();
-        self.unit.faults(&mut |fault| faults.push(fault));
+        self.unit.faults(&mut |fault| faults.push(fault)).unwrap();
         faults
     }
 
