@@ -20,7 +20,8 @@
 //! declares ([`Info::breaches`](portcullis::design::Info::breaches)) must be found, and no other may be. A run in which
 //! the hardware held fewer than 1,000 translations when their unmap began is not conclusive, and fails.
 //!
-//! [`allocator::check`] tests an allocator by itself, [`host::check`] a host.
+//! [`allocator::check`] tests an allocator by itself, [`host::check`] a host, and
+//! [`host::check_where`] one that aborts on panics.
 //!
 //! [`properties`] uses the [`checker`], and other tests can use it too: it runs a script on any design, over any host
 //! and IOMMU that forward to the fakes.

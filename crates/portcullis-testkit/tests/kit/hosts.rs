@@ -5,9 +5,11 @@ use portcullis::forward_platform;
 use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{Context, CpuHint, Lock, LockClass, WordLines};
 use portcullis::{NoMemory, PhysAddr, Platform};
-use portcullis_testkit::host::check;
+use portcullis_testkit::host::{Panics, check, check_where};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
+use std::thread;
 
 #[test]
 fn the_fake_keeps_its_promises() {
@@ -25,6 +27,8 @@ const LOSES_EXCHANGES: u8 = 6;
 const ENDS_WALKS_EARLY: u8 = 7;
 const FORGETS_A_PANIC_IF_TRIED: u8 = 8;
 const IS_NEVER_TAKEN_IF_TRIED: u8 = 9;
+/// No flaw where panics abort.
+const STAYS_LOCKED_AFTER_A_PANIC: u8 = 10;
 
 struct Flawed<const FLAW: u8> {
     fake: FakeHost,
@@ -37,6 +41,9 @@ struct Careless<T, const FLAW: u8>(Mutex<T>);
 
 impl<T: Send, const FLAW: u8> Lock<T> for Careless<T, FLAW> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
+        while FLAW == STAYS_LOCKED_AFTER_A_PANIC && self.0.is_poisoned() {
+            thread::yield_now();
+        }
         let inside = self.0.lock();
         let mut inside = if FLAW == FORGETS_A_PANIC {
             inside.unwrap_or_else(PoisonError::into_inner)
@@ -118,6 +125,29 @@ fn check_flaw<const FLAW: u8>() {
 #[test]
 fn without_a_flaw_it_passes() {
     check_flaw::<NONE>();
+}
+
+/// The name of the test below, and the variable that makes it hang.
+const HANGS: &str = "hosts::a_host_that_aborts_on_panics_is_checked_and_never_hangs";
+const HANG: &str = "PORTCULLIS_TEST_HANG";
+
+#[test]
+fn a_host_that_aborts_on_panics_is_checked_and_never_hangs() {
+    let host = Flawed::<STAYS_LOCKED_AFTER_A_PANIC> {
+        fake: FakeHost::default(),
+        lent: Mutex::default(),
+        looks: AtomicU64::new(0),
+    };
+    if std::env::var_os(HANG).is_some() {
+        return check(&host);
+    }
+    assert_eq!(check_where(&host, Panics::Abort), ["no_one_after_a_panic"]);
+    assert_eq!(check_where(&FakeHost::default(), Panics::Unwind), [""; 0]);
+    // Checked as a host that unwinds, it ends with a message.
+    let this = std::env::current_exe().expect("this program");
+    let child = Command::new(this).args(["--exact", HANGS, "--nocapture"]).env(HANG, "1").output().expect("it starts");
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(!child.status.success() && said.contains("call check_where(host, Panics::Abort)"), "{said}");
 }
 
 #[test]
