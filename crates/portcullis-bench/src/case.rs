@@ -14,9 +14,10 @@ use super::work::{
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
-use portcullis::design::{Design, Mapper, Options};
-use portcullis::designs::{self, Choice, DesignId};
+use portcullis::design::{Design, Info, Mapper, Options};
+use portcullis::designs::{self, DesignId, Named};
 use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Platform, Protection, for_each_design};
+use std::fmt;
 use std::hint::black_box;
 
 /// The conditions of a row.
@@ -51,19 +52,39 @@ impl<D> TimedDesign for D where
 {
 }
 
-/// The calls for a design, whatever its type.
+/// A design, as benchmarks take it: from the list ([`From<DesignId>`](DesignId)), or from another crate
+/// ([`of`](Self::of)).
 #[derive(Clone, Copy)]
-struct Timing {
+pub struct BenchDesign {
+    info: &'static Info,
     verify: fn(Case) -> Result<(), BenchError>,
     run: fn(Case, &[usize], Effort) -> Result<Samples, BenchError>,
 }
 
-impl Timing {
-    const fn of<D: TimedDesign>() -> Self {
-        Self { verify: Case::verify::<D>, run: Case::run::<D> }
-    }
+/// A design with its parameters.
+pub type Choice = designs::Choice<BenchDesign>;
 
-    fn listed(design: DesignId) -> Self {
+impl BenchDesign {
+    /// The design `D`.
+    pub const fn of<D: TimedDesign>() -> Self {
+        Self { info: &D::INFO, verify: Case::verify::<D>, run: Case::run::<D> }
+    }
+}
+
+impl Named for BenchDesign {
+    fn info(self) -> &'static Info {
+        self.info
+    }
+}
+
+impl fmt::Debug for BenchDesign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.info.id)
+    }
+}
+
+impl From<DesignId> for BenchDesign {
+    fn from(design: DesignId) -> Self {
         macro_rules! by_type {
             ($($name:ident),*) => { match design { $(DesignId::$name => Self::of::<designs::$name>(),)* } };
         }
@@ -121,20 +142,18 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
         return Err(BenchError::Threads { asked, cpus: cpus.len() });
     }
     meter::warm_up();
-    let begin = |(choice, case): (Choice, Case)| {
-        let timing = Timing::listed(choice.design);
-        Row { choice, case, timing, samples: (timing.verify)(case).map(|()| None) }
-    };
+    let begin =
+        |(choice, case): (Choice, Case)| Row { choice, case, samples: (choice.design.verify)(case).map(|()| None) };
     let mut rows: Vec<Row> = cases(plan).into_iter().map(begin).collect();
     let mut left = plan.effort.samples;
     while left > 0 {
         let effort = Effort { samples: left.min(SAMPLES_PER_TURN), ..plan.effort };
         left -= effort.samples;
-        for Row { choice, case, timing, samples: so_far } in &mut rows {
+        for Row { choice, case, samples: so_far } in &mut rows {
             let Case { protection, threads, workload, .. } = *case;
             progress(&format!("{} {choice} {protection} {threads}", workload.id()));
             let Ok(samples) = so_far else { continue };
-            match ((timing.run)(*case, &cpus[..threads], effort), samples) {
+            match ((choice.design.run)(*case, &cpus[..threads], effort), samples) {
                 (Err(error), _) => *so_far = Err(error),
                 (Ok(now), Some(samples)) => samples.join(now),
                 (Ok(now), samples @ None) => *samples = Some(now),
@@ -154,7 +173,6 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
 struct Row {
     choice: Choice,
     case: Case,
-    timing: Timing,
     samples: Result<Option<Samples>, BenchError>,
 }
 

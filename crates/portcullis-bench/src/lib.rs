@@ -29,7 +29,7 @@ mod verify;
 mod work;
 mod workload;
 
-pub use case::{TimedDesign, execute, time, turns};
+pub use case::{BenchDesign, Choice, TimedDesign, execute, time, turns};
 pub use group::Effort;
 pub use host::Native;
 pub use meter::CyclesFrom;
@@ -39,7 +39,6 @@ pub use row::{BenchRow, Timed};
 pub use statistics::Spread;
 pub use workload::{UnknownWorkload, Workload};
 
-use portcullis::designs::Choice;
 use portcullis::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis_vtd::BringUpError;
 use thiserror::Error;

@@ -1,13 +1,14 @@
 //! A row of the result.
 
 use super::BenchError;
+use super::case::Choice;
 use super::group::Measured;
 use super::meter::{CyclesFrom, Spent};
 use super::statistics::Spread;
 use super::workload::Workload;
 use portcullis::Protection;
 use portcullis::design::Options;
-use portcullis::designs::Choice;
+use portcullis::designs::Named;
 use serde::{Serialize, Serializer};
 
 /// What was measured, or why nothing was.

@@ -1,7 +1,7 @@
 //! `portcullis bench`: every design does every workload. No test depends on how long anything takes.
 
 use portcullis::designs::{Choice, DesignId};
-use portcullis_bench::{BenchError, BenchPlan, Effort, Workload, execute, turns};
+use portcullis_bench::{BenchDesign, BenchError, BenchPlan, Effort, Workload, execute, turns};
 use serde_json::Value;
 use std::thread::available_parallelism;
 
@@ -16,7 +16,7 @@ fn threads() -> Vec<usize> {
 #[test]
 fn every_design_does_every_workload() {
     let plan = BenchPlan {
-        designs: DesignId::ALL.iter().copied().map(Choice::from).collect(),
+        designs: DesignId::ALL.iter().map(|design| BenchDesign::from(*design).into()).collect(),
         threads: threads(),
         workloads: Workload::ALL.to_vec(),
         effort: LITTLE,
@@ -41,7 +41,7 @@ fn every_design_does_every_workload() {
 #[test]
 fn rows_take_their_samples_by_turns() {
     let plan = BenchPlan {
-        designs: [DesignId::Portcullis, DesignId::Magazine].map(Choice::from).to_vec(),
+        designs: [DesignId::Portcullis, DesignId::Magazine].map(|design| BenchDesign::from(design).into()).to_vec(),
         threads: vec![1],
         workloads: vec![Workload::Page1Typed],
         effort: Effort { samples: 6, ..LITTLE },
@@ -64,12 +64,9 @@ fn more_threads_than_cpus_are_refused() {
 
 #[test]
 fn a_row_in_json_has_every_key() {
-    let plan = BenchPlan {
-        designs: vec![Choice::parse("eiovar:k=64").expect("a design with a parameter")],
-        threads: vec![1],
-        workloads: vec![Workload::Page1],
-        effort: LITTLE,
-    };
+    let eiovar = Choice::parse_among(&[BenchDesign::from(DesignId::Eiovar)], "eiovar:k=64");
+    let eiovar = eiovar.expect("a design with a parameter");
+    let plan = BenchPlan { designs: vec![eiovar], threads: vec![1], workloads: vec![Workload::Page1], effort: LITTLE };
     let rows = execute(&plan, |_| {}).expect("one thread");
     let rows = serde_json::to_value(&rows).expect("JSON");
     let row = &rows[0];

@@ -3,6 +3,7 @@
 use crate::arguments::AttackArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, progress_bar};
+use crate::registry::Registry;
 use crate::show::show;
 use crate::table::{Column, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, fitted, number, wrap};
 use crate::works::Split;
@@ -24,10 +25,10 @@ struct Document<'d> {
     conclusions: &'d [String],
 }
 
-pub(crate) fn attack(arguments: &AttackArguments, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn attack(arguments: &AttackArguments, registry: &Registry, out: &mut impl Write) -> Result<(), Failure> {
     let page = arguments.html.as_deref().map(|path| Target::new(path, arguments.plan.inputs())).transpose()?;
     let bar = progress_bar();
-    let planned = Planned::new(&arguments.plan, Split::Captures, &bar)?;
+    let planned = Planned::new(&arguments.plan, registry, Split::Captures, &bar)?;
     bar.set_length(attack::runs(&planned.plan) as u64);
     bar.set_position(0);
     let rows = attack::execute(&planned.plan, |run| {
@@ -155,13 +156,14 @@ mod tests {
     use super::*;
     use crate::verdict;
     use portcullis::Rule;
-    use portcullis::designs::{Choice, DesignId};
+    use portcullis::designs::DesignId;
+    use portcullis_sim::LabDesign;
     use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
     use portcullis_sim::compare::Settings;
 
     fn row(protection: Protection, found: Vec<Found>, probes_cached: u64) -> AttackRow {
         let attacked = Attacked { found, probes_cached: Some(probes_cached), bound_us: Some(0), ..Attacked::default() };
-        let choice = Choice::from(DesignId::Stock);
+        let choice = LabDesign::from(DesignId::Stock).into();
         let (trace, set) = ("a trace".to_owned(), Settings::new());
         AttackRow { item: 0, trace, choice, protection, sub_page: None, batch: 1, prefetcher: None, set, attacked }
     }

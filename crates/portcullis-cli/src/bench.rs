@@ -3,9 +3,11 @@
 use crate::Failure;
 use crate::arguments::BenchArguments;
 use crate::html::Origin;
-use crate::plan::{designs, progress_bar};
+use crate::plan::progress_bar;
+use crate::registry::{Known, Registry};
 use crate::show::show;
 use crate::table::{Column, fitted, number, wrap};
+use portcullis::designs::Choice;
 use portcullis_bench::{self as bench, BenchError, BenchPlan, BenchRow, CyclesFrom, Effort, Workload};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -24,10 +26,10 @@ struct Document<'r> {
     results: &'r [BenchRow],
 }
 
-pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn bench(arguments: &BenchArguments, registry: &Registry, out: &mut impl Write) -> Result<(), Failure> {
     let workloads: Result<Vec<Workload>, _> = arguments.workload.iter().map(|id| Workload::by_id(id)).collect();
     let plan = BenchPlan {
-        designs: designs(&arguments.designs)?,
+        designs: registry.designs(&arguments.designs)?.into_iter().map(timed).collect(),
         threads: arguments.threads.iter().map(|threads| usize::from(*threads)).collect(),
         workloads: match workloads.map_err(Failure::input)? {
             all if all.is_empty() => Workload::ALL.to_vec(),
@@ -53,6 +55,11 @@ pub(crate) fn bench(arguments: &BenchArguments, out: &mut impl Write) -> Result<
         results: &rows,
     };
     show(out, &document, None, arguments.json, |out| print(out, &rows), &failed(&rows))
+}
+
+/// The choice, as the benchmarks take it.
+fn timed(Choice { design, options }: Choice<Known>) -> bench::Choice {
+    Choice { design: design.bench, options }
 }
 
 /// The messages of failed checks. A row that the design or this machine cannot run says so and does not fail, unless

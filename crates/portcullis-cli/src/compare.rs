@@ -3,6 +3,7 @@
 use crate::arguments::CompareArguments;
 use crate::html::Target;
 use crate::plan::{Head, Planned, print_input, progress_bar};
+use crate::registry::Registry;
 use crate::show::show;
 use crate::table::{Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, wrap, wrap_behind};
 use crate::works::Split;
@@ -37,10 +38,10 @@ struct Document<'d> {
     sensitivity: Vec<Option<&'d Sensitivity>>,
 }
 
-pub(crate) fn compare(arguments: &CompareArguments, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn compare(arguments: &CompareArguments, registry: &Registry, out: &mut impl Write) -> Result<(), Failure> {
     let page = arguments.html.as_deref().map(|path| Target::new(path, arguments.plan.inputs())).transpose()?;
     let bar = progress_bar();
-    let planned = Planned::new(&arguments.plan, Split::Devices, &bar)?;
+    let planned = Planned::new(&arguments.plan, registry, Split::Devices, &bar)?;
     let plan = &planned.plan;
     bar.set_length(plan.runs() as u64);
     bar.set_position(0);

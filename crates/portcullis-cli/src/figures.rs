@@ -3,10 +3,12 @@
 use crate::arguments::FiguresArguments;
 use crate::html::{Origin, Target};
 use crate::plan::progress_bar;
+use crate::registry::Registry;
 use crate::shards::{self, Merged};
 use crate::show::show;
 use crate::table::{Column, Layout, number, wrap, wrap_behind};
 use crate::{Failure, bundled};
+use portcullis_sim::LabDesign;
 use portcullis_sim::figures::{
     Class, Figure, Grid, GridRow, Made, Outcome, Paper, Plan, Point, Score, Tally, papers, scores, unrecorded,
 };
@@ -86,7 +88,7 @@ struct ListDocument {
     figures: Vec<FigureInfo>,
 }
 
-pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Result<(), Failure> {
+pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, registry: &Registry, out: &mut W) -> Result<(), Failure> {
     if arguments.list {
         let figures = wanted(&arguments.ids)?.into_iter().map(FigureInfo::of).collect();
         let document = ListDocument { schema: "portcullis.list/1", figures };
@@ -98,10 +100,10 @@ pub(crate) fn figures<W: Write>(arguments: &FiguresArguments, out: &mut W) -> Re
         let plan = plan(&arguments.ids, arguments.full)?;
         can_check(&plan, arguments)?;
         if let Some(share) = arguments.shard {
-            let outcomes = make(&plan, &share.of(plan.pieces().len()))?;
+            let outcomes = make(&plan, &share.of(plan.pieces().len()), registry)?;
             return shards::print(out, &arguments.ids, &plan, share, outcomes);
         }
-        let outcomes = make(&plan, &(0..plan.pieces().len()).collect::<Vec<_>>())?;
+        let outcomes = make(&plan, &(0..plan.pieces().len()).collect::<Vec<_>>(), registry)?;
         Merged { figures: arguments.ids.clone(), plan, outcomes }
     } else {
         let merged = shards::merge(&arguments.merge, plan)?;
@@ -187,9 +189,10 @@ fn plan(ids: &[String], is_full: bool) -> Result<Plan, Failure> {
 }
 
 /// Makes some of the pieces of a plan.
-fn make(plan: &Plan, places: &[usize]) -> Result<Vec<Outcome>, Failure> {
+fn make(plan: &Plan, places: &[usize], registry: &Registry) -> Result<Vec<Outcome>, Failure> {
     let bar = progress_bar();
-    let made = plan.make(places, &|name| bundled::read(name).map(Arc::new), &mut |runs, run| {
+    let designs: Vec<LabDesign> = registry.all().iter().map(|known| known.lab).collect();
+    let made = plan.make(places, &designs, &|name| bundled::read(name).map(Arc::new), &mut |runs, run| {
         // The next figure counts its own runs.
         if bar.length() != Some(runs as u64) {
             bar.reset();

@@ -3,9 +3,10 @@
 use crate::Failure;
 use crate::arguments::{ListArguments, Listed};
 use crate::figures::{FigureInfo, table_of};
+use crate::registry::{Known, Registry};
 use crate::table::{Column, Layout, wrap_behind};
 use portcullis::design::OptionInfo;
-use portcullis::designs::DesignId;
+use portcullis::designs::Named;
 use portcullis_sim::{Machine, ParameterInfo, SERVER_WORKLOADS, WORKLOADS, Work, WorkloadInfo};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -63,11 +64,11 @@ struct WorkloadEntry {
     parameters: Vec<ParameterInfo>,
 }
 
-pub(crate) fn list(arguments: &ListArguments, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn list(arguments: &ListArguments, registry: &Registry, out: &mut impl Write) -> Result<(), Failure> {
     let wanted = |what| arguments.what.is_none_or(|only| only == what);
     let document = Document {
         schema: "portcullis.list/1",
-        designs: wanted(Listed::Designs).then(designs),
+        designs: wanted(Listed::Designs).then(|| designs(registry)),
         machines: wanted(Listed::Machines).then(Machine::all),
         values: wanted(Listed::Machines).then(|| Machine::explained(&Machine::all()).into_iter().collect()),
         workloads: wanted(Listed::Workloads).then(workloads),
@@ -105,14 +106,14 @@ fn described<'a>(name: &str, meaning: &str, all: impl Iterator<Item = (&'a str, 
     Layout::of(&[name, meaning].map(Column::words), &rows).table(&rows)
 }
 
-fn designs() -> Vec<DesignEntry> {
+fn designs(registry: &Registry) -> Vec<DesignEntry> {
     let option = |option: &OptionInfo| OptionEntry {
         key: option.key,
         default: option.default,
         expected: option.kind.to_string(),
         description: option.description,
     };
-    let entry = |design: &DesignId| {
+    let entry = |design: &Known| {
         let info = design.info();
         let breach = |breach: &portcullis::Breach| BreachEntry {
             protection: breach.protection.name(),
@@ -131,7 +132,7 @@ fn designs() -> Vec<DesignEntry> {
             options: info.options.iter().map(option).collect(),
         }
     };
-    DesignId::ALL.iter().map(entry).collect()
+    registry.all().iter().map(entry).collect()
 }
 
 /// A fact of a paragraph, wrapped to several lines if it is long.

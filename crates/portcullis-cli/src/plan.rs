@@ -3,13 +3,13 @@
 
 use crate::arguments::PlanArguments;
 use crate::html::Origin;
+use crate::registry::{Registry, in_the_lab};
 use crate::table::{count, side_by_side, wrap};
 use crate::works::{Split, Works};
 use crate::{Failure, machine_file, nearest, stop};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::SubPage;
-use portcullis::designs::{Choice, DesignId};
-use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, LINUX, Settings};
+use portcullis_sim::compare::{ClockMode, ComparePlan, Input, Item, Settings};
 use portcullis_sim::number::exact;
 use portcullis_sim::prefetch::{Hints, NO_SUCH_HARDWARE, Prefetching};
 use portcullis_sim::{Machine, MachineError, Traffic};
@@ -63,9 +63,14 @@ pub(crate) struct Head<'p> {
 }
 
 impl<'a> Planned<'a> {
-    pub(crate) fn new(arguments: &'a PlanArguments, split: Split, bar: &ProgressBar) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        arguments: &'a PlanArguments,
+        registry: &Registry,
+        split: Split,
+        bar: &ProgressBar,
+    ) -> Result<Self, Failure> {
         let (base, variants) = variants(arguments)?;
-        let designs = designs(&arguments.designs)?;
+        let designs = registry.designs(&arguments.designs)?.into_iter().map(in_the_lab).collect();
         let Works { pieces, inputs } = Works::of(arguments, split, &variants[0].machine, bar)?;
         let items = pieces.iter().flat_map(|piece| {
             let item = move |Variant { machine, set }: Variant| Item {
@@ -325,34 +330,6 @@ fn variants(arguments: &PlanArguments) -> Result<(Base, Vec<Variant>), Failure> 
     }
     variants.iter().try_for_each(Variant::check)?;
     Ok((before, variants))
-}
-
-/// A design with its parameters. `linux` is a name for the design that Linux has.
-pub(crate) fn design(text: &str) -> Result<Choice, Failure> {
-    let id = if text == "linux" { LINUX } else { text };
-    Choice::parse(id).map_err(|error| {
-        let name = text.split(':').next().unwrap_or(text);
-        let known = DesignId::ALL.iter().map(|design| design.info().id).chain(["linux"]);
-        Failure::Input(format!("{error}{}", nearest::tip(name, known)))
-    })
-}
-
-/// The designs of `--designs`, or all.
-pub(crate) fn designs(texts: &[String]) -> Result<Vec<Choice>, Failure> {
-    if texts.is_empty() {
-        return Ok(DesignId::ALL.iter().map(|design| Choice::from(*design)).collect());
-    }
-    let mut designs = Vec::new();
-    for text in texts {
-        let choice = design(text)?;
-        if designs.contains(&choice) {
-            return Err(Failure::Input(format!(
-                "--designs {text}: expected each design once, but `{choice}` appears twice"
-            )));
-        }
-        designs.push(choice);
-    }
-    Ok(designs)
 }
 
 /// What is odd about a capture, and left out of the comparison.

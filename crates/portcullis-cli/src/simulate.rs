@@ -2,16 +2,16 @@
 
 use crate::arguments::{Costs, SimulateArguments};
 use crate::html::Origin;
-use crate::plan::{Variant, design, progress_bar};
+use crate::plan::{Variant, progress_bar};
+use crate::registry::{Registry, in_the_lab};
 use crate::show::show;
 use crate::table::{Column, Layout, number, side_by_side};
 use crate::{Failure, machine_file};
 use portcullis::Protection;
 use portcullis::design::Options;
-use portcullis::designs::Choice;
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Machine, ServerWork};
+use portcullis_sim::{Choice, Machine, ServerWork};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -51,9 +51,13 @@ struct Row<'d> {
     simulation: &'d Simulation,
 }
 
-pub(crate) fn simulate<W: Write>(arguments: &SimulateArguments, out: &mut W) -> Result<(), Failure> {
+pub(crate) fn simulate<W: Write>(
+    arguments: &SimulateArguments,
+    registry: &Registry,
+    out: &mut W,
+) -> Result<(), Failure> {
     let machine = machine(arguments)?;
-    let choice = design(&arguments.design)?;
+    let choice = in_the_lab(registry.design(&arguments.design)?);
     let work = ServerWork::new(&machine, &arguments.workload, arguments.cores, arguments.flows, arguments.ring);
     let mut work = work.map_err(Failure::input)?;
     work.halves = arguments.halves;

@@ -8,11 +8,11 @@ use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
 use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
+use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::Simulate;
-use portcullis_sim::{Job, Machine, PayloadRule, ServerWork, Work, machine_pace, run};
+use portcullis_sim::{Job, LabDesign, Machine, PayloadRule, ServerWork, Work, machine_pace, run};
 use portcullis_trace::Trace;
 use std::hint::black_box;
 use std::io::Cursor;
@@ -56,7 +56,7 @@ fn packets(criterion: &mut Criterion) {
     for machine in Machine::all().into_iter().filter(|machine| machine.server.is_some()) {
         let work = ServerWork::new(&machine, "netperf-stream", Some(1), None, None).expect("a known card");
         let packets = work.packets();
-        let choice = Choice { design: DesignId::Portcullis, options: Options::NONE };
+        let choice = LabDesign::from(DesignId::Portcullis).into();
         let simulate = Simulate::new(&machine, work, choice, Protection::Strict).expect("a protection of the design");
         group.throughput(Throughput::Elements(packets)).sampling_mode(SamplingMode::Flat);
         group.bench_function(&machine.id, |bencher| {

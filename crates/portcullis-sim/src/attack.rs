@@ -8,8 +8,8 @@ pub use crate::run::{
 use crate::compare::{ComparePlan, Item, Settings};
 use crate::number::{count, number};
 use crate::parallel;
+use crate::run::{Choice, LabDesign};
 use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
 use portcullis::{Protection, Rule, SubPage};
 use serde::{Serialize, Serializer};
 
@@ -70,7 +70,7 @@ pub struct Entry<'r> {
     pub trace: &'r str,
     /// The design.
     #[serde(serialize_with = "design_id")]
-    pub design: DesignId,
+    pub design: LabDesign,
     /// Its parameters that differ from the defaults.
     pub options: Options,
     /// Whether the design is for hypothetical hardware.
@@ -127,7 +127,7 @@ pub struct Entry<'r> {
     pub error: Option<String>,
 }
 
-fn design_id<S: Serializer>(design: &DesignId, serializer: S) -> Result<S::Ok, S::Error> {
+fn design_id<S: Serializer>(design: &LabDesign, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(design.info().id)
 }
 

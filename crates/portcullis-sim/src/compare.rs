@@ -5,10 +5,10 @@ use crate::number::exact;
 use crate::outcome::{self, Recorded, RunOutcome};
 use crate::parallel;
 use crate::prefetch::Hints;
-use crate::run::{self, Job, Pace, RunError, Work};
+use crate::run::{self, Choice, Job, LabDesign, Pace, RunError, Work};
 use crate::traffic::PayloadRule;
 use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
+use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_trace::{Events, Format, Statistics, Trace, TracedDevice, TracedFault};
 use serde::ser::Error;
@@ -327,6 +327,11 @@ impl Comparison {
 }
 
 impl ComparePlan {
+    /// The design that was chosen by this id.
+    pub(crate) fn design(&self, id: &str) -> Option<LabDesign> {
+        self.designs.iter().map(|choice| choice.design).find(|design| design.info().id == id)
+    }
+
     /// Each design with each of its requested protections, at its own batch.
     pub(crate) fn own_jobs(&self) -> Vec<(Choice, Protection, usize)> {
         let mut jobs = Vec::new();
@@ -363,7 +368,7 @@ impl ComparePlan {
         Job {
             machine: &item.machine,
             work: item.work.clone(),
-            design: choice.design.into(),
+            design: choice.design,
             options: choice.options,
             protection,
             sub_page: self.sub_page,
@@ -442,7 +447,8 @@ impl ComparePlan {
         };
         // Linux as it is comes first: it is what users want most if they stop before the last run.
         let mut order: Vec<usize> = (0..jobs.len()).collect();
-        let is_first = |choice: &Choice| [DesignId::Unprotected, DesignId::Magazine].contains(&choice.design);
+        let first = [DesignId::Unprotected, DesignId::Magazine].map(LabDesign::from);
+        let is_first = |choice: &Choice| first.contains(&choice.design);
         order.sort_by_key(|at| !is_first(&jobs[*at].2.0));
         let rows = parallel::each(
             &order,

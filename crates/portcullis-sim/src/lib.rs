@@ -39,8 +39,8 @@ pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
-    Churn, IperfChoices, Job, LabDesign, LabUnit, Pace, ParameterInfo, Recycling, Rings, RunError, SERVER_WORKLOADS,
-    ServerError, ServerWork, ServerWorkload, StreamDirection, WORKLOADS, Work, WorkloadError, WorkloadInfo,
-    machine_pace,
+    Choice, Churn, IperfChoices, Job, LabDesign, LabUnit, Pace, ParameterInfo, Recycling, Rings, RunError,
+    SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload, StreamDirection, WORKLOADS, Work, WorkloadError,
+    WorkloadInfo, machine_pace,
 };
 pub use traffic::{PayloadRule, Traffic};

@@ -3,10 +3,10 @@
 use crate::account::Account;
 use crate::machine::Machine;
 use crate::outcome::RunOutcome;
-use crate::run::{Job, Measured, RunError, ServerWork, Work, measure};
+use crate::run::{Choice, Job, LabDesign, Measured, RunError, ServerWork, Work, measure};
 use portcullis::Protection;
 use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
+use portcullis::designs::DesignId;
 use portcullis::platform::LockClass;
 use portcullis_vtd::Discipline;
 use serde::{Serialize, Serializer};
@@ -181,7 +181,7 @@ impl<'m> Simulate<'m> {
         self.batch.unwrap_or(self.choice.design.info().batch_default)
     }
 
-    fn job(&self, design: DesignId, options: Options, protection: Protection) -> Job<'m> {
+    fn job(&self, design: LabDesign, options: Options, protection: Protection) -> Job<'m> {
         let batch = self.batch();
         let Self { seed, leaf_only_hint, merge_min, linux_wait, .. } = *self;
         let discipline = if linux_wait { Discipline::Linux } else { Discipline::Combining };
@@ -204,10 +204,10 @@ impl<'m> Simulate<'m> {
     /// A [`RunError`].
     pub fn run(&self, mut progress: impl FnMut(&str)) -> Result<Simulation, RunError> {
         progress("none");
-        let none = self.job(DesignId::Unprotected, Options::NONE, Protection::None);
+        let none = self.job(DesignId::Unprotected.into(), Options::NONE, Protection::None);
         let unprotected = measure(&none)?;
         let Choice { design, options } = self.choice;
-        if design == DesignId::Unprotected {
+        if design == DesignId::Unprotected.into() {
             return Ok(self.result(&none, &unprotected, 1.0));
         }
         progress(design.info().id);

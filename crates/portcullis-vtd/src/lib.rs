@@ -81,10 +81,17 @@ mod unit;
 #[allow(unsafe_code, reason = "implements the unsafe trait `Iommu`")]
 mod units;
 
+#[doc(inline)]
 pub use hardware::RegisterError;
+#[doc(inline)]
 pub use inherit::InheritanceError;
+#[doc(inline)]
 pub use mapped::MappedRegisters;
+#[doc(inline)]
 pub use mmio::Mmio;
+#[doc(inline)]
 pub use queue::{Discipline, QueueUse, SUBMISSIONS_MAX, Ticket};
+#[doc(inline)]
 pub use unit::{BringUpError, TakeOver, Unit, UnitConfig};
+#[doc(inline)]
 pub use units::{UNITS_MAX, UnitCount, Units, UnitsTicket};

@@ -142,14 +142,25 @@ mod sync;
 pub mod table;
 mod unwind;
 
+#[doc(inline)]
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
+#[doc(inline)]
 pub use domain::{Domain, DomainConfig, DomainOf, DynDomain, Open};
+#[doc(inline)]
 pub use error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, SyncError, UnmapError};
+#[doc(inline)]
 pub use invalidation::{Departure, IN_FLIGHT_MAX, InFlight, WhenFull};
+#[doc(inline)]
 pub use iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+#[doc(inline)]
 pub use placement::{MapOptions, Placement};
+#[doc(inline)]
 pub use platform::{INVALIDATION_TIMEOUT_US, Platform};
+#[doc(inline)]
 pub use request::{Access, Lifetime, Request, Stream};
+#[doc(inline)]
 pub use safety::{Breach, Protection, Rule};
+#[doc(inline)]
 pub use space::{AddressSpace, Space};
+#[doc(inline)]
 pub use sub_page::SubPage;

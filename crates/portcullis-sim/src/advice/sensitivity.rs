@@ -12,10 +12,9 @@ use crate::machine::Machine;
 use crate::number::{count, number, percent};
 use crate::parallel;
 use crate::rates::{Limit, Needs};
-use crate::run::{Measured, Pace, measure, measure_steps};
+use crate::run::{Choice, Measured, Pace, measure, measure_steps};
 use crate::traffic::{Kind, Traffic};
 use portcullis::Protection;
-use portcullis::designs::{Choice, DesignId};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -117,7 +116,7 @@ impl Sensitivity {
         if item.machine.assumed.is_empty() || is_swept || rows.iter().any(|row| row.prefetcher.is_some()) {
             return None;
         }
-        let runs = candidates(rows);
+        let runs = candidates(plan, rows);
         if runs.is_empty() {
             return None;
         }
@@ -193,11 +192,10 @@ fn plain(value: f64) -> String {
 }
 
 /// The run of today's Linux, and the best runs of each batch.
-fn candidates(rows: &[CompareRow]) -> Vec<Run> {
+fn candidates(plan: &ComparePlan, rows: &[CompareRow]) -> Vec<Run> {
     let run = |candidate: &Candidate<'_>, is_today| {
         let row = candidate.row;
-        let design = DesignId::ALL.iter().find(|design| design.info().id == row.design)?;
-        let choice = Choice { design: *design, options: row.options };
+        let choice = Choice { design: plan.design(row.design)?, options: row.options };
         Some(Run { choice, batch: row.batch, effort: candidate.effort(), is_today })
     };
     let mut runs: Vec<Run> = linux(rows, Protection::Strict).and_then(|today| run(&today, true)).into_iter().collect();
@@ -388,17 +386,20 @@ fn best(runs: &[Run], batch: usize, shares: &Shares) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::LabDesign;
+    use portcullis::designs::DesignId;
 
-    const BATCHED: Run = Run { batch: 64, effort: Effort::Drivers, ..run(DesignId::Portcullis) };
+    fn batched() -> Run {
+        Run { batch: 64, effort: Effort::Drivers, ..run(DesignId::Portcullis) }
+    }
 
-    const fn run(design: DesignId) -> Run {
-        let choice = Choice { design, options: portcullis::design::Options::NONE };
-        Run { choice, batch: 1, effort: Effort::Kernel, is_today: false }
+    fn run(design: DesignId) -> Run {
+        Run { choice: LabDesign::from(design).into(), batch: 1, effort: Effort::Kernel, is_today: false }
     }
 
     fn changed(base: [f64; 3], now: [f64; 3]) -> Option<String> {
         let today = Run { is_today: true, effort: Effort::Option, ..run(DesignId::Magazine) };
-        change(&[today, run(DesignId::Identity), BATCHED], &base.to_vec(), &now.to_vec())
+        change(&[today, run(DesignId::Identity), batched()], &base.to_vec(), &now.to_vec())
     }
 
     #[test]

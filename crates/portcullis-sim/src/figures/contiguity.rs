@@ -3,6 +3,7 @@
 use super::runs::{Bench, Run};
 use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::number;
+use crate::run::LabDesign;
 use portcullis::Protection;
 use portcullis::designs::DesignId;
 
@@ -36,9 +37,10 @@ const PREFETCHERS: [(&str, &str); 7] = [
 fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     let subjects = SUBJECTS.map(|name| bench.subject(name)).into_iter().collect::<Result<Vec<_>, _>>()?;
     // Rings have their own prefetcher, and no other.
-    let is_strict =
-        |design: &DesignId| design.info().protections.contains(&Protection::Strict) && !design.info().is_hypothetical();
-    let designs: Vec<DesignId> = DesignId::ALL.iter().copied().filter(is_strict).collect();
+    let is_strict = |design: &LabDesign| {
+        design.info().protections.contains(&Protection::Strict) && !design.info().is_hypothetical()
+    };
+    let designs: Vec<LabDesign> = bench.designs.iter().copied().filter(is_strict).collect();
     let mut runs = Vec::new();
     for subject in &subjects {
         let length = (subject.live_pages * 3 / 2).to_string();
@@ -52,7 +54,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
     let misses: Vec<f64> = bench.make(&runs)?.into_iter().map(|one| one.outcome.iotlb_misses_per_page).collect();
     let of = |subject: &str, design: DesignId, prefetch: &str| {
         let subject = SUBJECTS.iter().position(|one| *one == subject).expect("one of them");
-        let design = designs.iter().position(|one| *one == design).expect("one of them");
+        let design = designs.iter().position(|one| *one == design.into()).expect("one of them");
         let prefetcher = PREFETCHERS.iter().position(|(_, one)| *one == prefetch).expect("one of them");
         misses[(subject * designs.len() + design) * PREFETCHERS.len() + prefetcher]
     };
@@ -64,7 +66,7 @@ fn make(bench: &mut Bench<'_>) -> Result<Made, FigureError> {
                 Point::new(format!("{}, {}, {prefetcher}: misses per page", subject.name, design.info().id), *misses)
             }));
         }
-        let row = |(design, misses): (&DesignId, &[f64])| GridRow {
+        let row = |(design, misses): (&LabDesign, &[f64])| GridRow {
             name: design.info().id.to_owned(),
             values: misses.iter().copied().map(Some).collect(),
         };

@@ -36,7 +36,7 @@ pub use served::{
 pub use tally::{Paper, Tally, papers};
 
 use crate::machine::Machine;
-use crate::run::RunError;
+use crate::run::{LabDesign, RunError};
 use lab::Lab;
 use portcullis_trace::{Trace, TraceError};
 use reason::Reason;
@@ -184,10 +184,15 @@ impl Figure {
     }
 
     /// Makes a figure that makes its own runs, several at a time.
-    fn whole(&self, traces: Traces<'_>, progress: &mut dyn FnMut(usize, &str)) -> Result<Made, FigureError> {
+    fn whole(
+        &self,
+        designs: &[LabDesign],
+        traces: Traces<'_>,
+        progress: &mut dyn FnMut(usize, &str),
+    ) -> Result<Made, FigureError> {
         let Make::Whole(make) = self.make else { panic!("{} is drawn from runs", self.id) };
         let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
-        make(&mut Bench::new(self.id, machine, traces, progress))
+        make(&mut Bench::new(self.id, machine, designs, traces, progress))
     }
 }
 

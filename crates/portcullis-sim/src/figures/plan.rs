@@ -6,6 +6,7 @@ use super::lab::Lab;
 use super::served::{Length, Numbers, ServedRun};
 use super::{Figure, FigureError, Made, Make, Point, Traces};
 use crate::parallel;
+use crate::run::LabDesign;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -89,7 +90,8 @@ impl Plan {
         &self.pieces
     }
 
-    /// Makes some of the pieces, each given by its place, and returns the results in their order. When a run begins,
+    /// Makes some of the pieces, each given by its place, and returns the results in their order. Figures that show all
+    /// designs show `designs`. When a run begins,
     /// calls `progress` with the number of runs of this kind and the name of this run.
     ///
     /// # Errors
@@ -100,6 +102,7 @@ impl Plan {
     pub fn make(
         &self,
         places: &[usize],
+        designs: &[LabDesign],
         traces: Traces<'_>,
         progress: &mut dyn FnMut(usize, &str),
     ) -> Result<Vec<Outcome>, FigureError> {
@@ -111,7 +114,9 @@ impl Plan {
             Piece::Run(_) => Ok(made.next().expect("as many as runs")),
             Piece::Figure(id) => {
                 let figure = self.figures.iter().find(|figure| figure.id == *id).expect("one of the plan");
-                figure.whole(traces, progress).map(|made| Outcome::Figure { points: made.points.clone(), made })
+                figure
+                    .whole(designs, traces, progress)
+                    .map(|made| Outcome::Figure { points: made.points.clone(), made })
             }
         };
         places.iter().map(outcome).collect()
@@ -214,7 +219,7 @@ mod tests {
         let Piece::Run(run) = &mut plan.pieces[0] else { panic!("a run") };
         run.workload = "netperf-nothing".to_owned();
         let mut names = Vec::new();
-        let outcomes = plan.make(&[0], &|_| unreachable!(), &mut |runs, name| names.push((runs, name.to_owned())));
+        let outcomes = plan.make(&[0], &[], &|_| unreachable!(), &mut |runs, name| names.push((runs, name.to_owned())));
         assert!(matches!(&outcomes.expect("results")[..], [Outcome::Refused(reason)] if reason.contains("`netperf-")));
         assert_eq!(names, [(1, "r210-cx3 netperf-nothing stock strict".to_owned())]);
     }

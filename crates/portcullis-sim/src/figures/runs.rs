@@ -6,9 +6,8 @@ use crate::machine::Machine;
 use crate::outcome::RunOutcome;
 use crate::parallel;
 use crate::prefetch::Prefetching;
-use crate::run::{Job, Pace, Work, machine_pace, measure, measure_and_log};
+use crate::run::{Job, LabDesign, Pace, Work, machine_pace, measure, measure_and_log};
 use portcullis::design::Options;
-use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_model::IotlbLog;
 use portcullis_vtd::Discipline;
@@ -20,6 +19,8 @@ const SEED: u64 = 1;
 pub(super) struct Bench<'b> {
     id: &'static str,
     pub(super) machine: Machine,
+    /// The designs, for figures that show all of them.
+    pub(super) designs: &'b [LabDesign],
     traces: Traces<'b>,
     progress: &'b mut dyn FnMut(usize, &str),
 }
@@ -40,7 +41,7 @@ pub(super) struct Subject {
 pub(super) struct Run<'s> {
     pub(super) subject: &'s Subject,
     pub(super) machine: Machine,
-    pub(super) design: DesignId,
+    pub(super) design: LabDesign,
     pub(super) protection: Protection,
     pub(super) batch: usize,
     pub(super) pace: Pace,
@@ -60,10 +61,11 @@ impl<'b> Bench<'b> {
     pub(super) fn new(
         id: &'static str,
         machine: Machine,
+        designs: &'b [LabDesign],
         traces: Traces<'b>,
         progress: &'b mut dyn FnMut(usize, &str),
     ) -> Self {
-        Self { id, machine, traces, progress }
+        Self { id, machine, designs, traces, progress }
     }
 
     /// The work of this name: a bundled trace, or a workload.
@@ -77,7 +79,8 @@ impl<'b> Bench<'b> {
     }
 
     /// A strict run of single unmaps without a prefetcher.
-    pub(super) fn run<'s>(&self, subject: &'s Subject, design: DesignId) -> Run<'s> {
+    pub(super) fn run<'s>(&self, subject: &'s Subject, design: impl Into<LabDesign>) -> Run<'s> {
+        let design = design.into();
         let (machine, pace, prefetch) = (self.machine.clone(), subject.pace, "none".to_owned());
         Run { subject, machine, design, protection: Protection::Strict, batch: 1, pace, prefetch }
     }
@@ -117,7 +120,7 @@ impl Run<'_> {
         let job = Job {
             machine: &machine,
             work: self.subject.work.clone(),
-            design: self.design.into(),
+            design: self.design,
             options: Options::NONE,
             protection: self.protection,
             sub_page: SubPage::Expose,
@@ -150,7 +153,7 @@ pub(super) mod tests {
     /// Runs `run` on a bench with the traces of the repository.
     pub(in crate::figures) fn on_bench<R>(run: impl FnOnce(&mut Bench<'_>) -> R) -> R {
         let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
-        run(&mut Bench::new("a figure", machine, &trace, &mut |_, _| {}))
+        run(&mut Bench::new("a figure", machine, &LabDesign::listed(), &trace, &mut |_, _| {}))
     }
 
     /// The log of requests reproduces the misses of the model's IOTLB, which evicts the least recently used entry.
@@ -160,7 +163,10 @@ pub(super) mod tests {
         on_bench(|bench| {
             let subject = bench.subject("q-e1000e-rx.strict.2cpu").expect("a trace");
             for (entries, ways) in [(8, 2), (32, 0)] {
-                let mut run = Run { protection: Protection::Deferred, ..bench.run(&subject, DesignId::Identity) };
+                let mut run = Run {
+                    protection: Protection::Deferred,
+                    ..bench.run(&subject, portcullis::designs::DesignId::Identity)
+                };
                 (run.machine.iommu.iotlb_entries, run.machine.iommu.iotlb_ways) = (entries, ways);
                 let (misses, log) = run.log().expect("a run");
                 let of = |eviction| log.misses(entries as usize, ways as usize, eviction);

@@ -6,10 +6,9 @@
 use super::number_or_null;
 use crate::account::Account;
 use crate::machine::Machine;
-use crate::run::{ServerWork, ServerWorkload};
+use crate::run::{LabDesign, ServerWork, ServerWorkload};
 use crate::simulate::{Simulate, Simulation};
 use portcullis::Protection;
-use portcullis::designs::Choice;
 use portcullis::platform::Phase;
 use serde::{Deserialize, Serialize};
 
@@ -357,7 +356,7 @@ impl ServedRun {
         }
         work.earlier_runs = self.earlier_runs.unwrap_or(work.earlier_runs);
         work.halves = self.halves;
-        let choice = Choice::parse(&self.design).map_err(|error| error.to_string())?;
+        let choice = LabDesign::choice(&self.design).map_err(|error| error.to_string())?;
         let protection = [Protection::None, Protection::Strict, Protection::Deferred];
         let protection = protection.into_iter().find(|one| one.name() == self.protection);
         let protection = protection.ok_or_else(|| format!("no protection `{}`", self.protection))?;

@@ -4,7 +4,7 @@
 use super::world::LabUnit;
 use crate::platform::LabPlatform;
 use portcullis::design::{Design, Info};
-use portcullis::designs::{DesignId, Visitor};
+use portcullis::designs::{self, ChoiceError, DesignId, Named, Visitor};
 use portcullis::domain::{RawBatch, Submitted};
 use portcullis::invalidation::Due;
 use portcullis::{DomainConfig, DynDomain, IovaRange, NewDomainError, Open, RawMapError, Request};
@@ -40,12 +40,38 @@ type Opened = Result<Arc<DynDomain>, NewDomainError>;
 pub struct LabDesign {
     info: &'static Info,
     open: fn(LabUnit, LabPlatform, &DomainConfig<'_>) -> Opened,
+    is_listed: bool,
 }
 
+/// Two are the same if they have the same id.
+impl PartialEq for LabDesign {
+    fn eq(&self, other: &Self) -> bool {
+        self.info.id == other.info.id
+    }
+}
+
+impl Eq for LabDesign {}
+
+impl fmt::Debug for LabDesign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.info.id)
+    }
+}
+
+impl Named for LabDesign {
+    fn info(self) -> &'static Info {
+        self.info
+    }
+}
+
+/// A design of the laboratory with its parameters.
+pub type Choice = designs::Choice<LabDesign>;
+
 impl LabDesign {
-    /// The design `D`.
+    /// The design `D` of another crate.
     pub const fn of<D: Design<LabPlatform, LabUnit>>() -> Self {
         Self {
+            is_listed: false,
             info: &D::INFO,
             open: |unit, platform, config| {
                 // SAFETY: as for `map`.
@@ -55,9 +81,27 @@ impl LabDesign {
         }
     }
 
+    /// The designs of the list, in its order.
+    pub fn listed() -> Vec<Self> {
+        DesignId::ALL.iter().map(|design| Self::from(*design)).collect()
+    }
+
     /// The description of the design.
     pub const fn info(self) -> &'static Info {
         self.info
+    }
+
+    /// Reads a design of the list, with its parameters.
+    ///
+    /// # Errors
+    /// A [`ChoiceError`].
+    pub fn choice(text: &str) -> Result<Choice, ChoiceError<'_>> {
+        Choice::parse_among(&Self::listed(), text)
+    }
+
+    /// Whether it is a design of the list. The steps of these have prices.
+    pub const fn is_listed(self) -> bool {
+        self.is_listed
     }
 
     pub(super) fn open(self, unit: &LabUnit, platform: &LabPlatform, config: &DomainConfig<'_>) -> Opened {
@@ -73,16 +117,10 @@ impl From<DesignId> for LabDesign {
             type Output = LabDesign;
 
             fn visit<D: Design<LabPlatform, LabUnit>>(self) -> LabDesign {
-                LabDesign::of::<D>()
+                LabDesign { is_listed: true, ..LabDesign::of::<D>() }
             }
         }
 
         design.visit(Of)
-    }
-}
-
-impl fmt::Debug for LabDesign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.info.id)
     }
 }

@@ -23,7 +23,7 @@ pub use adversary::{
     attack_on_flawed_rings,
 };
 pub use churn::Churn;
-pub use design::LabDesign;
+pub use design::{Choice, LabDesign};
 pub use rings::Rings;
 pub(crate) use server::Served;
 pub use server::{IperfChoices, Recycling, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload, StreamDirection};

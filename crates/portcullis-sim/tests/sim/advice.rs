@@ -1,19 +1,19 @@
 //! The advice: what it says about real traces, and on which assumptions it depends.
 
 use super::{bundled, machine, replay};
-use portcullis::designs::{Choice, DesignId};
+use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::advice::{Advice, Today, advise};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Item, Settings};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Machine, PayloadRule};
+use portcullis_sim::{LabDesign, Machine, PayloadRule};
 
 fn plan(name: &str, machine: Machine, designs: &[DesignId]) -> ComparePlan {
     let item =
         Item { name: name.to_owned(), device: None, work: replay(&bundled(name)), machine, set: Settings::new() };
     ComparePlan {
         items: vec![item],
-        designs: designs.iter().map(|design| Choice::from(*design)).collect(),
+        designs: designs.iter().map(|design| LabDesign::from(*design).into()).collect(),
         protections: vec![Protection::Strict, Protection::Deferred],
         batch: None,
         clock: ClockMode::Model,

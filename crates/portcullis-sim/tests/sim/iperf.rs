@@ -3,9 +3,8 @@
 
 use super::machine;
 use portcullis::Protection;
-use portcullis::designs::Choice;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Machine, ServerWork};
+use portcullis_sim::{LabDesign, Machine, ServerWork};
 
 /// A run of Linux 6.0 unless changed: single unmaps whose hint is lost.
 struct Run {
@@ -44,7 +43,7 @@ impl Run {
         let machine = self.machine();
         let work = ServerWork::new(&machine, self.workload, None, Some(self.flows), None).expect("a server");
         let work = ServerWork { warm_up: self.measured / 3, measured: self.measured, ..work };
-        let choice = Choice::parse(self.design).expect("a design");
+        let choice = LabDesign::choice(self.design).expect("a design");
         let protection = if self.design == "none" { Protection::None } else { Protection::Strict };
         let mut run = Simulate::new(&machine, work, choice, protection).expect("it is offered");
         (run.batch, run.leaf_only_hint, run.seed) = (Some(self.batch), self.hint, self.seed);

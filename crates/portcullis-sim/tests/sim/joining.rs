@@ -3,10 +3,9 @@
 
 use super::machine;
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
+use portcullis::designs::DesignId;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Machine, ServerWork};
+use portcullis_sim::{LabDesign, Machine, ServerWork};
 
 /// The machine, with some of its values changed.
 fn bcm(settings: &[(&str, &str)]) -> Machine {
@@ -22,7 +21,7 @@ const PAGE_EACH: (&str, &str) = ("fragment_bytes", "0");
 fn simulated(machine: &Machine, workload: &str, design: DesignId, protection: Protection) -> Simulation {
     let work = ServerWork::new(machine, workload, None, None, None).expect("a server");
     let work = ServerWork { earlier_runs: 3, ..work };
-    let choice = Choice { design, options: Options::NONE };
+    let choice = LabDesign::from(design).into();
     let run = Simulate::new(machine, work, choice, protection).expect("it is offered");
     let ended =
         run.run(|_| ()).unwrap_or_else(|error| panic!("{workload}, {} {protection}: {error}", design.info().id));
@@ -96,8 +95,7 @@ fn batches_of_joined_segments_let_nothing_stale_through() {
             let work = ServerWork::new(&machine, "netperf-stream", None, None, None).expect("a server");
             let work =
                 ServerWork { earlier_runs: 1, earlier_packets: 500, warm_up: 0, measured: 20_000, halves, ..work };
-            let mut run = Simulate::new(&machine, work, Choice { design, options: Options::NONE }, Strict)
-                .expect("it is offered");
+            let mut run = Simulate::new(&machine, work, LabDesign::from(design).into(), Strict).expect("it is offered");
             run.batch = Some(64);
             let made = run.run(|_| ()).expect("it runs");
             let outcome = made.outcome;

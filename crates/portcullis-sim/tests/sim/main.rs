@@ -35,11 +35,11 @@ mod unit_costs;
 mod windows;
 
 use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
+use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Job, Machine, Pace, PayloadRule, RunOutcome, ServerWork, Work, run};
+use portcullis_sim::{Job, LabDesign, Machine, Pace, PayloadRule, RunOutcome, ServerWork, Work, run};
 use portcullis_trace::Trace;
 use portcullis_vtd::Discipline;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ fn machine(id: &str) -> Machine {
 /// lost, and it waits under the lock of the queue.
 fn at_100_gbps(machine: &Machine, work: ServerWork, design: &str, batch: usize) -> Simulation {
     let (name, workload) = (design, work.workload);
-    let design = Choice::parse(design).expect("a design");
+    let design = LabDesign::choice(design).expect("a design");
     let protection = if name == "none" { Protection::None } else { Protection::Strict };
     let mut run = Simulate::new(machine, work, design, protection).expect("it is offered");
     (run.batch, run.leaf_only_hint, run.linux_wait) = (Some(batch), batch > 1, batch == 1);

@@ -3,9 +3,8 @@
 
 use super::machine;
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::designs::Choice;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Machine, ServerError, ServerWork};
+use portcullis_sim::{LabDesign, Machine, ServerError, ServerWork};
 
 const CORES: u32 = 16;
 const FLOWS: u32 = 270;
@@ -28,7 +27,7 @@ fn work(machine: &Machine) -> ServerWork {
 }
 
 fn simulated(machine: &Machine, design: &str, protection: Protection, linux_wait: bool) -> Simulation {
-    let choice = Choice::parse(design).expect("a design");
+    let choice = LabDesign::choice(design).expect("a design");
     let mut run = Simulate::new(machine, work(machine), choice, protection).expect("it is offered");
     run.linux_wait = linux_wait;
     let simulation = run.run(|_| ()).unwrap_or_else(|error| panic!("{design}: {error}"));
@@ -120,7 +119,7 @@ fn a_poll_in_two_halves_waits_less() {
     let machine = r430();
     let [whole, halves] = [false, true].map(|halves| {
         let work = ServerWork { halves, ..work(&machine) };
-        let run = Simulate::new(&machine, work, Choice::parse("portcullis").expect("a design"), Strict);
+        let run = Simulate::new(&machine, work, LabDesign::choice("portcullis").expect("a design"), Strict);
         let simulation = run.expect("it is offered").run(|_| ()).expect("it runs");
         assert_eq!((simulation.outcome.faults, simulation.outcome.stale_accesses), (0, 0));
         simulation

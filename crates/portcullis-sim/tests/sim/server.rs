@@ -3,16 +3,15 @@
 
 use super::machine;
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::design::Options;
-use portcullis::designs::{Choice, DesignId};
+use portcullis::designs::DesignId;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Machine, RunError, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
+use portcullis_sim::{Choice, LabDesign, Machine, RunError, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 use serde_json::json;
 
 const MACHINES: [&str; 2] = ["r210-cx3", "r210-bcm57810"];
 
 fn choice(design: DesignId) -> Choice {
-    Choice { design, options: Options::NONE }
+    LabDesign::from(design).into()
 }
 
 const REQUESTS: [&str; 4] = ["netperf-rr", "apache-1m", "apache-1k", "memcached"];

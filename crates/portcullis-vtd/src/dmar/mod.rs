@@ -173,7 +173,8 @@ impl<'t> Dmar<'t> {
     /// Reads the table at the beginning of `bytes`, and ignores what follows it.
     ///
     /// # Errors
-    /// A [`DmarError`].
+    /// A [`DmarError`], which says what is wrong and where: with the header, with the length of a structure, or with a
+    /// unit or a reserved region. What concerns hints only is one of the [warnings](Self::warnings).
     pub fn parse(bytes: &'t [u8]) -> Result<Self, DmarError> {
         const PART: &str = "the table";
         let mut cursor = Cursor { bytes, offset: 0 };

@@ -81,7 +81,7 @@ impl Options {
     /// not given.
     ///
     /// # Errors
-    /// An [`OptionError`].
+    /// [`OptionError::Unknown`], [`OptionError::Value`] and [`OptionError::Twice`].
     ///
     /// # Panics
     /// If a design takes more than eight parameters.

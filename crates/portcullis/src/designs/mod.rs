@@ -11,7 +11,7 @@
 
 mod choice;
 
-pub use choice::{Choice, ChoiceError};
+pub use choice::{Choice, ChoiceError, Named};
 
 use crate::design::{Design, DesignInfo, Info, OptionInfo, OptionKind, Options};
 use crate::invalidation::Deferral;

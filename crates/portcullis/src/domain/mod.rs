@@ -64,10 +64,9 @@ const LISTED_MAX: usize = 4;
 /// then frees the tables (S10). Buffers that are still mapped stay lost to their owners; see [`Mapping`].
 ///
 /// # Examples
-/// The raw interface, for drivers that keep addresses only:
-///
 /// ```
 /// use portcullis::designs::Portcullis;
+/// use portcullis::domain::fake::FakeBuffer;
 /// use portcullis::iommu::fake::FakeIommu;
 /// use portcullis::platform::fake::FakeHost;
 /// use portcullis::{Access, Open, PhysAddr, Protection, SourceId};
@@ -76,9 +75,13 @@ const LISTED_MAX: usize = 4;
 /// let iommu = FakeIommu::new(&host);
 /// let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
 /// domain.attach(SourceId::new(3, 0, 0))?;
+/// let mapping = domain.map(FakeBuffer::new(1), Access::DeviceWrites)?;
+/// // Program `mapping.iova()` into a descriptor, and wait for the device.
+/// let _buffer = domain.unmap(mapping)?; // the device cannot reach it any more
+///
+/// // The raw interface, for drivers that keep addresses only.
 /// // SAFETY: the fake devices do no DMA.
 /// let iova = unsafe { domain.map_raw(PhysAddr::new(0x1234_0000), 1500, Access::DeviceReads) }?;
-/// // Program `iova` into a descriptor, and wait for the device.
 /// domain.unmap_raw(iova, 1500)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -96,31 +99,77 @@ pub struct Domain<M: Mapper + ?Sized> {
 }
 
 impl<M: Mapper + ?Sized> Domain<M> {
-    /// The domain's id in the IOMMU.
-    pub fn id(&self) -> DomainId {
-        self.mapper.space().id()
+    /// Maps `buffer` and keeps it until [`unmap`](Domain::unmap) gives it back.
+    ///
+    /// # Errors
+    /// [`MapFailure::Refused`] gives the buffer back. Its error is [`MapError::NotStrict`] if the device might reach
+    /// the buffer after its unmap. After [`MapFailure::Lost`] the buffer is lost for good (S11).
+    pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
+        self.map_for(buffer, access, Stream::default())
     }
 
-    /// The description of its design.
-    pub fn info(&self) -> &'static Info {
-        self.info
+    /// Removes the mapping and gives the buffer back. The device can no longer reach the buffer through this mapping.
+    /// If another buffer in one of its pages is mapped, the device still reaches that whole page through the other
+    /// mapping, unless the domain refuses or bounces partial pages (S8, [`SubPage`]).
+    ///
+    /// # Errors
+    /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good
+    /// (S11).
+    #[inline(always)]
+    pub fn unmap<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
+        if mapping.tag() != self.short_way.tag {
+            return self.unmap_unexposed(mapping);
+        }
+        let (range, access) = (mapping.range(), mapping.access());
+        // From here on held as `Lent`, not as `Mapping`: if the buffer is lost now, that is not a leak by the driver.
+        let lent = mapping.into_lent();
+        let committed = match range.pages() {
+            1 => self.mapper.unmap_now(IovaRange::of(range.first_pfn(), 1)),
+            _ => self.unmap_pages(range),
+        };
+        self.unmapped(lent, range, access, committed)
     }
 
-    /// How its mappings are protected.
-    pub fn protection(&self) -> Protection {
-        self.protection
+    /// A batch of unmaps that are committed together, with one wait for all of them.
+    pub const fn batch<B: DmaBuffer>(&self) -> Batch<&Self, B> {
+        Batch::new(self)
     }
 
-    /// What the domain does with a page that a buffer covers only in part. Always [`SubPage::Expose`] if devices reach
-    /// [only the part itself](Addressing::Entries).
-    pub fn sub_page(&self) -> SubPage {
-        self.sub_page
+    /// Maps as [`map`](Domain::map) does, with `options`.
+    ///
+    /// # Errors
+    /// Those of [`map`](Domain::map).
+    pub fn map_with<B: DmaBuffer>(
+        &self,
+        buffer: B,
+        access: Access,
+        options: &MapOptions,
+    ) -> Result<Mapping<B>, MapFailure<B>> {
+        let lent = Lent::new(buffer);
+        let mapped = match self.protection {
+            // SAFETY: the memory belongs to a `DmaBuffer`, which is held as `Lent`.
+            Protection::Strict => unsafe { self.map_as_said(lent.segments(), access, options) },
+            _ => Err(MapError::NotStrict.into()),
+        };
+        self.mapping(lent, mapped, access)
+    }
+
+    /// Maps memory that the CPU uses while the device does, such as a ring of descriptors. The CPU uses it through
+    /// [`Mapping::shared`]. The mapping is expected to exist for as long as the driver runs. [`unmap`](Domain::unmap)
+    /// removes it.
+    ///
+    /// # Errors
+    /// Those of [`map`](Domain::map).
+    pub fn map_shared<B: SharedBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
+        self.map_with(buffer, access, &MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() })
     }
 
     /// Lets `device` reach memory through this domain.
     ///
     /// # Errors
-    /// An [`AttachError`].
+    /// [`AttachError::Attached`] if it is in a domain already, [`AttachError::Inherited`] if it still has the
+    /// translations of a previous owner, [`AttachError::OtherSegment`] if the IOMMU does not serve it,
+    /// [`AttachError::NoMemory`], and [`AttachError::Queue`] if the hardware does not confirm it.
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         self.mapper.space().attach(device)
     }
@@ -128,58 +177,20 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// Removes `device` from the domain. When this returns, the device reaches nothing.
     ///
     /// # Errors
-    /// An [`AttachError`].
+    /// [`AttachError::NotAttached`] if it is not in this domain. After [`AttachError::Queue`] the device may still reach
+    /// what it has reached.
     pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.mapper.space().detach(device)
-    }
-
-    /// Keeps a reserve of `tables` table pages, and of memory for their records, for maps that get no memory from the
-    /// host. The size holds until another call changes it. A map adds at most [`tables_max`](Domain::tables_max) table
-    /// pages, so with that many in reserve a map in atomic context does not fail for lack of a table page. A further
-    /// call refills what maps have used up. The host may sleep.
-    ///
-    /// # Errors
-    /// [`NoMemory`]; the reserve keeps what the host could supply.
-    pub fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.mapper.reserve_tables(tables)
-    }
-
-    /// The largest number of table pages that a map of `pages` pages adds, wherever its addresses are.
-    pub fn tables_max(&self, pages: u64) -> usize {
-        self.mapper.space().tables_max(pages)
-    }
-
-    /// The number of table pages in use. Takes no lock.
-    pub fn table_pages(&self) -> usize {
-        self.mapper.space().table_pages()
-    }
-
-    /// What is in use now, and its limits (S7). May take locks. The figures are exact only while no map or unmap is
-    /// running.
-    pub fn usage(&self) -> Usage {
-        self.mapper.usage()
-    }
-
-    /// Flushes the unmaps that have waited long enough, and frees what has been kept for long enough. Call it at the
-    /// time that [`due_us`](Domain::due_us) returns, or every millisecond.
-    ///
-    /// # Errors
-    /// [`CommitError`] if the flush failed.
-    pub fn tick(&self) -> Result<(), CommitError> {
-        self.mapper.tick()
-    }
-
-    /// The time at which the next [`tick`](Domain::tick) has work to do, in microseconds of the platform's clock.
-    /// `None` if no work is pending.
-    pub fn due_us(&self) -> Option<u64> {
-        self.mapper.due_us()
     }
 
     /// Maps a physically contiguous buffer of `len` bytes and returns the address at which the device sees its first
     /// byte.
     ///
     /// # Errors
-    /// A [`RawMapError`].
+    /// [`RawMapError::Refused`], which changes nothing: [`MapError::Exhausted`] if no addresses are left,
+    /// [`MapError::NoMemory`] if the host has no table page, [`MapError::Empty`] and [`MapError::PhysicalRange`] for a
+    /// length or an address that cannot be, [`MapError::PartialPage`] in a domain that refuses such pages. After
+    /// [`RawMapError::Lost`] the hardware has not confirmed a command, and the memory must never be used again (S11).
     ///
     /// # Safety
     /// Until its unmap has returned without error and the stale window that the design declares is over, the memory is
@@ -240,7 +251,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// offset within its first page.
     ///
     /// # Errors
-    /// A [`RawMapError`].
+    /// Those of [`map_raw`](Domain::map_raw).
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -267,7 +278,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// Maps as [`map_raw`](Domain::map_raw) does, with `options`.
     ///
     /// # Errors
-    /// A [`RawMapError`].
+    /// Those of [`map_raw`](Domain::map_raw), and those of the [options](MapOptions).
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -292,7 +303,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// A list of more than 4 segments is copied to the heap for the duration of the call.
     ///
     /// # Errors
-    /// A [`RawMapError`].
+    /// Those of [`map_raw_with`](Domain::map_raw_with).
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -430,42 +441,67 @@ impl<M: Mapper + ?Sized> Domain<M> {
         RawBatch::new(self)
     }
 
-    /// Maps `buffer` and keeps it until [`unmap`](Domain::unmap) gives it back.
+    /// Keeps a reserve of `tables` table pages, and of memory for their records, for maps that get no memory from the
+    /// host. The size holds until another call changes it. A map adds at most [`tables_max`](Domain::tables_max) table
+    /// pages, so with that many in reserve a map in atomic context does not fail for lack of a table page. A further
+    /// call refills what maps have used up. The host may sleep.
     ///
     /// # Errors
-    /// [`MapFailure::Refused`] gives the buffer back. Its error is [`MapError::NotStrict`] if the device might reach
-    /// the buffer after its unmap. After [`MapFailure::Lost`] the buffer is lost for good (S11).
-    pub fn map<B: DmaBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
-        self.map_for(buffer, access, Stream::default())
+    /// [`NoMemory`]; the reserve keeps what the host could supply.
+    pub fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
+        self.mapper.reserve_tables(tables)
     }
 
-    /// Maps as [`map`](Domain::map) does, with `options`.
-    ///
-    /// # Errors
-    /// Those of [`map`](Domain::map).
-    pub fn map_with<B: DmaBuffer>(
-        &self,
-        buffer: B,
-        access: Access,
-        options: &MapOptions,
-    ) -> Result<Mapping<B>, MapFailure<B>> {
-        let lent = Lent::new(buffer);
-        let mapped = match self.protection {
-            // SAFETY: the memory belongs to a `DmaBuffer`, which is held as `Lent`.
-            Protection::Strict => unsafe { self.map_as_said(lent.segments(), access, options) },
-            _ => Err(MapError::NotStrict.into()),
-        };
-        self.mapping(lent, mapped, access)
+    /// The largest number of table pages that a map of `pages` pages adds, wherever its addresses are.
+    pub fn tables_max(&self, pages: u64) -> usize {
+        self.mapper.space().tables_max(pages)
     }
 
-    /// Maps memory that the CPU uses while the device does, such as a ring of descriptors. The CPU uses it through
-    /// [`Mapping::shared`]. The mapping is expected to exist for as long as the driver runs. [`unmap`](Domain::unmap)
-    /// removes it.
+    /// The number of table pages in use. Takes no lock.
+    pub fn table_pages(&self) -> usize {
+        self.mapper.space().table_pages()
+    }
+
+    /// What is in use now, and its limits (S7). May take locks. The figures are exact only while no map or unmap is
+    /// running.
+    pub fn usage(&self) -> Usage {
+        self.mapper.usage()
+    }
+
+    /// Flushes the unmaps that have waited long enough, and frees what has been kept for long enough. Call it at the
+    /// time that [`due_us`](Domain::due_us) returns, or every millisecond.
     ///
     /// # Errors
-    /// Those of [`map`](Domain::map).
-    pub fn map_shared<B: SharedBuffer>(&self, buffer: B, access: Access) -> Result<Mapping<B>, MapFailure<B>> {
-        self.map_with(buffer, access, &MapOptions { lifetime: Lifetime::Persistent, ..MapOptions::default() })
+    /// [`CommitError`] if the flush failed.
+    pub fn tick(&self) -> Result<(), CommitError> {
+        self.mapper.tick()
+    }
+
+    /// The time at which the next [`tick`](Domain::tick) has work to do, in microseconds of the platform's clock.
+    /// `None` if no work is pending.
+    pub fn due_us(&self) -> Option<u64> {
+        self.mapper.due_us()
+    }
+
+    /// The domain's id in the IOMMU.
+    pub fn id(&self) -> DomainId {
+        self.mapper.space().id()
+    }
+
+    /// The description of its design.
+    pub fn info(&self) -> &'static Info {
+        self.info
+    }
+
+    /// How its mappings are protected.
+    pub fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// What the domain does with a page that a buffer covers only in part. Always [`SubPage::Expose`] if devices reach
+    /// [only the part itself](Addressing::Entries).
+    pub fn sub_page(&self) -> SubPage {
+        self.sub_page
     }
 
     #[inline(always)]
@@ -507,28 +543,6 @@ impl<M: Mapper + ?Sized> Domain<M> {
         }
     }
 
-    /// Removes the mapping and gives the buffer back. The device can no longer reach the buffer through this mapping.
-    /// If another buffer in one of its pages is mapped, the device still reaches that whole page through the other
-    /// mapping, unless the domain refuses or bounces partial pages (S8, [`SubPage`]).
-    ///
-    /// # Errors
-    /// [`UnmapFailure::Refused`] gives the mapping back; after [`UnmapFailure::Commit`] the buffer is lost for good
-    /// (S11).
-    #[inline(always)]
-    pub fn unmap<B: DmaBuffer>(&self, mapping: Mapping<B>) -> Result<B, UnmapFailure<B>> {
-        if mapping.tag() != self.short_way.tag {
-            return self.unmap_unexposed(mapping);
-        }
-        let (range, access) = (mapping.range(), mapping.access());
-        // From here on held as `Lent`, not as `Mapping`: if the buffer is lost now, that is not a leak by the driver.
-        let lent = mapping.into_lent();
-        let committed = match range.pages() {
-            1 => self.mapper.unmap_now(IovaRange::of(range.first_pfn(), 1)),
-            _ => self.unmap_pages(range),
-        };
-        self.unmapped(lent, range, access, committed)
-    }
-
     /// Turns the result of an unmap into the buffer or a failure.
     #[inline(always)]
     fn unmapped<B: DmaBuffer>(
@@ -547,11 +561,6 @@ impl<M: Mapper + ?Sized> Domain<M> {
                 Err(UnmapFailure::Refused(Refused { value, error }))
             }
         }
-    }
-
-    /// A batch of unmaps that are committed together, with one wait for all of them.
-    pub const fn batch<B: DmaBuffer>(&self) -> Batch<&Self, B> {
-        Batch::new(self)
     }
 
     #[inline(always)]

@@ -25,7 +25,9 @@ pub trait Open<P: Platform, I: Iommu>: Design<P, I> {
     /// A domain with 48-bit addresses and nothing reserved beyond page 0 and the interrupt range.
     ///
     /// # Errors
-    /// A [`NewDomainError`].
+    /// [`NewDomainError::Protection`] if the design does not offer the protection, [`NewDomainError::Unprotected`] for
+    /// [`Protection::None`], [`NewDomainError::Width`] and [`NewDomainError::NoRings`] if the IOMMU cannot do what the
+    /// design needs, [`NewDomainError::NoMemory`], and [`NewDomainError::Attach`] if the IOMMU has no domain left.
     fn open(iommu: I, platform: P, protection: Protection) -> Result<DomainOf<Self, P, I>, NewDomainError> {
         Self::open_with(iommu, platform, &DomainConfig::new(protection))
     }
@@ -33,7 +35,9 @@ pub trait Open<P: Platform, I: Iommu>: Design<P, I> {
     /// A domain with the settings in `config`.
     ///
     /// # Errors
-    /// A [`NewDomainError`]; [`NewDomainError::Unprotected`] for [`Protection::None`].
+    /// Those of [`open`](Open::open); [`NewDomainError::BadRange`] for a range of the configuration that is empty or not
+    /// of whole pages, [`NewDomainError::CannotBounce`] and [`NewDomainError::Exposed`] for what the domain is to do
+    /// with partial pages, and [`NewDomainError::Identity`] if memory that the design maps at once cannot be mapped.
     fn open_with(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<DomainOf<Self, P, I>, NewDomainError> {
         refuse_unprotected(&Self::INFO, config)?;
         // SAFETY: the protection is not `None`.
@@ -44,7 +48,7 @@ pub trait Open<P: Platform, I: Iommu>: Design<P, I> {
     /// whether it is mapped or not.
     ///
     /// # Errors
-    /// A [`NewDomainError`].
+    /// Those of [`open_with`](Open::open_with), without [`NewDomainError::Unprotected`].
     ///
     /// # Safety
     /// Under [`Protection::None`] all memory, or all of `config.memory` if the design has a table, is intended for
@@ -163,7 +167,7 @@ impl DynDomain {
     /// A domain of `design`. All checks of [`Open::open_with`] apply.
     ///
     /// # Errors
-    /// A [`NewDomainError`].
+    /// Those of [`Open::open_with`].
     pub fn open<P: Platform + 'static, I: Iommu + 'static>(
         design: DesignId,
         iommu: I,
@@ -178,7 +182,7 @@ impl DynDomain {
     /// A domain of `design`, which may have [`Protection::None`].
     ///
     /// # Errors
-    /// A [`NewDomainError`].
+    /// Those of [`Open::open_unprotected`].
     ///
     /// # Safety
     /// That of [`Open::open_unprotected`].

@@ -151,7 +151,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// A ring of descriptors. Its number is unique until the domain has made 2^32 rings.
     ///
     /// # Errors
-    /// A [`RingError`].
+    /// [`RingError::PagesPerDescriptor`].
     pub fn ring(&self, config: RingConfig) -> Result<Ring<&Self>, RingError> {
         Ring::new(self, config)
     }
@@ -167,7 +167,7 @@ impl<H: DomainRef> Ring<H> {
     /// has made 2^32 rings.
     ///
     /// # Errors
-    /// A [`RingError`].
+    /// [`RingError::PagesPerDescriptor`].
     pub fn new(domain: H, config: RingConfig) -> Result<Self, RingError> {
         if !(1..=DESCRIPTOR_PAGES_MAX).contains(&config.pages_per_descriptor) {
             return Err(RingError::PagesPerDescriptor(config.pages_per_descriptor));
