@@ -114,6 +114,7 @@ static int __init portcullis_init(void)
 	}
 	register_reboot_notifier(&reboot_notifier);
 	register_pm_notifier(&suspend_notifier);
+	pc_watch_start();
 	pc_report_start();
 	return 0;
 }
@@ -121,6 +122,7 @@ static int __init portcullis_init(void)
 static void __exit portcullis_exit(void)
 {
 	/* Each protected device holds a reference to the module, so there is no protected device. */
+	pc_watch_stop();
 	pc_protect_stop();
 	pc_report_stop();
 	unregister_pm_notifier(&suspend_notifier);

@@ -32,6 +32,7 @@ struct known {
 	u16 id;
 	struct pci_dev *pdev;	/* null if it was removed while it was closed */
 	struct pc_reach reach;	/* of such a device */
+	bool is_isolated;	/* by the ports above it, when they were last looked at */
 };
 
 /* A device takes part in this from its addition to its removal, so its place here holds no reference to it. */
@@ -115,6 +116,25 @@ bool pc_is_known(struct pci_dev *pdev)
 	is_known = find(pdev);
 	mutex_unlock(&known_lock);
 	return is_known;
+}
+
+void pc_keep_ports_of_shut(void)
+{
+	struct known *known;
+
+	mutex_lock(&known_lock);
+	list_for_each_entry(known, &all_known, list) {
+		struct pci_dev *port;
+
+		if (!known->pdev || known->state == OPEN)
+			continue;
+		port = pc_keep_ports(known->pdev);
+		if (port && known->is_isolated)
+			pr_warn_ratelimited("%s is shut out by its own id alone: the port %s does not check ids any more (ACS)\n",
+					    pci_name(known->pdev), pci_name(port));
+		known->is_isolated = !port;
+	}
+	mutex_unlock(&known_lock);
 }
 
 /* ---- who is cut off with whom ---- */

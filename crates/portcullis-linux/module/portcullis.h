@@ -180,6 +180,13 @@ struct pc_reach {
 
 /* The first port above a device that does not isolate it; null if all do. Turns on what isolates it in all of them. */
 struct pci_dev *pc_open_port(struct pci_dev *pdev);
+/* The same, but writes only to a port that does not isolate it any more. Says so. */
+struct pci_dev *pc_keep_ports(struct pci_dev *pdev);
+/* Keeps the ports above a device from sleeping, until the other is called. */
+void pc_wake_ports(struct pci_dev *pdev);
+void pc_let_ports_sleep(struct pci_dev *pdev);
+/* `unisolated` */
+bool pc_accepts_open_ports(void);
 /* Whether other devices can reach a device without passing the IOMMU. Says so. */
 bool pc_is_exposed(struct pci_dev *pdev);
 struct pc_reach pc_reach_of(struct pci_dev *pdev);
@@ -202,6 +209,8 @@ bool pc_is_closed(struct pci_dev *pdev);
 /* Whether a device that is closed would cut off another one that is at work. Says so. */
 bool pc_has_open_neighbor(struct pci_dev *pdev);
 bool pc_is_known(struct pci_dev *pdev);
+/* Looks at the ports above all devices that are not open. */
+void pc_keep_ports_of_shut(void);
 /*
  * A device was removed. Its ids do not pass through, unless another device uses them. Devices that were removed while
  * they were closed count no more when nothing is left within their reach, unless they are named.
@@ -233,7 +242,7 @@ struct pc_device {
 	u32 reserved;			/* mappings for firmware, not made by its driver */
 	bool is_ticking;
 	bool has_driver;		/* under the device's lock; if not, buffers of a former one are mapped */
-	bool is_there;			/* likewise; if not, it was removed from the machine */
+	bool is_there;			/* likewise, and under pc_devices_lock; if not, it was removed from the machine */
 	struct hrtimer timer;
 	bool is_looked_after;		/* likewise; `look` is queued, or waits for the lock */
 	struct delayed_work look;
@@ -255,6 +264,8 @@ extern struct mutex pc_devices_lock;
 
 int pc_protect_start(void);
 void pc_protect_stop(void);
+/* Looks at the ports above all protected devices. A device that they do not isolate any more is shut out. */
+void pc_keep_ports_of_protected(void);
 bool pc_is_protected(struct pci_dev *pdev);
 /* Whether firmware reserves memory for a device that is not mapped for it (RMRR). */
 bool pc_has_reserved(struct pci_dev *pdev);
@@ -308,6 +319,11 @@ int pc_mmap(struct device *dev, struct vm_area_struct *vma, void *memory, dma_ad
 	    unsigned long attrs);
 int pc_get_sgtable(struct device *dev, struct sg_table *sgt, void *memory, dma_addr_t at, size_t size,
 		   unsigned long attrs);
+
+/* ---- watch.c ---- */
+
+void pc_watch_start(void);
+void pc_watch_stop(void);
 
 /* ---- report.c ---- */
 

@@ -5,46 +5,51 @@
  */
 #include <linux/module.h>
 #include <linux/pci.h>
+#include <linux/pm_runtime.h>
 
+#include "acs.h"
 #include "portcullis.h"
 
 static bool unisolated;
 module_param(unisolated, bool, 0444);
 MODULE_PARM_DESC(unisolated, "protect devices that others can reach without passing the IOMMU, or that can use the ids of others");
 
-/*
- * Makes a port send requests upstream and refuse requests that carry an id from elsewhere, as far as it can do so.
- * Linux does this only if it drives the IOMMU itself. Returns the features that are on.
- */
-static u16 isolate(struct pci_dev *port)
+static u32 read_config(void *port, u32 at, u32 bytes)
 {
-	u16 able, control;
+	u32 dword;
+	u16 word;
 
-	if (!port->acs_cap)
-		return 0;
-	pci_read_config_word(port, port->acs_cap + PCI_ACS_CAP, &able);
-	pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
-	control |= able & (PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF);
-	pci_write_config_word(port, port->acs_cap + PCI_ACS_CTRL, control);
-	/* Firmware may have locked it. */
-	pci_read_config_word(port, port->acs_cap + PCI_ACS_CTRL, &control);
-	return control;
+	/* What cannot be read is all ones. */
+	if (bytes == sizeof(dword)) {
+		pci_read_config_dword(port, at, &dword);
+		return dword;
+	}
+	pci_read_config_word(port, at, &word);
+	return word;
 }
 
-/*
- * Devices below a switch reach each other, unless its ports send all requests upstream. Devices below any port may
- * use the ids of others, unless the port checks ids.
- */
-static u16 wanted_of(struct pci_dev *port)
+static void write_config(void *port, u32 at, u32 bytes, u32 value)
 {
-	switch (pci_pcie_type(port)) {
-	case PCI_EXP_TYPE_DOWNSTREAM:
-		return PCI_ACS_SV | PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_UF;
-	case PCI_EXP_TYPE_ROOT_PORT:
-		return PCI_ACS_SV;
-	default:
-		return 0;
-	}
+	if (bytes == sizeof(value))
+		pci_write_config_dword(port, at, value);
+	else
+		pci_write_config_word(port, at, value);
+}
+
+static struct acs_port acs_of(struct pci_dev *port)
+{
+	int type = pci_is_pcie(port) ? pci_pcie_type(port) : -1;
+
+	return (struct acs_port) {
+		.kind = type == PCI_EXP_TYPE_DOWNSTREAM ? ACS_SWITCH_PORT :
+			type == PCI_EXP_TYPE_ROOT_PORT ? ACS_ROOT_PORT : ACS_OTHER,
+		.vendor = port->vendor,
+		.device = port->device,
+		.at = port->acs_cap,
+		.read = read_config,
+		.write = write_config,
+		.data = port,
+	};
 }
 
 struct pci_dev *pc_open_port(struct pci_dev *pdev)
@@ -52,10 +57,61 @@ struct pci_dev *pc_open_port(struct pci_dev *pdev)
 	struct pci_dev *first = NULL;
 	struct pci_bus *bus;
 
+	/* Linux does this only if it drives the IOMMU itself. */
 	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
-		if (bus->self && wanted_of(bus->self) & ~isolate(bus->self))
-			first = first ?: bus->self;
+		if (bus->self) {
+			struct acs_port port = acs_of(bus->self);
+
+			if (!acs_isolate(&port))
+				first = first ?: bus->self;
+		}
 	return first;
+}
+
+struct pci_dev *pc_keep_ports(struct pci_dev *pdev)
+{
+	struct pci_dev *first = NULL;
+	struct pci_bus *bus;
+
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
+		if (bus->self) {
+			struct acs_port port = acs_of(bus->self);
+			enum acs_found found = acs_keep(&port);
+
+			if (found == ACS_SET_AGAIN)
+				pr_warn_ratelimited("the port %s had ceased to keep %s apart from other devices (ACS), and does so again\n",
+						    pci_name(bus->self), pci_name(pdev));
+			else if (found == ACS_OPEN)
+				first = first ?: bus->self;
+		}
+	return first;
+}
+
+/*
+ * A port without power forgets its state, and Linux does not restore this part of it. A root port may sleep while all
+ * devices below it do.
+ */
+void pc_wake_ports(struct pci_dev *pdev)
+{
+	struct pci_bus *bus;
+
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
+		if (bus->self)
+			pm_runtime_get_sync(&bus->self->dev);
+}
+
+void pc_let_ports_sleep(struct pci_dev *pdev)
+{
+	struct pci_bus *bus;
+
+	for (bus = pdev->bus; !pci_is_root_bus(bus); bus = bus->parent)
+		if (bus->self)
+			pm_runtime_put(&bus->self->dev);
+}
+
+bool pc_accepts_open_ports(void)
+{
+	return unisolated;
 }
 
 bool pc_is_exposed(struct pci_dev *pdev)
@@ -87,7 +143,7 @@ static struct pc_reach usable_by(struct pci_dev *pdev)
 			continue;
 		reach.first = PCI_DEVID(bus->busn_res.start, 0);
 		reach.last = PCI_DEVID(bus->busn_res.end, 0xff);
-		if (wanted_of(bus->self))
+		if (acs_of(bus->self).kind != ACS_OTHER)
 			break;
 	}
 	return reach;

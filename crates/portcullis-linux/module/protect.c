@@ -115,6 +115,24 @@ bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	return true;
 }
 
+void pc_keep_ports_of_protected(void)
+{
+	struct pc_device *device;
+
+	/* A device that is in the list has a domain. */
+	mutex_lock(&pc_devices_lock);
+	list_for_each_entry(device, &pc_devices, list) {
+		struct pci_dev *port = pc_keep_ports(device->pdev);
+
+		if (!port || !device->is_there || pc_accepts_open_ports() || READ_ONCE(device->is_cut_off))
+			continue;
+		pr_err("the port %s has ceased to keep %s apart from other devices (ACS), or does not answer\n", pci_name(port),
+		       pci_name(device->pdev));
+		cut_off(device);
+	}
+	mutex_unlock(&pc_devices_lock);
+}
+
 /* ---- what cannot be protected ---- */
 
 static bool is_reserved_for(struct pci_dev *pdev, const struct pcr_opening *opening)
@@ -209,11 +227,13 @@ static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *poli
 	INIT_DELAYED_WORK(&device->look, look_after);
 	hrtimer_init(&device->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
 	device->timer.function = on_tick;
+	pc_wake_ports(pdev);
 	return device;
 }
 
 static void drop(struct pc_device *device)
 {
+	pc_let_ports_sleep(device->pdev);
 	pci_dev_put(device->pdev);
 	module_put(THIS_MODULE);
 	free_percpu(device->counts);
@@ -326,10 +346,11 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy, bool has_ch
 	return 0;
 }
 
-int pc_reopen(struct pc_device *device, u8 bits)
+/* Exchanges the domain of a device that is in the list. */
+static int exchange(struct pc_device *device, u8 bits)
 {
 	struct pcr_space *before = device->space, *after;
-	int error = pcr_detach(before, pc_own_id(device->pdev));
+	int error = READ_ONCE(device->is_cut_off) ? -EIO : pcr_detach(before, pc_own_id(device->pdev));
 
 	if (error)
 		return error;
@@ -337,13 +358,21 @@ int pc_reopen(struct pc_device *device, u8 bits)
 	if (error)
 		return pcr_attach(before, pc_own_id(device->pdev));
 	stop_ticking(device);
-	/* Readers of the device list access the domains. */
-	mutex_lock(&pc_devices_lock);
 	device->space = after;
 	device->last = DMA_BIT_MASK(bits);
-	mutex_unlock(&pc_devices_lock);
 	pcr_close(before);
 	return 0;
+}
+
+int pc_reopen(struct pc_device *device, u8 bits)
+{
+	int error;
+
+	/* Readers of the list access the domains, and what looks at ports may cut the device off. */
+	mutex_lock(&pc_devices_lock);
+	error = exchange(device, bits);
+	mutex_unlock(&pc_devices_lock);
+	return error;
 }
 
 /* ---- going ---- */
@@ -431,8 +460,10 @@ void pc_leave(struct pci_dev *pdev)
 	if (pc_is_protected(pdev)) {
 		struct pc_device *device = pc_device_of(&pdev->dev);
 
+		mutex_lock(&pc_devices_lock);
 		pcr_detach(device->space, pc_own_id(pdev));
 		device->is_there = false;
+		mutex_unlock(&pc_devices_lock);
 	}
 	device_unlock(&pdev->dev);
 }

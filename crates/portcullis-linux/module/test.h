@@ -24,6 +24,8 @@ extern const struct file_operations test_places;
 extern const struct file_operations test_late;
 extern const struct file_operations test_alias;
 extern const struct file_operations test_slow;
+extern const struct file_operations test_gone;
+void test_gone_stop(void);
 int test_slow_start(void);
 void test_slow_stop(void);
 int test_edu_register(void);

@@ -10,6 +10,8 @@ mod module;
 mod modules;
 mod object;
 pub(crate) mod packages;
+#[cfg(test)]
+mod plain;
 mod scenario;
 mod scratch;
 mod test;

@@ -63,6 +63,24 @@ shift
 [ $# = 5 ] || fail "there are $# attackers, and five are expected"
 apart "$1" "$2"
 apart "$3" "$4"
+
+# The port above a protected device loses its state, as in a reset, and firmware has left direct ways open. Linux does
+# nothing about it. A device whose port does not answer is shut out.
+port=$(basename "$(dirname "$(readlink -f "/sys/bus/pci/devices/$3")")")
+control=$((0x14e))
+has_acs() { [ "$(dd if="/sys/bus/pci/devices/$port/config" bs=1 skip=$control count=1 2>/dev/null | od -An -tu1 | tr -d ' ')" = "$1" ]; }
+unbind "$3" && unbind "$4" && echo "$3" >$PARAMETER && binds "$3" && is_protected "$3" || fail "$3 is not protected"
+has_acs 31 || fail "the port above a protected device does not do all that it can to keep it apart (ACS)"
+hush
+printf '\100' | dd of="/sys/bus/pci/devices/$port/config" bs=1 seek=$control conv=notrunc 2>/dev/null
+until_true has_acs 31 || fail "S1 reach: the port above a protected device stays open after it has lost its state"
+said "the port $port had ceased to keep $3 apart" && is_protected "$3" || fail "nothing says that a port has lost its state"
+echo "$port" >$TESTS/gone && until_true said "$3 is shut out: bind its driver again" || fail "S1 reach: the port above a protected device answers nothing, and is believed"
+echo >$TESTS/gone && cut_off "$3" || fail "S1 reach: a device whose port did not answer reaches memory"
+echo "$port" >$TESTS/gone && unbind "$3" && hush && binds "$3" && said "$3 stays shut out" && echo >$TESTS/gone || fail "a device is protected below a port that does not answer"
+unbind "$3" && binds "$3" && is_protected "$3" || fail "a bind does not give a device back whose port had not answered"
+unbind "$3" && echo >$PARAMETER && through "$3" && through "$4" && binds "$3" && binds "$4" || fail "a device is not let through again"
+
 # The first device is removed from the kernel while it is shut out, and still works. It counts as long as it is named.
 unbind "$1" && unbind "$2" && echo "$1" >$PARAMETER && cut_off "$2" || fail "S1 reach: a device that is shut out can use the id of $2, which passes through"
 gone=$(hidden "$1")
