@@ -136,6 +136,8 @@ u8 pc_flush_instruction(void);
 
 #define PC_UNITS_MAX 16
 
+struct fault_table;
+
 struct pc_unit {
 	struct pcr_unit *rust;
 	void __iomem *registers;
@@ -143,6 +145,7 @@ struct pc_unit {
 	u32 index;			/* in the DMAR table */
 	bool is_gone;			/* its registers read all ones; written by the fault timer */
 	atomic64_t faults, faults_lost;
+	struct fault_table *faults_by;
 };
 
 extern struct pc_unit pc_units[PC_UNITS_MAX];

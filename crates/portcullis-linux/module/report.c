@@ -4,6 +4,7 @@
 #include <linux/module.h>
 #include <linux/seq_file.h>
 
+#include "faults.h"
 #include "portcullis.h"
 
 static struct dentry *folder;
@@ -63,11 +64,36 @@ static int units_show(struct seq_file *to, void *data)
 }
 DEFINE_SHOW_ATTRIBUTE(units);
 
+/* The fault timer counts meanwhile. */
+static int faults_show(struct seq_file *to, void *data)
+{
+	int index;
+	u32 k;
+
+	for (index = 0; index < pc_unit_count; index++) {
+		struct pc_unit *unit = &pc_units[index];
+		struct fault_table *table = unit->faults_by;
+		u32 used = smp_load_acquire(&table->used);
+
+		for (k = 0; k < used; k++) {
+			struct fault_source *source = &table->sources[k];
+
+			seq_printf(to, "%04x:%02x:%02x.%u faults %llu\n", unit->place.segment, PCI_BUS_NUM(source->id),
+				   PCI_SLOT(source->id), PCI_FUNC(source->id), READ_ONCE(source->count));
+		}
+		if (READ_ONCE(table->others))
+			seq_printf(to, "others faults %llu\n", READ_ONCE(table->others));
+	}
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(faults);
+
 void pc_report_start(void)
 {
 	folder = debugfs_create_dir("portcullis", NULL);
 	debugfs_create_file("devices", 0400, folder, NULL, &devices_fops);
 	debugfs_create_file("units", 0400, folder, NULL, &units_fops);
+	debugfs_create_file("faults", 0400, folder, NULL, &faults_fops);
 }
 
 void pc_report_stop(void)

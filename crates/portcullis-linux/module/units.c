@@ -11,6 +11,7 @@
 #include <linux/timer.h>
 #include <asm/pci.h>
 
+#include "faults.h"
 #include "portcullis.h"
 
 #define GSTS 0x1c
@@ -239,9 +240,9 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason)
 	struct pc_unit *unit = context;
 
 	atomic64_inc(&unit->faults);
-	pr_warn_ratelimited("fault: %04x:%02x:%02x.%u %s %#llx refused, reason %u\n", unit->place.segment,
-			    PCI_BUS_NUM(source), PCI_SLOT(source), PCI_FUNC(source), is_write ? "write to" : "read of",
-			    page, reason);
+	if (faults_note(unit->faults_by, source, ktime_get_ns() / NSEC_PER_MSEC))
+		pr_warn("fault: %04x:%02x:%02x.%u %s %#llx refused, reason %u\n", unit->place.segment, PCI_BUS_NUM(source),
+			PCI_SLOT(source), PCI_FUNC(source), is_write ? "write to" : "read of", page, reason);
 }
 
 int pc_units_up(void)
@@ -272,7 +273,8 @@ int pc_units_up(void)
 			goto out;
 	}
 	for (index = 0; index < found; index++) {
-		error = bring_up(&pc_units[index]);
+		pc_units[index].faults_by = kzalloc(sizeof(*pc_units[index].faults_by), GFP_KERNEL);
+		error = pc_units[index].faults_by ? bring_up(&pc_units[index]) : -ENOMEM;
 		if (error)
 			goto out;
 		pc_unit_count++;
@@ -297,11 +299,14 @@ void pc_units_down(void)
 		if (pcr_take_down(pc_units[index].rust))
 			pr_err("the unit at %#llx does not stop\n", pc_units[index].place.base);
 	pc_unit_count = 0;
-	for (index = 0; index < PC_UNITS_MAX; index++)
+	for (index = 0; index < PC_UNITS_MAX; index++) {
+		kfree(pc_units[index].faults_by);
+		pc_units[index].faults_by = NULL;
 		if (pc_units[index].registers) {
 			iounmap(pc_units[index].registers);
 			pc_units[index].registers = NULL;
 		}
+	}
 	acpi_put_table(dmar);
 }
 

@@ -66,3 +66,18 @@ fn a_port_without_the_capability_keeps_nothing_apart() {
 fn a_port_that_has_lost_its_state_is_told_again() {
     Program::new("acs").passes("forgetful");
 }
+
+#[test]
+fn a_device_that_floods_hides_no_fault_of_another() {
+    Program::new("faults").passes("flood");
+}
+
+#[test]
+fn a_device_that_uses_many_ids_hides_no_fault_of_a_device_on_another_bus() {
+    Program::new("faults").passes("many-ids");
+}
+
+#[test]
+fn faults_that_have_no_place_are_counted() {
+    Program::new("faults").passes("every-id");
+}

@@ -23,3 +23,23 @@ unbind "$edu" && master "$edu" && is_refused "$registers" 0x1000000 || fail "S11
 until_true none_protected && bind "$edu" portcullis_edu && said "$edu is protected" || fail "a bind does not give the device back"
 echo "buffer 1" 2>/dev/null >$TESTS/attack
 dmesg | grep -q "attack: buffer, while mapped landed" || fail "the device does not work after a bind"
+
+# A device that floods with faults hides no fault of another, and each has its own count.
+faults_of() {
+	sum=0
+	while read -r name line; do
+		value faults " $line "
+		[ "$name" != "$1" ] || sum=$value
+	done <$SEEN/faults
+	echo "$sum"
+}
+unbind "$edu" && unbind "$other" && echo "$edu,$other" >$PARAMETER && master "$edu" && master "$other" || fail "the devices are not shut out"
+before=$(faults_of "$edu")
+hush
+for turn in 1 2 3 4 5 6 7 8 9 10 11; do
+	is_refused "$registers" 0x1000000 || fail "S1 reach: a device that is shut out reads memory"
+done
+dmesg | grep -c "fault: $edu" >/tmp/logged
+[ "$(cat /tmp/logged)" -lt 11 ] || fail "the log has every fault of a device that floods"
+is_refused "$(registers "$other")" 0x1000000 && said "fault: $other" || fail "a device that floods hides the fault of another"
+[ "$(faults_of "$edu")" = $((before + 11)) ] && [ "$(faults_of "$other")" = 1 ] || fail "the faults of a device are not counted: $(cat $SEEN/faults)"
