@@ -315,9 +315,10 @@ void pc_units_halt(bool opens_gate)
 	int index;
 
 	for (index = 0; index < pc_unit_count; index++) {
-		if (opens_gate)
-			pcr_open_gate(pc_units[index].rust);
-		else
+		if (!opens_gate)
 			pcr_halt(pc_units[index].rust);
+		else if (pcr_open_gate(pc_units[index].rust))
+			pr_err("the unit at %#llx still translates: the next kernel may find devices shut out\n",
+			       pc_units[index].place.base);
 	}
 }

@@ -15,7 +15,7 @@ use portcullis::{Iommu, SourceId};
 use portcullis_vtd::chipset::{Chipset, PciFunction};
 use portcullis_vtd::dmar::{Dmar, ScopeKind, Structure};
 use portcullis_vtd::spec::faults::FaultRequest;
-use portcullis_vtd::spec::registers::{BLOCK_BYTES, CAP, Capability, GCMD, GSTS, global};
+use portcullis_vtd::spec::registers::{BLOCK_BYTES, CAP, Capability, GSTS};
 use portcullis_vtd::{BringUpError, MappedRegisters, Mmio, RegisterError, UnitConfig};
 
 /// The driver's unit.
@@ -290,21 +290,21 @@ pub extern "C" fn pcr_halt(unit: &Unit) -> i32 {
     }
 }
 
-/// Stops the queue of a unit and turns its translation off, for the next kernel of a kexec.
+/// Stops the queue of a unit and turns its translation off, for the next kernel of a kexec. Fails if it does not read
+/// as off within the time that every wait for the hardware has.
 ///
 /// # Safety
 /// No device behind the unit may still do DMA, except those that were passed through.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcr_open_gate(unit: &Unit) -> i32 {
-    let halted = pcr_halt(unit);
-    if halted != 0 {
-        return halted;
+    // SAFETY: the caller's promise.
+    match unsafe { unit.vtd.halt_open() } {
+        Ok(()) => 0,
+        Err(error) => {
+            print(format_args!("a unit does not open: {error}; its status is {:#x}", unit.registers.read32(GSTS)));
+            error.errno()
+        }
     }
-    // The features that are on, without translation. One-shot bits must not be written again.
-    let stays = unit.registers.read32(GSTS) & !global::ONE_SHOT & !global::TRANSLATION;
-    // SAFETY: the driver was halted, and the caller promises that no device relies on translation.
-    unsafe { unit.registers.write32(GCMD, stays) };
-    0
 }
 
 /// Lets a device pass through, or shuts it out.

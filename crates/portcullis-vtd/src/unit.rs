@@ -378,6 +378,21 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         halt_queue(&self.hardware)
     }
 
+    /// [Halts](Unit::halt) a unit, and turns its translation off for the next kernel of the machine, which does not
+    /// expect it. The pages of the unit stay in use. Takes no lock.
+    ///
+    /// # Errors
+    /// [`RegisterError`] if the queue does not stop, if translation does not read as off after that, or if the unit is
+    /// gone.
+    ///
+    /// # Safety
+    /// As for [`shut_down`](Unit::shut_down).
+    pub unsafe fn halt_open(&self) -> Result<(), RegisterError> {
+        self.halt()?;
+        self.hardware.keep_translating(false);
+        self.hardware.disable(global::TRANSLATION)
+    }
+
     /// Brings back a unit that was [halted](Unit::halt) and may have lost power since: restores registers, tables,
     /// queue and translation. Call it before devices can do DMA again, with interrupts on or off. A unit that was not
     /// halted is halted first. This takes locks, so no CPU that holds one may be stopped.

@@ -201,6 +201,23 @@ fn a_unit_that_does_not_come_back_stays_halted() {
     unit.submit(&[page(1, 1)]).expect("room");
 }
 
+/// A unit is opened only if its translation reads as off. One whose queue does not stop keeps translating.
+#[test]
+fn a_unit_that_is_opened_is_seen_to_be_open() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let unit = bring_up(&fake, &host);
+    // SAFETY: no memory is behind the fake unit.
+    let open = || unsafe { unit.halt_open() };
+    let timeout = Err(RegisterError::Timeout { offset: GSTS, limit_us: 1000 });
+    fake.with(|state| state.stuck = global::QUEUED_INVALIDATION);
+    assert_eq!((open(), running(&fake)), (timeout, [true; 2]));
+    fake.with(|state| state.stuck = global::TRANSLATION);
+    assert_eq!((open(), running(&fake)), (timeout, [true, false]));
+    fake.with(|state| state.stuck = 0);
+    assert_eq!((open(), running(&fake)), (Ok(()), [false; 2]));
+}
+
 /// While an attach or a detach waits, other calls for the device are refused; they do not wait for a lock.
 #[test]
 fn a_device_that_is_being_moved_is_left_alone() {
