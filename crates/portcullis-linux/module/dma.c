@@ -148,6 +148,15 @@ static bool unmap_run(struct pc_device *device, u64 at)
 	return true;
 }
 
+/* Takes back a run that does not lie where its device can reach it. If that fails, the run counts as mapped and lost. */
+static bool take_back(struct pc_device *device, u64 at)
+{
+	if (unmap_run(device, at))
+		return true;
+	this_cpu_inc(device->counts->maps);
+	return false;
+}
+
 /*
  * Maps a list of which a piece would lie across a boundary. If the whole run fits between two boundaries, it is mapped
  * there. Otherwise there is padding in front of the pieces that would lie across one.
@@ -172,7 +181,7 @@ static noinline int map_between(struct device *dev, struct scatterlist *list, in
 	if (place(dev, list, count, at, bytes > boundary))
 		return 0;
 	/* A piece is longer than the distance of two boundaries. */
-	unmap_run(device, at);
+	take_back(device, at);
 	return -EINVAL;
 }
 
@@ -190,7 +199,7 @@ static int map_run(struct device *dev, struct scatterlist *list, int count, enum
 		return -ENOMEM;
 	if (likely(place(dev, list, count, at, false)))
 		return 0;
-	return unmap_run(device, at) ? map_between(dev, list, count, dir, &wish) : -EIO;
+	return take_back(device, at) ? map_between(dev, list, count, dir, &wish) : -EIO;
 }
 
 static int map_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,

@@ -232,6 +232,7 @@ struct pc_policy {
 	bool is_deferred;
 };
 
+/* A list is one map, and so is a buffer whose unmap was not confirmed just after its map. */
 struct pc_counts {
 	u64 maps, unmaps, bytes, failed;
 };
@@ -242,7 +243,6 @@ struct pc_device {
 	struct pcr_space *space;
 	u64 last;			/* the highest address that its domain hands out */
 	bool maps_reserved;		/* whether regions reserved by firmware are mapped */
-	u32 reserved;			/* mappings for firmware, not made by its driver */
 	bool is_ticking;
 	bool has_driver;		/* under the device's lock; if not, buffers of a former one are mapped */
 	bool is_there;			/* likewise, and under pc_devices_lock; if not, it was removed from the machine */
@@ -282,6 +282,8 @@ void pc_leave(struct pci_dev *pdev);
  */
 int pc_reopen(struct pc_device *device, u8 bits);
 void pc_start_ticking(struct pc_device *device);
+/* The sums over all CPUs. */
+struct pc_counts pc_counts_of(struct pc_device *device);
 
 static inline struct pc_device *pc_device_of(struct device *dev)
 {

@@ -69,6 +69,22 @@ static void stop_ticking(struct pc_device *device)
 	WRITE_ONCE(device->is_ticking, false);
 }
 
+struct pc_counts pc_counts_of(struct pc_device *device)
+{
+	struct pc_counts sum = {};
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct pc_counts *counts = per_cpu_ptr(device->counts, cpu);
+
+		sum.maps += counts->maps;
+		sum.unmaps += counts->unmaps;
+		sum.bytes += counts->bytes;
+		sum.failed += counts->failed;
+	}
+	return sum;
+}
+
 /* ---- failures ---- */
 
 /*
@@ -105,6 +121,8 @@ bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 	if (error > 0) {
 		pr_warn_ratelimited("%s: its driver has unmapped %pad as something else than it had mapped; all of that was unmapped\n",
 				    pci_name(device->pdev), &at);
+		/* The caller counts one. */
+		this_cpu_add(device->counts->unmaps, error - 1);
 		return false;
 	}
 	pr_err_ratelimited("%s: %pad was not unmapped: error %d\n", pci_name(device->pdev), &at, error);
@@ -326,7 +344,6 @@ int pc_protect(struct pci_dev *pdev, const struct pc_policy *policy, bool has_ch
 	if (!device)
 		return -ENOMEM;
 	device->maps_reserved = maps_reserved;
-	device->reserved = maps_reserved ? pcr_reserved(&opening) : 0;
 	error = open(device, has_choice);
 	if (error) {
 		drop(device);
@@ -377,14 +394,19 @@ int pc_reopen(struct pc_device *device, u8 bits)
 
 /* ---- going ---- */
 
+/*
+ * The buffers that are mapped, and that somebody will unmap: those that drivers have mapped and not unmapped. The
+ * domain also has those that firmware reserves, those whose unmap waits for a flush, and those that are lost. The last
+ * two are not apart: a flush that fails leaves what it was for in its queue.
+ *
+ * Nothing maps meanwhile, and an unmap is counted after it, so this never counts too few.
+ */
 static u64 left(struct pc_device *device)
 {
-	struct pcr_space_use use;
-	u64 waiting;
+	struct pc_counts sum = pc_counts_of(device);
+	s64 mapped = sum.maps - sum.unmaps + atomic64_read(&device->lasting) - atomic64_read(&device->lost);
 
-	pcr_space_use(device->space, &use);
-	waiting = use.queued_unmaps + device->reserved + atomic64_read(&device->lost);
-	return use.live_ranges > waiting ? use.live_ranges - waiting : 0;
+	return mapped > 0 ? mapped : 0;
 }
 
 /* Ends the protection. Nothing is mapped any more, and the caller holds the device's lock. */

@@ -9,29 +9,13 @@
 
 static struct dentry *folder;
 
-static struct pc_counts sum_of(struct pc_device *device)
-{
-	struct pc_counts sum = {};
-	int cpu;
-
-	for_each_possible_cpu(cpu) {
-		struct pc_counts *counts = per_cpu_ptr(device->counts, cpu);
-
-		sum.maps += counts->maps;
-		sum.unmaps += counts->unmaps;
-		sum.bytes += counts->bytes;
-		sum.failed += counts->failed;
-	}
-	return sum;
-}
-
 static int devices_show(struct seq_file *to, void *data)
 {
 	struct pc_device *device;
 
 	mutex_lock(&pc_devices_lock);
 	list_for_each_entry(device, &pc_devices, list) {
-		struct pc_counts sum = sum_of(device);
+		struct pc_counts sum = pc_counts_of(device);
 		struct pcr_space_use use;
 
 		pcr_space_use(device->space, &use);

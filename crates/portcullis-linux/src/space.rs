@@ -359,7 +359,8 @@ pub unsafe extern "C" fn pcr_map_list(
 }
 
 /// Unmaps a buffer. When this returns 0, the device has lost the buffer, or loses it within the window under deferred
-/// protection. [`UNMAPPED_WHOLE`] says the same, of more than was asked for.
+/// protection. A positive number says the same of that many mappings: the driver has unmapped a part of a mapping, or
+/// more than one, and all of each was unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
     // As in `pcr_map`.
@@ -384,13 +385,11 @@ pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
     }
 }
 
-/// A driver has unmapped a part of a mapping, or more than one. All of each was unmapped.
-const UNMAPPED_WHOLE: i32 = 1;
 /// How far before a page the mapping that has it is looked for, in pages.
 const BEGINS_WITHIN: u64 = 512;
 
 /// Unmaps the mappings of which an unmap names a part, from its first page on up to a page that has none. The DMA API
-/// cannot refuse an unmap: its driver uses the buffer again in any case, so the device must not.
+/// cannot refuse an unmap: its driver uses the buffer again in any case, so the device must not. Returns their number.
 #[cold]
 #[inline(never)]
 fn unmap_whole(space: &Space, refused: RawUnmapError, iova: u64, len: u64) -> i32 {
@@ -409,16 +408,19 @@ fn unmap_whole(space: &Space, refused: RawUnmapError, iova: u64, len: u64) -> i3
             result => Some(result.map(|()| first + 1)),
         }
     });
-    let mut unmapped = begins.unwrap_or(Err(refused));
+    let (mut unmapped, mut mappings) = (begins.unwrap_or(Err(refused)), 0);
     while let Ok(end) = unmapped {
-        let Some(rest) = IovaRange::new(end, asked.end_pfn().saturating_sub(end)) else { return UNMAPPED_WHOLE };
+        mappings += 1;
+        let Some(rest) = IovaRange::new(end, asked.end_pfn().saturating_sub(end)) else { return mappings };
         unmapped = match unmap(rest) {
-            Ok(()) | Err(RawUnmapError::Refused(UnmapError::NotMapped(_))) => return UNMAPPED_WHOLE,
+            Ok(()) => return mappings + 1,
+            Err(RawUnmapError::Refused(UnmapError::NotMapped(_))) => return mappings,
             Err(RawUnmapError::Refused(UnmapError::Partial { mapped, .. })) => unmap(mapped).map(|()| mapped.end_pfn()),
             Err(error) => Err(error),
         };
     }
-    unmapped.map_or_else(not_unmapped, |_| UNMAPPED_WHOLE)
+    // Some may have been unmapped, and still count as mapped: then the domain is kept longer, and not shorter.
+    unmapped.map_or_else(not_unmapped, |_| mappings)
 }
 
 /// Does what is due. Returns the microseconds until the next tick is due, or a negative number if none is due.

@@ -24,6 +24,15 @@ until_true none_protected && bind "$edu" portcullis_edu && said "$edu is protect
 echo "buffer 1" 2>/dev/null >$TESTS/attack
 dmesg | grep -q "attack: buffer, while mapped landed" || fail "the device does not work after a bind"
 
+# Under deferred protection, an unmap that is not confirmed waits in a queue for good. It counts once: the domain stays
+# for as long as other buffers are mapped.
+unbind "$edu" && until_true none_protected && echo "$edu=portcullis/deferred" >$PARAMETER && bind "$edu" portcullis_edu || fail "the attacker is not protected again"
+echo "take 0" >$TESTS/late && echo "take 1" >$TESTS/late && echo "buffer 1" >$TESTS/attack && until_true said "a flush failed" && echo "give 1" >$TESTS/late || fail "no flush fails"
+hush
+unbind "$edu" && said "$edu: its driver has left 8 buffers mapped" && is_protected "$edu" || fail "S10 lifetime: a domain ends while buffers are mapped"
+echo "give 0" >$TESTS/late && until_true none_protected || fail "a domain does not end when nobody has its buffers"
+bind "$edu" portcullis_edu || fail "the driver does not come"
+
 # A device that floods with faults hides no fault of another, and each has its own count.
 faults_of() {
 	sum=0
