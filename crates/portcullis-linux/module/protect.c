@@ -29,46 +29,6 @@ static bool map_reserved;
 module_param(map_reserved, bool, 0644);
 MODULE_PARM_DESC(map_reserved, "map the memory that firmware reserves for a device (RMRR) into its domain, instead of refusing to protect the device");
 
-/* ---- time ---- */
-
-static enum hrtimer_restart on_tick(struct hrtimer *timer)
-{
-	struct pc_device *device = container_of(timer, struct pc_device, timer);
-	s64 due_us = pcr_tick(device->space);
-
-	if (due_us < 0) {
-		WRITE_ONCE(device->is_ticking, false);
-		/*
-		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued.
-		 * Deferred unmaps queue by a locked instruction, so their side needs no barrier.
-		 */
-		smp_mb();
-		due_us = pcr_tick(device->space);
-		if (due_us < 0 || xchg(&device->is_ticking, true))
-			return HRTIMER_NORESTART;
-	}
-	/* The due time may be that of an idle table page. An unmap before that would find the timer running. */
-	if (device->policy.is_deferred)
-		due_us = min_t(s64, due_us, DEFERRED_TICK_US);
-	hrtimer_forward_now(timer, ns_to_ktime(due_us * NSEC_PER_USEC));
-	return HRTIMER_RESTART;
-}
-
-void pc_start_ticking(struct pc_device *device)
-{
-	u64 us = device->policy.is_deferred ? DEFERRED_TICK_US : STRICT_TICK_US;
-
-	if (!xchg(&device->is_ticking, true))
-		hrtimer_start(&device->timer, ns_to_ktime(us * NSEC_PER_USEC), HRTIMER_MODE_REL_SOFT);
-}
-
-/* The driver must no longer map or unmap. */
-static void stop_ticking(struct pc_device *device)
-{
-	hrtimer_cancel(&device->timer);
-	WRITE_ONCE(device->is_ticking, false);
-}
-
 struct pc_counts pc_counts_of(struct pc_device *device)
 {
 	struct pc_counts sum = {};
@@ -97,11 +57,14 @@ static void cut_off(struct pc_device *device)
 {
 	struct pci_dev *pdev = device->pdev;
 	struct pci_bus *bus;
+	int error;
 
 	if (xchg(&device->is_cut_off, true))
 		return;
 	pci_clear_master(pdev);
-	if (!pcr_detach(device->space, pc_own_id(pdev))) {
+	error = pcr_detach(device->space, pc_own_id(pdev));
+	/* A device that was removed is detached already. */
+	if (!error || error == -EINVAL) {
 		pr_err("%s is shut out: bind its driver again\n", pci_name(pdev));
 		return;
 	}
@@ -113,6 +76,56 @@ static void cut_off(struct pc_device *device)
 	else
 		pr_err("%s is shut out, and all devices behind its unit with it: the unit does not answer\n",
 		       pci_name(pdev));
+}
+
+/* ---- time ---- */
+
+static s64 tick(struct pc_device *device)
+{
+	s64 due_us = pcr_tick(device->space);
+
+	/* The flush of buffers that their driver has got back was not confirmed, so the device may still write there. */
+	if (unlikely(due_us == -EIO))
+		cut_off(device);
+	return due_us;
+}
+
+static enum hrtimer_restart on_tick(struct hrtimer *timer)
+{
+	struct pc_device *device = container_of(timer, struct pc_device, timer);
+	s64 due_us = tick(device);
+
+	if (due_us < 0) {
+		WRITE_ONCE(device->is_ticking, false);
+		/*
+		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued.
+		 * Deferred unmaps queue by a locked instruction, so their side needs no barrier.
+		 */
+		smp_mb();
+		due_us = tick(device);
+		if (due_us < 0 || xchg(&device->is_ticking, true))
+			return HRTIMER_NORESTART;
+	}
+	/* The due time may be that of an idle table page. An unmap before that would find the timer running. */
+	if (device->policy.is_deferred)
+		due_us = min_t(s64, due_us, DEFERRED_TICK_US);
+	hrtimer_forward_now(timer, ns_to_ktime(due_us * NSEC_PER_USEC));
+	return HRTIMER_RESTART;
+}
+
+void pc_start_ticking(struct pc_device *device)
+{
+	u64 us = device->policy.is_deferred ? DEFERRED_TICK_US : STRICT_TICK_US;
+
+	if (!xchg(&device->is_ticking, true))
+		hrtimer_start(&device->timer, ns_to_ktime(us * NSEC_PER_USEC), HRTIMER_MODE_REL_SOFT);
+}
+
+/* The driver must no longer map or unmap. */
+static void stop_ticking(struct pc_device *device)
+{
+	hrtimer_cancel(&device->timer);
+	WRITE_ONCE(device->is_ticking, false);
 }
 
 bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)

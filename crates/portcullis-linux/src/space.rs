@@ -1,7 +1,7 @@
 //! Domains. A domain is opened for a device when its driver is bound, is mapped and unmapped by the DMA API, and is
 //! closed when the driver has gone.
 
-use crate::errno::{EINVAL, ENODEV, ENOMEM, Errno};
+use crate::errno::{EINVAL, EIO, ENODEV, ENOMEM, Errno};
 use crate::host::Host;
 use crate::kernel::pcs_next_piece;
 use crate::log::{print, refused};
@@ -423,12 +423,14 @@ fn unmap_whole(space: &Space, refused: RawUnmapError, iova: u64, len: u64) -> i3
     unmapped.map_or_else(not_unmapped, |_| mappings)
 }
 
-/// Does what is due. Returns the microseconds until the next tick is due, or a negative number if none is due.
+/// Does what is due. Returns the microseconds until the next tick is due, or a negative number: `EIO` if the hardware
+/// has not confirmed what was due, another if no tick is due.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_tick(space: &Space) -> i64 {
     each!(&space.domain, domain => {
         if let Err(error) = domain.tick() {
             refused("a flush failed", &error);
+            return i64::from(EIO);
         }
         // A tick that is due at once is scheduled one microsecond from now.
         domain.due_us().map_or(-1, |due| due.saturating_sub(Host.now_us()).clamp(1, 1 << 32) as i64)

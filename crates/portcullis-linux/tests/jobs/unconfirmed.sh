@@ -27,7 +27,10 @@ dmesg | grep -q "attack: buffer, while mapped landed" || fail "the device does n
 # Under deferred protection, an unmap that is not confirmed waits in a queue for good. It counts once: the domain stays
 # for as long as other buffers are mapped.
 unbind "$edu" && until_true none_protected && echo "$edu=portcullis/deferred" >$PARAMETER && bind "$edu" portcullis_edu || fail "the attacker is not protected again"
-echo "take 0" >$TESTS/late && echo "take 1" >$TESTS/late && echo "buffer 1" >$TESTS/attack && until_true said "a flush failed" && echo "give 1" >$TESTS/late || fail "no flush fails"
+hush
+echo "take 0" >$TESTS/late && echo "take 1" >$TESTS/late && echo "buffer 1" >$TESTS/attack && until_true said "a flush failed" || fail "no flush fails"
+until_true said "$edu is shut out" && master "$edu" && is_refused "$registers" 0x1000000 || fail "S11 completion: a flush has failed, and the device is not cut off"
+echo "give 1" >$TESTS/late || fail "the pages are not given back"
 hush
 unbind "$edu" && said "$edu: its driver has left 8 buffers mapped" && is_protected "$edu" || fail "S10 lifetime: a domain ends while buffers are mapped"
 echo "give 0" >$TESTS/late && until_true none_protected || fail "a domain does not end when nobody has its buffers"
