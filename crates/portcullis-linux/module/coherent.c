@@ -19,12 +19,13 @@ static gfp_t any_zone(gfp_t gfp)
 }
 
 /* Drivers rely on this: the device can address the memory, which is aligned to its size. */
-static struct pcr_wish wish_of(struct device *dev, size_t size)
+static struct pcr_wish wish_of(struct device *dev, size_t size, gfp_t gfp)
 {
 	return (struct pcr_wish) {
 		.limit = dev->coherent_dma_mask >= pc_device_of(dev)->last ? U64_MAX : dev->coherent_dma_mask,
 		.alignment = roundup_pow_of_two(size),
 		.is_lasting = true,
+		.is_quiet = !!(gfp & __GFP_NOWARN),
 	};
 }
 
@@ -55,7 +56,7 @@ struct page *pc_alloc_pages(struct device *dev, size_t size, dma_addr_t *at, enu
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct page *page = alloc_pages_node(dev_to_node(dev), any_zone(gfp) | __GFP_ZERO, get_order(size));
-	struct pcr_wish wish = wish_of(dev, PAGE_ALIGN(size));
+	struct pcr_wish wish = wish_of(dev, PAGE_ALIGN(size), gfp);
 
 	if (!page)
 		return NULL;
@@ -81,7 +82,7 @@ static void free_single(struct page **pages, size_t count)
 
 static struct page **single_pages(struct device *dev, size_t count, gfp_t gfp)
 {
-	struct page **pages = kvcalloc(count, sizeof(*pages), GFP_KERNEL);
+	struct page **pages = kvcalloc(count, sizeof(*pages), GFP_KERNEL | (gfp & __GFP_NOWARN));
 	size_t i;
 
 	for (i = 0; pages && i < count; i++) {
@@ -94,13 +95,13 @@ static struct page **single_pages(struct device *dev, size_t count, gfp_t gfp)
 	return pages;
 }
 
-static u64 map_single_pages(struct device *dev, struct page **pages, size_t count)
+static u64 map_single_pages(struct device *dev, struct page **pages, size_t count, gfp_t gfp)
 {
-	struct pcr_wish wish = wish_of(dev, count << PAGE_SHIFT);
+	struct pcr_wish wish = wish_of(dev, count << PAGE_SHIFT, gfp);
 	struct sg_table table;
 	u64 at;
 
-	if (sg_alloc_table_from_pages(&table, pages, count, 0, count << PAGE_SHIFT, GFP_KERNEL))
+	if (sg_alloc_table_from_pages(&table, pages, count, 0, count << PAGE_SHIFT, GFP_KERNEL | (gfp & __GFP_NOWARN)))
 		return DMA_MAPPING_ERROR;
 	at = pcr_map_list(pc_device_of(dev)->space, table.sgl, table.orig_nents, DMA_BIDIRECTIONAL, &wish);
 	sg_free_table(&table);
@@ -122,7 +123,7 @@ static void *alloc_scattered(struct device *dev, size_t size, dma_addr_t *at, gf
 		free_single(pages, count);
 		return NULL;
 	}
-	*at = map_single_pages(dev, pages, count);
+	*at = map_single_pages(dev, pages, count, gfp);
 	if (note(pc_device_of(dev), *at))
 		return memory;
 	vfree(memory);
@@ -135,6 +136,8 @@ void *pc_alloc(struct device *dev, size_t size, dma_addr_t *at, gfp_t gfp, unsig
 	struct page *page;
 
 	size = PAGE_ALIGN(size);
+	if (attrs & DMA_ATTR_NO_WARN)
+		gfp |= __GFP_NOWARN;
 	page = pc_alloc_pages(dev, size, at, DMA_BIDIRECTIONAL, scatters ? gfp | __GFP_NORETRY | __GFP_NOWARN : gfp);
 	if (page)
 		return page_address(page);

@@ -31,14 +31,24 @@ static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, siz
 	return at;
 }
 
-/* For a device that drives fewer address bits than its domain has, and while maps are traced. */
-static noinline dma_addr_t map_seldom(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
+static struct pcr_wish wish_of(struct device *dev, unsigned long attrs)
 {
-	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
+	return (struct pcr_wish) {
+		.limit = likely(*dev->dma_mask >= pc_device_of(dev)->last) ? U64_MAX : *dev->dma_mask,
+		.alignment = 1,
+		.is_quiet = !!(attrs & DMA_ATTR_NO_WARN),
+	};
+}
+
+/* For a device that drives fewer address bits than its domain has, for quiet maps, and while maps are traced. */
+static noinline dma_addr_t map_seldom(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir,
+				      unsigned long attrs)
+{
 	struct pc_device *device = pc_device_of(dev);
+	struct pcr_wish wish = wish_of(dev, attrs);
 	u64 at;
 
-	if (wish.limit < device->last)
+	if (wish.limit != U64_MAX || wish.is_quiet)
 		at = pcr_map_with(device->space, phys, size, dir, &wish);
 	else
 		at = pcr_map(device->space, phys, size, dir);
@@ -47,25 +57,27 @@ static noinline dma_addr_t map_seldom(struct device *dev, u64 phys, size_t size,
 	return note_map(device, at, size);
 }
 
-static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir)
+static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size, enum dma_data_direction dir,
+				      unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
 
-	if (unlikely(*dev->dma_mask < device->last) || trace_portcullis_map_enabled())
-		return map_seldom(dev, phys, size, dir);
+	if (unlikely(*dev->dma_mask < device->last) || unlikely(attrs & DMA_ATTR_NO_WARN) ||
+	    trace_portcullis_map_enabled())
+		return map_seldom(dev, phys, size, dir, attrs);
 	return note_map(device, pcr_map(device->space, phys, size, dir), size);
 }
 
 static dma_addr_t map_page(struct device *dev, struct page *page, unsigned long offset, size_t size,
 			   enum dma_data_direction dir, unsigned long attrs)
 {
-	return map(dev, page_to_phys(page) + offset, size, dir);
+	return map(dev, page_to_phys(page) + offset, size, dir, attrs);
 }
 
 static dma_addr_t map_resource(struct device *dev, phys_addr_t phys, size_t size, enum dma_data_direction dir,
 			       unsigned long attrs)
 {
-	return map(dev, phys, size, dir);
+	return map(dev, phys, size, dir, attrs);
 }
 
 static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_t size)
@@ -186,15 +198,13 @@ static noinline int map_between(struct device *dev, struct scatterlist *list, in
 }
 
 /* Maps all pieces in one run of pages. Each begins in a new page. There is one map and one unmap. */
-static int map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir)
+static int map_run(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
+		   unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
-	struct pcr_wish wish = { .limit = *dev->dma_mask, .alignment = 1 };
-	u64 at;
+	struct pcr_wish wish = wish_of(dev, attrs);
+	u64 at = pcr_map_list(device->space, list, count, dir, &wish);
 
-	if (likely(wish.limit >= device->last))
-		wish.limit = U64_MAX;
-	at = pcr_map_list(device->space, list, count, dir, &wish);
 	if (at == DMA_MAPPING_ERROR)
 		return -ENOMEM;
 	if (likely(place(dev, list, count, at, false)))
@@ -206,7 +216,7 @@ static int map_sg(struct device *dev, struct scatterlist *list, int count, enum 
 		  unsigned long attrs)
 {
 	struct pc_device *device = pc_device_of(dev);
-	int i, error = map_run(dev, list, count, dir);
+	int i, error = map_run(dev, list, count, dir, attrs);
 	struct scatterlist *piece;
 	size_t bytes = 0;
 

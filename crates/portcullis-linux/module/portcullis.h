@@ -46,7 +46,7 @@ struct pcr_opening {
 
 struct pcr_wish {
 	u64 limit, alignment, boundary, piece_boundary;
-	bool is_lasting;
+	bool is_lasting, is_quiet;
 };
 
 struct pcr_space_use {

@@ -25,6 +25,7 @@ extern const struct file_operations test_late;
 extern const struct file_operations test_alias;
 extern const struct file_operations test_slow;
 extern const struct file_operations test_gone;
+extern const struct file_operations test_quiet;
 void test_gone_stop(void);
 int test_slow_start(void);
 void test_slow_stop(void);

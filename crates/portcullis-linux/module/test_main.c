@@ -15,6 +15,7 @@
  *   echo take 0 > late          pages are mapped for edu, and stay mapped without its driver until `give 0`
  *   echo 0000:00:01.0 0x10 > alias         the device also uses the id of 02.0
  *   echo 0000:00:01.0 > slow    the next bind of this device's driver takes a second
+ *   echo quiet > quiet          maps of edu that cannot succeed, with DMA_ATTR_NO_WARN; `loud`: without it
  *   echo 0000:00:05.0 > gone    this device on the first bus answers no reads of its configuration; an empty line: all do
  */
 #include <linux/debugfs.h>
@@ -73,6 +74,7 @@ static int __init portcullis_test_init(void)
 	debugfs_create_file("late", 0200, folder, NULL, &test_late);
 	debugfs_create_file("alias", 0200, folder, NULL, &test_alias);
 	debugfs_create_file("slow", 0200, folder, NULL, &test_slow);
+	debugfs_create_file("quiet", 0200, folder, NULL, &test_quiet);
 	debugfs_create_file("gone", 0200, folder, NULL, &test_gone);
 	return 0;
 }

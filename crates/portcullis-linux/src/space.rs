@@ -89,6 +89,8 @@ pub struct Wish {
     /// A boundary that no piece of a list may cross; 0 for none. Then it is the alignment too.
     piece_boundary: u64,
     is_lasting: bool,
+    /// Whether a failure is kept out of the log.
+    is_quiet: bool,
 }
 
 /// The parameters of a new domain.
@@ -245,6 +247,13 @@ fn not_mapped(error: RawMapError) -> u64 {
     NOT_MAPPED
 }
 
+/// The same, of a map with requirements.
+#[cold]
+#[inline(never)]
+fn not_mapped_with(error: RawMapError, wish: &Wish) -> u64 {
+    if wish.is_quiet { NOT_MAPPED } else { not_mapped(error) }
+}
+
 #[cold]
 #[inline(never)]
 fn not_unmapped(error: RawUnmapError) -> i32 {
@@ -278,7 +287,7 @@ pub unsafe extern "C" fn pcr_map_with(space: &Space, phys: u64, len: u64, direct
     // SAFETY: the caller keeps the contract.
     match each!(&space.domain, domain => unsafe { domain.map_raw_with(phys, len, access, &options) }) {
         Ok(iova) => iova.as_u64(),
-        Err(error) => not_mapped(error),
+        Err(error) => not_mapped_with(error, wish),
     }
 }
 
@@ -354,7 +363,7 @@ pub unsafe extern "C" fn pcr_map_list(
     // SAFETY: the caller keeps the contract.
     match each!(&space.domain, domain => unsafe { domain.map_list(pieces(), access, &options) }) {
         Ok(range) => range.start().as_u64(),
-        Err(error) => not_mapped(error),
+        Err(error) => not_mapped_with(error, wish),
     }
 }
 

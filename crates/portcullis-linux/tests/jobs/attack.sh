@@ -26,6 +26,12 @@ for wrong in short middle long; do
 done
 said "$edu: its driver has unmapped .* as something else than it had mapped" || fail "nothing says that the driver is wrong"
 [ "$(count "$edu" live_ranges) $(count "$edu" failed)" = "$ranges 3" ] || fail "a wrong unmap is not counted"
+# A driver that wants no message about a failed map gets none.
+hush
+echo quiet >$TESTS/quiet || fail "a map that cannot succeed does"
+! dmesg | grep portcullis || fail "the log has failures that a driver wanted quiet (DMA_ATTR_NO_WARN)"
+echo loud >$TESTS/quiet && [ "$(dmesg | grep -c "portcullis: map: ")" = 3 ] || fail "the log lacks failures of maps"
+[ "$(count "$edu" failed)" = 9 ] || fail "a quiet failure is not counted"
 
 # refuses REASON LIST: whether this list is refused with this reason.
 refuses() {
