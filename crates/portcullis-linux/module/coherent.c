@@ -48,7 +48,10 @@ static bool unmap(struct device *dev, dma_addr_t at, bool is_list, size_t size)
 	if (error && pc_was_not_unmapped(device, at, error))
 		return false;
 	atomic64_dec(&device->lasting);
-	pc_has_unmapped(device);
+	if (device->policy.is_deferred)
+		pc_has_deferred(device);
+	else
+		pc_has_unmapped(device);
 	return true;
 }
 

@@ -80,21 +80,24 @@ static dma_addr_t map_resource(struct device *dev, phys_addr_t phys, size_t size
 	return map(dev, phys, size, dir, attrs);
 }
 
-static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_t size)
+static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_t size, bool is_deferred)
 {
 	int error = pcr_unmap(device->space, at, size);
 
 	if (unlikely(error) && pc_was_not_unmapped(device, at, error))
 		return;
 	this_cpu_inc(device->counts->unmaps);
-	pc_has_unmapped(device);
+	if (is_deferred)
+		pc_has_deferred(device);
+	else
+		pc_has_unmapped(device);
 }
 
 /* Traced before the unmap, because another CPU may get the address as soon as it is unmapped. */
 static noinline void unmap_traced(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir)
 {
 	trace_portcullis_unmap(dev, at, size, dir);
-	unmap(pc_device_of(dev), at, size);
+	unmap(pc_device_of(dev), at, size, pc_device_of(dev)->policy.is_deferred);
 }
 
 static void unmap_page(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir, unsigned long attrs)
@@ -102,7 +105,16 @@ static void unmap_page(struct device *dev, dma_addr_t at, size_t size, enum dma_
 	if (trace_portcullis_unmap_enabled())
 		unmap_traced(dev, at, size, dir);
 	else
-		unmap(pc_device_of(dev), at, size);
+		unmap(pc_device_of(dev), at, size, false);
+}
+
+static void unmap_page_deferred(struct device *dev, dma_addr_t at, size_t size, enum dma_data_direction dir,
+				unsigned long attrs)
+{
+	if (trace_portcullis_unmap_enabled())
+		unmap_traced(dev, at, size, dir);
+	else
+		unmap(pc_device_of(dev), at, size, true);
 }
 
 u64 pcs_next_piece(void **list, u64 *len)
@@ -154,17 +166,16 @@ static bool unmap_run(struct pc_device *device, u64 at)
 {
 	int error = pcr_unmap_list(device->space, at);
 
-	if (unlikely(error) && pc_was_not_unmapped(device, at, error))
-		return false;
-	pc_has_unmapped(device);
-	return true;
+	return likely(!error) || !pc_was_not_unmapped(device, at, error);
 }
 
 /* Takes back a run that does not lie where its device can reach it. If that fails, the run counts as mapped and lost. */
 static bool take_back(struct pc_device *device, u64 at)
 {
-	if (unmap_run(device, at))
+	if (unmap_run(device, at)) {
+		pc_has_unmapped(device);
 		return true;
+	}
 	this_cpu_inc(device->counts->maps);
 	return false;
 }
@@ -234,8 +245,8 @@ static int map_sg(struct device *dev, struct scatterlist *list, int count, enum 
 	return count;
 }
 
-static void unmap_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
-		     unsigned long attrs)
+static __always_inline void unmap_list(struct device *dev, struct scatterlist *list, int count,
+				       enum dma_data_direction dir, bool is_deferred)
 {
 	struct pc_device *device = pc_device_of(dev);
 	struct scatterlist *piece;
@@ -244,8 +255,25 @@ static void unmap_sg(struct device *dev, struct scatterlist *list, int count, en
 	if (trace_portcullis_unmap_enabled())
 		for_each_sg(list, piece, count, i)
 			trace_portcullis_unmap(dev, sg_dma_address(piece), sg_dma_len(piece), dir);
-	if (unmap_run(device, sg_dma_address(list)))
-		this_cpu_inc(device->counts->unmaps);
+	if (!unmap_run(device, sg_dma_address(list)))
+		return;
+	this_cpu_inc(device->counts->unmaps);
+	if (is_deferred)
+		pc_has_deferred(device);
+	else
+		pc_has_unmapped(device);
+}
+
+static void unmap_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
+		     unsigned long attrs)
+{
+	unmap_list(dev, list, count, dir, false);
+}
+
+static void unmap_sg_deferred(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,
+			      unsigned long attrs)
+{
+	unmap_list(dev, list, count, dir, true);
 }
 
 /*
@@ -292,3 +320,9 @@ const struct dma_map_ops pc_ops = {
 	.dma_supported = dma_supported,
 	.get_required_mask = get_required_mask,
 };
+
+void pc_defer(struct dma_map_ops *ops)
+{
+	ops->unmap_page = ops->unmap_resource = unmap_page_deferred;
+	ops->unmap_sg = unmap_sg_deferred;
+}

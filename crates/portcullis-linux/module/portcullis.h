@@ -5,6 +5,7 @@
 
 #include <linux/dma-map-ops.h>
 #include <linux/hrtimer.h>
+#include <linux/jiffies.h>
 #include <linux/list.h>
 #include <linux/pci.h>
 #include <linux/percpu.h>
@@ -244,6 +245,11 @@ struct pc_device {
 	u64 last;			/* the highest address that its domain hands out */
 	bool maps_reserved;		/* whether regions reserved by firmware are mapped */
 	bool is_ticking;
+	/*
+	 * Under deferred protection: the jiffies after which the timer is late. Zero if an unmap has to look: the timer does
+	 * not run, or may not.
+	 */
+	unsigned long tick_by;
 	bool has_driver;		/* under the device's lock; if not, buffers of a former one are mapped */
 	bool is_there;			/* likewise, and under pc_devices_lock; if not, it was removed from the machine */
 	struct hrtimer timer;
@@ -290,11 +296,26 @@ static inline struct pc_device *pc_device_of(struct device *dev)
 	return container_of(dev->dma_ops, struct pc_device, ops);
 }
 
+/* Starts the timer if it does not run, and does its work if it is late. */
+void pc_tick_late(struct pc_device *device);
+/* How late deferred protection can be, in microseconds, when a driver unmaps again. */
+u64 pc_late_us_max(struct pc_device *device);
+
 /* The timer runs while anything waits for a tick. An unmap starts it. */
 static inline void pc_has_unmapped(struct pc_device *device)
 {
 	if (unlikely(!READ_ONCE(device->is_ticking)))
 		pc_start_ticking(device);
+}
+
+/*
+ * The same under deferred protection. The timer is a softirq, which comes milliseconds late when a device floods its CPU
+ * with packets. Then the next unmap flushes.
+ */
+static inline void pc_has_deferred(struct pc_device *device)
+{
+	if (unlikely(jiffies > READ_ONCE(device->tick_by)))
+		pc_tick_late(device);
 }
 
 /*
@@ -315,6 +336,9 @@ bool pc_must_pass(struct pci_dev *pdev);
 /* ---- dma.c, coherent.c ---- */
 
 extern const struct dma_map_ops pc_ops;
+
+/* Changes a copy of these for deferred protection. Strict protection pays nothing for it. */
+void pc_defer(struct dma_map_ops *ops);
 
 void *pc_alloc(struct device *dev, size_t size, dma_addr_t *at, gfp_t gfp, unsigned long attrs);
 void pc_free(struct device *dev, size_t size, void *memory, dma_addr_t at, unsigned long attrs);

@@ -80,6 +80,12 @@ static void cut_off(struct pc_device *device)
 
 /* ---- time ---- */
 
+/* The last jiffy in which a timer that is due in so many microseconds is not late. */
+static unsigned long last_jiffy(u64 due_us)
+{
+	return jiffies + usecs_to_jiffies(due_us);
+}
+
 static s64 tick(struct pc_device *device)
 {
 	s64 due_us = pcr_tick(device->space);
@@ -97,6 +103,8 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 
 	if (due_us < 0) {
 		WRITE_ONCE(device->is_ticking, false);
+		/* After that. What starts the timer does both in the same order, so if both do it at once, zero remains. */
+		WRITE_ONCE(device->tick_by, 0);
 		/*
 		 * Either an unmap that queues something now finds the timer stopped, or this finds what it has queued.
 		 * Deferred unmaps queue by a locked instruction, so their side needs no barrier.
@@ -109,6 +117,7 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 	/* The due time may be that of an idle table page. An unmap before that would find the timer running. */
 	if (device->policy.is_deferred)
 		due_us = min_t(s64, due_us, DEFERRED_TICK_US);
+	WRITE_ONCE(device->tick_by, last_jiffy(due_us));
 	hrtimer_forward_now(timer, ns_to_ktime(due_us * NSEC_PER_USEC));
 	return HRTIMER_RESTART;
 }
@@ -117,8 +126,31 @@ void pc_start_ticking(struct pc_device *device)
 {
 	u64 us = device->policy.is_deferred ? DEFERRED_TICK_US : STRICT_TICK_US;
 
-	if (!xchg(&device->is_ticking, true))
-		hrtimer_start(&device->timer, ns_to_ktime(us * NSEC_PER_USEC), HRTIMER_MODE_REL_SOFT);
+	if (xchg(&device->is_ticking, true))
+		return;
+	/* Before the timer can end, which clears it. */
+	WRITE_ONCE(device->tick_by, last_jiffy(us));
+	hrtimer_start(&device->timer, ns_to_ktime(us * NSEC_PER_USEC), HRTIMER_MODE_REL_SOFT);
+}
+
+/*
+ * A tick may run beside that of the timer and in any context. It flushes only what is due.
+ *
+ * Only the timer's own code may set `tick_by` when it is zero. Otherwise a timer that is stopping might leave it set.
+ */
+void pc_tick_late(struct pc_device *device)
+{
+	unsigned long by = READ_ONCE(device->tick_by);
+
+	if (!READ_ONCE(device->is_ticking))
+		pc_start_ticking(device);
+	else if (!by || (jiffies > by && try_cmpxchg(&device->tick_by, &by, last_jiffy(DEFERRED_TICK_US))))
+		tick(device);
+}
+
+u64 pc_late_us_max(struct pc_device *device)
+{
+	return device->policy.is_deferred ? jiffies_to_usecs(usecs_to_jiffies(DEFERRED_TICK_US) + 1) : 0;
 }
 
 /* The driver must no longer map or unmap. */
@@ -126,6 +158,7 @@ static void stop_ticking(struct pc_device *device)
 {
 	hrtimer_cancel(&device->timer);
 	WRITE_ONCE(device->is_ticking, false);
+	WRITE_ONCE(device->tick_by, 0);
 }
 
 bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
@@ -251,6 +284,8 @@ static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *poli
 		return NULL;
 	}
 	device->ops = pc_ops;
+	if (policy->is_deferred)
+		pc_defer(&device->ops);
 	device->unit = unit;
 	device->pdev = pci_dev_get(pdev);
 	device->policy = *policy;

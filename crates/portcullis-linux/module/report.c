@@ -19,9 +19,9 @@ static int devices_show(struct seq_file *to, void *data)
 		struct pcr_space_use use;
 
 		pcr_space_use(device->space, &use);
-		seq_printf(to, "%s design %s protection %s bits %u window_us_max %llu maps %llu unmaps %llu bytes %llu lasting %lld failed %llu live_ranges %llu queued_unmaps %llu table_pages %llu record_bytes %llu\n",
+		seq_printf(to, "%s design %s protection %s bits %u window_us_max %llu late_us_max %llu maps %llu unmaps %llu bytes %llu lasting %lld failed %llu live_ranges %llu queued_unmaps %llu table_pages %llu record_bytes %llu\n",
 			   pci_name(device->pdev), device->policy.design, device->policy.is_deferred ? "deferred" : "strict",
-			   fls64(device->last), use.window_us_max, sum.maps, sum.unmaps, sum.bytes,
+			   fls64(device->last), use.window_us_max, pc_late_us_max(device), sum.maps, sum.unmaps, sum.bytes,
 			   (s64)atomic64_read(&device->lasting), sum.failed, use.live_ranges, use.queued_unmaps,
 			   use.table_pages, use.record_bytes);
 	}

@@ -19,7 +19,7 @@ static void __iomem *edu_registers;
 struct pci_dev *test_edu_device;
 
 /* Makes the device write to an address. It takes 100 ms, and does not report the result. */
-static int edu_write(dma_addr_t at)
+static int edu_write(dma_addr_t at, bool sleeps)
 {
 	int turns;
 
@@ -30,21 +30,29 @@ static int edu_write(dma_addr_t at)
 	for (turns = 0; turns < 1000; turns++) {
 		if (!(readq(edu_registers + EDU_COMMAND) & EDU_START))
 			return 0;
-		msleep(2);
+		if (sleeps)
+			msleep(2);
+		else
+			mdelay(2);
 	}
 	pr_err("the device does not end its write\n");
 	return -EIO;
 }
 
 /* The device's own buffer is all zero, so a remaining byte of 0xaa was not written. */
-int test_edu_lands(u8 *memory, dma_addr_t at, bool *landed)
+static int lands(u8 *memory, dma_addr_t at, bool *landed, bool sleeps)
 {
 	int error;
 
 	memset(memory, 0xaa, PAGE_SIZE);
-	error = edu_write(at);
+	error = edu_write(at, sleeps);
 	*landed = !READ_ONCE(memory[0]);
 	return error;
+}
+
+int test_edu_lands(u8 *memory, dma_addr_t at, bool *landed)
+{
+	return lands(memory, at, landed, true);
 }
 
 static const char *word(bool has_landed)
@@ -101,6 +109,40 @@ static int attack_lengths(void)
 	return error;
 }
 
+/* More than two jiffies of any kernel. */
+#define LATE_MS 40
+
+/*
+ * Under deferred protection, unmaps a buffer and writes to it while no softirq runs on this CPU, as under a flood of
+ * packets: the timer that is to flush does not come. After LATE_MS, another buffer is unmapped.
+ */
+static int attack_late(void)
+{
+	u8 *memory = (u8 *)__get_free_pages(GFP_KERNEL, 1);
+	struct device *dev = &test_edu_device->dev;
+	dma_addr_t at[2] = { DMA_MAPPING_ERROR, DMA_MAPPING_ERROR };
+	bool before, after;
+	int error;
+
+	if (!memory)
+		return -ENOMEM;
+	at[0] = dma_map_single(dev, memory, PAGE_SIZE, DMA_FROM_DEVICE);
+	at[1] = dma_map_single(dev, memory + PAGE_SIZE, PAGE_SIZE, DMA_FROM_DEVICE);
+	error = dma_mapping_error(dev, at[0]) ?: dma_mapping_error(dev, at[1]) ?: test_edu_lands(memory, at[0], &before);
+	local_bh_disable();
+	if (!error) {
+		dma_unmap_single(dev, at[0], PAGE_SIZE, DMA_FROM_DEVICE);
+		mdelay(LATE_MS);
+		dma_unmap_single(dev, at[1], PAGE_SIZE, DMA_FROM_DEVICE);
+		error = lands(memory, at[0], &after, false);
+	}
+	local_bh_enable();
+	if (!error)
+		pr_info("attack: late, while mapped %s, after the next unmap %s\n", word(before), word(after));
+	free_pages((unsigned long)memory, 1);
+	return error;
+}
+
 static ssize_t attack_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
 {
 	char text[32], by[8];
@@ -114,6 +156,8 @@ static ssize_t attack_write(struct file *file, const char __user *from, size_t l
 		return -ENODEV;
 	if (!strcmp(text, "lengths\n"))
 		return attack_lengths() ?: len;
+	if (!strcmp(text, "late\n"))
+		return attack_late() ?: len;
 	if (sscanf(text, "%7s %u", by, &times) != 2 || (strcmp(by, "memory") && strcmp(by, "buffer")))
 		return -EINVAL;
 	memory = (u8 *)get_zeroed_page(GFP_KERNEL);

@@ -9,6 +9,7 @@
  *   echo buffer 3 > attack      QEMU's edu device writes to a buffer before and after its unmap, three times
  *   echo memory 3 > attack      likewise, by the address of the memory instead of that of the mapping
  *   echo lengths > attack       likewise, of two pages that are unmapped by a wrong address or a wrong length
+ *   echo late > attack          likewise, under deferred protection, while the timer that is to flush is kept from it
  *   echo 0000:00:04.0 > exhaust maps with interrupts off when no memory is left
  *   echo 0x1fff0000 0x20000000 > places     checks that buffers of edu lie within boundaries, outside the memory of
  *                               other devices, and outside this range, which firmware reserves
