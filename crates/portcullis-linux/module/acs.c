@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Whether a port keeps the devices below it apart from others (ACS). Only what is read back counts, because firmware may
- * have locked the control register, some ports have it elsewhere, and a port that has lost its power answers nothing.
+ * Whether a port keeps the devices below it apart from others (ACS). Only what is read back counts, because firmware
+ * may have locked the control register, some ports have it elsewhere, and a port without power answers nothing.
  */
 #include <linux/pci_regs.h>
 

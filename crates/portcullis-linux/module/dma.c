@@ -169,7 +169,7 @@ static bool unmap_run(struct pc_device *device, u64 at)
 	return likely(!error) || !pc_was_not_unmapped(device, at, error);
 }
 
-/* Takes back a run that does not lie where its device can reach it. If that fails, the run counts as mapped and lost. */
+/* Takes back a run that does not lie where its device can reach it. If that fails, it counts as mapped and lost. */
 static bool take_back(struct pc_device *device, u64 at)
 {
 	if (unmap_run(device, at)) {

@@ -309,8 +309,8 @@ static inline void pc_has_unmapped(struct pc_device *device)
 }
 
 /*
- * The same under deferred protection. The timer is a softirq, which comes milliseconds late when a device floods its CPU
- * with packets. Then the next unmap flushes.
+ * The same under deferred protection. The timer is a softirq, which comes milliseconds late when a device floods its
+ * CPU with packets. Then the next unmap flushes.
  */
 static inline void pc_has_deferred(struct pc_device *device)
 {

@@ -443,7 +443,7 @@ int pc_reopen(struct pc_device *device, u8 bits)
 /* ---- going ---- */
 
 /*
- * The buffers that are mapped, and that somebody will unmap: those that drivers have mapped and not unmapped. The
+ * The buffers that are mapped, and that a late unmap will name: those that drivers have mapped and not unmapped. The
  * domain also has those that firmware reserves, those whose unmap waits for a flush, and those that are lost. The last
  * two are not apart: a flush that fails leaves what it was for in its queue.
  *

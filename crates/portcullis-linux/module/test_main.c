@@ -17,7 +17,7 @@
  *   echo 0000:00:01.0 0x10 > alias         the device also uses the id of 02.0
  *   echo 0000:00:01.0 > slow    the next bind of this device's driver takes a second
  *   echo quiet > quiet          maps of edu that cannot succeed, with DMA_ATTR_NO_WARN; `loud`: without it
- *   echo 0000:00:05.0 > gone    this device on the first bus answers no reads of its configuration; an empty line: all do
+ *   echo 0000:00:05.0 > gone    this device on the first bus answers no reads of its configuration; none: all do
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>

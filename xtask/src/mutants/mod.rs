@@ -68,8 +68,8 @@ struct Mutant {
     /// Text that occurs exactly once in the file.
     find: String,
     replace: String,
-    /// The package, the test crate and the test. The crate is `lib` or the name of an integration test; `loom` is built
-    /// for the model checker. `guest` stands for the tests of `cargo xtask linux test`, which boot a kernel.
+    /// The package, the test crate and the test. The crate is `lib`, `bins` or the name of an integration test; `loom`
+    /// is built for the model checker. `guest` stands for the tests of `cargo xtask linux test`, which boot a kernel.
     caught_by: [String; 3],
 }
 
@@ -102,7 +102,7 @@ impl Mutant {
         command.envs([("CARGO_INCREMENTAL", "1"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")]);
         command.args(["--config", "profile.dev.package.portcullis.opt-level=0"]);
         match target.as_str() {
-            "lib" => command.arg("--lib"),
+            "lib" | "bins" => command.arg(format!("--{target}")),
             target => command.args(["--test", target]),
         };
         if target == "loom" {

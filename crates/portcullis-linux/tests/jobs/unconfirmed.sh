@@ -33,7 +33,7 @@ until_true said "$edu is shut out" && master "$edu" && is_refused "$registers" 0
 echo "give 1" >$TESTS/late || fail "the pages are not given back"
 hush
 unbind "$edu" && said "$edu: its driver has left 8 buffers mapped" && is_protected "$edu" || fail "S10 lifetime: a domain ends while buffers are mapped"
-echo "give 0" >$TESTS/late && until_true none_protected || fail "a domain does not end when nobody has its buffers"
+echo "give 0" >$TESTS/late && until_true none_protected || fail "a domain does not end when all buffers are unmapped or lost"
 bind "$edu" portcullis_edu || fail "the driver does not come"
 
 # A device that floods with faults hides no fault of another, and each has its own count.

@@ -134,7 +134,7 @@ static void wide(void)
 
 		CHECK(isolate(&fake) && fake.control == ALL);
 	}
-	/* A port with such registers that nobody knows: a write to where the register should be changes nothing. */
+	/* A port with such registers that is in no list: a write to where the register should be changes nothing. */
 	struct fake unknown = fake_of(ACS_ROOT_PORT, 0x1234);
 
 	unknown.is_wide = true;
