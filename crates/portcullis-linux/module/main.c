@@ -35,6 +35,8 @@ static struct notifier_block reboot_notifier = { .notifier_call = on_reboot };
  */
 static void shut_down(struct platform_device *device)
 {
+	/* A unit that is halted takes no command that would cut a device off. */
+	pc_watch_stop();
 	pc_units_halt(is_kexec);
 }
 
