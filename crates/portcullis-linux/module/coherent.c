@@ -31,7 +31,7 @@ static struct pcr_wish wish_of(struct device *dev, size_t size, gfp_t gfp)
 
 static bool note(struct pc_device *device, u64 at)
 {
-	if (at == DMA_MAPPING_ERROR) {
+	if (pc_was_not_mapped(device, at)) {
 		this_cpu_inc(device->counts->failed);
 		return false;
 	}

@@ -14,8 +14,9 @@
 #define NARROWEST_BITS 24
 
 /* Not inlined, like everything that is rare: the common paths then need few registers and save none of the others. */
-static noinline dma_addr_t note_failure(struct pc_device *device)
+static noinline dma_addr_t note_failure(struct pc_device *device, u64 at)
 {
+	pc_was_not_mapped(device, at);
 	this_cpu_inc(device->counts->failed);
 	return DMA_MAPPING_ERROR;
 }
@@ -24,8 +25,8 @@ static __always_inline dma_addr_t note_map(struct pc_device *device, u64 at, siz
 {
 	struct pc_counts __percpu *counts = device->counts;
 
-	if (unlikely(at == DMA_MAPPING_ERROR))
-		return note_failure(device);
+	if (unlikely(at >= PCR_LOST))
+		return note_failure(device, at);
 	this_cpu_inc(counts->maps);
 	this_cpu_add(counts->bytes, size);
 	return at;
@@ -52,7 +53,7 @@ static noinline dma_addr_t map_seldom(struct device *dev, u64 phys, size_t size,
 		at = pcr_map_with(device->space, phys, size, dir, &wish);
 	else
 		at = pcr_map(device->space, phys, size, dir);
-	if (at != DMA_MAPPING_ERROR)
+	if (at < PCR_LOST)
 		trace_portcullis_map(dev, at, phys, size, dir);
 	return note_map(device, at, size);
 }
@@ -199,7 +200,7 @@ static noinline int map_between(struct device *dev, struct scatterlist *list, in
 	else
 		wish->alignment = wish->piece_boundary = boundary;
 	at = pcr_map_list(device->space, list, count, dir, wish);
-	if (at == DMA_MAPPING_ERROR)
+	if (unlikely(at >= PCR_LOST) && pc_was_not_mapped(device, at))
 		return -ENOMEM;
 	if (place(dev, list, count, at, bytes > boundary))
 		return 0;
@@ -216,7 +217,7 @@ static int map_run(struct device *dev, struct scatterlist *list, int count, enum
 	struct pcr_wish wish = wish_of(dev, attrs);
 	u64 at = pcr_map_list(device->space, list, count, dir, &wish);
 
-	if (at == DMA_MAPPING_ERROR)
+	if (unlikely(at >= PCR_LOST) && pc_was_not_mapped(device, at))
 		return -ENOMEM;
 	if (likely(place(dev, list, count, at, false)))
 		return 0;

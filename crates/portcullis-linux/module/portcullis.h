@@ -54,6 +54,12 @@ struct pcr_space_use {
 	u64 live_ranges, queued_unmaps, table_pages, record_bytes, window_us_max;
 };
 
+/*
+ * What the maps return on failure, besides DMA_MAPPING_ERROR: the hardware has not confirmed that the device has lost
+ * the memory again.
+ */
+#define PCR_LOST (~1ULL)
+
 int pcr_table(const void *table, size_t len, u64 direct_map, u8 flush_instruction);
 int pcr_place(u32 index, struct pcr_place *out);
 int pcr_unit_of(u16 segment, u16 source);
@@ -317,6 +323,9 @@ static inline void pc_has_deferred(struct pc_device *device)
 	if (unlikely(jiffies > READ_ONCE(device->tick_by)))
 		pc_tick_late(device);
 }
+
+/* A map has returned this. Whether it has failed; what the device may still have then is taken from it. */
+bool pc_was_not_mapped(struct pc_device *device, u64 at);
 
 /*
  * An unmap did not do what its driver asked for. Returns whether the device still has the buffer. The DMA API cannot

@@ -161,6 +161,14 @@ static void stop_ticking(struct pc_device *device)
 	WRITE_ONCE(device->tick_by, 0);
 }
 
+/* The driver uses the memory for something else now. */
+bool pc_was_not_mapped(struct pc_device *device, u64 at)
+{
+	if (at == PCR_LOST)
+		cut_off(device);
+	return at >= PCR_LOST;
+}
+
 bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
 {
 	this_cpu_inc(device->counts->failed);

@@ -239,19 +239,27 @@ const fn access_of(direction: u32) -> Access {
 
 /// `DMA_MAPPING_ERROR`.
 const NOT_MAPPED: u64 = u64::MAX;
+/// `PCR_LOST`: not mapped either, and the hardware has not confirmed that the device has lost the memory again.
+const LOST: u64 = u64::MAX - 1;
+
+/// What a map that fails returns. No address is that high.
+#[cold]
+fn failed(error: &RawMapError) -> u64 {
+    if let RawMapError::Lost(_) = error { LOST } else { NOT_MAPPED }
+}
 
 #[cold]
 #[inline(never)]
 fn not_mapped(error: RawMapError) -> u64 {
     refused("map", &error);
-    NOT_MAPPED
+    failed(&error)
 }
 
 /// The same, of a map with requirements.
 #[cold]
 #[inline(never)]
 fn not_mapped_with(error: RawMapError, wish: &Wish) -> u64 {
-    if wish.is_quiet { NOT_MAPPED } else { not_mapped(error) }
+    if wish.is_quiet { failed(&error) } else { not_mapped(error) }
 }
 
 #[cold]
@@ -260,7 +268,7 @@ fn not_unmapped(error: RawUnmapError) -> i32 {
     refused("unmap", &error)
 }
 
-/// Maps a buffer for the device. Returns all ones on failure.
+/// Maps a buffer for the device. Returns [`NOT_MAPPED`] or [`LOST`] on failure.
 ///
 /// # Safety
 /// The device may use the memory until its unmap has returned, as drivers promise by the DMA API.
@@ -346,7 +354,7 @@ impl Iterator for Pieces {
 }
 
 /// Maps `count` pieces of a scatter list in one run of pages, each from the beginning of a page. Returns the address of
-/// the first page, which is never an error number, or all ones on failure.
+/// the first page, which is never an error number, or fails as [`pcr_map`] does.
 ///
 /// # Safety
 /// As for [`pcr_map`]; `list` must have `count` pieces.
