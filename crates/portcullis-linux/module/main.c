@@ -99,8 +99,13 @@ static int start(void)
 
 static int __init portcullis_init(void)
 {
-	int error = pc_protect_start();
+	int error;
 
+	if (pcr_lock_bytes() < sizeof(raw_spinlock_t)) {
+		pr_err("this kernel checks its locks, and the Rust half was built for one that does not\n");
+		return -ENOEXEC;
+	}
+	error = pc_protect_start();
 	if (error)
 		return error;
 	pc_host_start();

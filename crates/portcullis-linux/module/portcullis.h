@@ -60,6 +60,7 @@ struct pcr_space_use {
  */
 #define PCR_LOST (~1ULL)
 
+size_t pcr_lock_bytes(void);
 int pcr_table(const void *table, size_t len, u64 direct_map, u8 flush_instruction);
 int pcr_place(u32 index, struct pcr_place *out);
 int pcr_unit_of(u16 segment, u16 source);

@@ -10,6 +10,12 @@ const LOCK_WORDS: usize = if cfg!(feature = "large-locks") { 16 } else { 1 };
 /// The C half has a name for each class, by its number.
 const _: () = assert!(LockClass::TableReserve as u32 == 9);
 
+/// The bytes that there are for a `raw_spinlock_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_lock_bytes() -> usize {
+    LOCK_WORDS * size_of::<u64>()
+}
+
 pub(crate) struct SpinLock<T> {
     raw: UnsafeCell<[u64; LOCK_WORDS]>,
     value: UnsafeCell<T>,

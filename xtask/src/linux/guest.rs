@@ -85,7 +85,7 @@ impl Guest<'_> {
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
         let Some(reason) = self.wrong(end, &lines) else { return Ok(Transcript { lines, elapsed }) };
         let (name, console) = (self.scenario.name.to_owned(), tail(&text));
-        let has_begun = lines.iter().any(|line| line.contains(BEGINS));
+        let has_begun = has_begun(&lines, &self.scenario.allowed);
         Err(Failure::Guest { name, reason, has_begun, log, console })
     }
 
@@ -143,6 +143,12 @@ impl Guest<'_> {
     }
 }
 
+/// Whether the job had begun when something went wrong. A kernel that has complained before has not booted well.
+fn has_begun(lines: &[String], allowed: &[String]) -> bool {
+    let before = lines.iter().take_while(|line| !line.contains(BEGINS));
+    before.clone().count() < lines.len() && !before.into_iter().any(|line| is_complaint(line, allowed))
+}
+
 fn is_complaint(line: &str, allowed: &[String]) -> bool {
     COMPLAINTS.iter().any(|complaint| line.contains(complaint)) && !allowed.iter().any(|text| line.contains(text))
 }
@@ -169,7 +175,7 @@ fn wait(machine: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStat
 
 #[cfg(test)]
 mod tests {
-    use super::{is_complaint, job_status, wait};
+    use super::{has_begun, is_complaint, job_status, wait};
     use crate::fixture::lines;
     use std::process::Command;
     use std::time::{Duration, Instant};
@@ -190,6 +196,14 @@ mod tests {
         assert!(!is_complaint(line, &["lib/x.c:3".into()]));
         assert!(is_complaint("BUG: TASK stack guard page was hit", &[]));
         assert!(!is_complaint("e1000e: Copyright", &[]));
+    }
+
+    #[test]
+    fn a_complaint_before_the_job_is_one_about_the_boot() {
+        assert!(has_begun(&lines("boots\nJOB-BEGINS\nBUG: x"), &[]));
+        assert!(!has_begun(&lines("BUG: x\nJOB-BEGINS\nBUG: y"), &[]));
+        assert!(has_begun(&lines("BUG: x\nJOB-BEGINS\nJOB-DONE 1"), &["BUG: x".into()]));
+        assert!(!has_begun(&lines("boots"), &[]));
     }
 
     #[test]

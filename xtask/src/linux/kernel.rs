@@ -71,8 +71,13 @@ impl Kernel {
         let at = Path::new("usr/src").join(headers);
         let root = store.unpacked(version, &wanted, |unpacked, root| mend(root, &unpacked.join(&at)))?;
         let folder = root.join(at);
+        Self::installed(store, Headers { version: version.to_owned(), folder }, root)
+    }
+
+    /// The kernel that is installed below `root`.
+    pub(super) fn installed(store: &Store, headers: Headers, root: PathBuf) -> Result<Self, Failure> {
         let busybox = store.unpacked("guest", &[BUSYBOX.to_owned()], |_, _| Ok(()))?.join("bin/busybox");
-        Ok(Self { headers: Headers { version: version.to_owned(), folder }, busybox, root })
+        Ok(Self { headers, busybox, root })
     }
 
     /// The image that boots.

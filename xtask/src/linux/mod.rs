@@ -1,6 +1,7 @@
 //! `cargo xtask linux`: builds the kernel module for Debian's kernels, and runs it in machines that QEMU emulates.
 
 mod bench;
+mod debug;
 mod dmar;
 mod fitness;
 mod guest;
@@ -47,6 +48,13 @@ pub(crate) enum Linux {
         #[arg(value_name = "NAME", conflicts_with = "full")]
         only: Vec<String>,
     },
+    /// Builds a kernel from the distribution's source that checks locks (lockdep) and memory (KASAN), and runs tests of
+    /// the module in it. It must not complain. The first time takes ten minutes more than the others.
+    Debug {
+        /// Runs these tests instead of the most important ones.
+        #[arg(value_name = "NAME")]
+        only: Vec<String>,
+    },
     /// Counts the instructions of maps and unmaps, of datagrams and of reads from a disk, in QEMU: without an IOMMU,
     /// with Linux's own IOMMU driver, and with the module.
     Bench {
@@ -75,6 +83,7 @@ pub(crate) fn linux(workspace: &Workspace, command: &Linux) -> Result<(), Failur
     match command {
         Linux::Build { kernel } => build(workspace, &store, kernel.as_ref()),
         Linux::Test { full, only } => test::test(workspace, &store, *full, only),
+        Linux::Debug { only } => debug::debug(workspace, &store, only),
         Linux::Bench { json } => bench::bench(workspace, &store, *json),
         Linux::Boot { job, series, append, modules } => boot(&store, job, *series, append, modules),
     }

@@ -1,6 +1,6 @@
 //! `cargo xtask linux test`: the module works in a kernel of the distribution, and refuses to load where it must.
 
-mod list;
+pub(super) mod list;
 mod trace;
 
 use super::kernel::{Kernel, Series};
@@ -39,21 +39,8 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
     let (older, newer): (Vec<&Scenario>, Vec<_>) =
         machines.iter().filter(is_meant).partition(|machine| machine.series == Series::Six1);
     let mut stages = Stages::new(workspace, "linux test");
-    let (kernel, compiled, core) = thread::scope(|scope| -> Result<_, Failure> {
-        // The Rust half takes longest. Most of that is one crate, `core`, so there is a CPU for other work.
-        let rust = scope.spawn(|| object::build(workspace, store, &[]));
-        let kernel =
-            stages.stage("kernel", "unpack a 6.12 of the distribution", |_| Kernel::newest(store, Series::Six12))?;
-        let compiled = stages.stage("C half", "compile it for that kernel", |workspace| {
-            Compiled::new(workspace, store, &kernel.headers)
-        })?;
-        let core = stages.stage("Rust half", "wait for its compilation, which began with the first stage", |_| {
-            rust.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
-        })?;
-        Ok((kernel, compiled, core))
-    })?;
-    let tested =
-        stages.stage("modules", "link the halves", |_| Tested::new(workspace, store, kernel, compiled, &core))?;
+    let what = "unpack a 6.12 of the distribution";
+    let (tested, core) = build(&mut stages, workspace, store, &[], what, || Kernel::newest(store, Series::Six12))?;
     stages.stage("guests", "run the module, see it refuse, and find the planted flaw", |_| tested.run_all(newer))?;
     if !older.is_empty() {
         let kernel =
@@ -68,8 +55,34 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
     Ok(())
 }
 
+/// Builds the module for the kernel that `kernel` brings, with these features of the Rust half.
+pub(super) fn build<'a>(
+    stages: &mut Stages<'_>,
+    workspace: &'a Workspace,
+    store: &'a Store,
+    features: &[&str],
+    what: &str,
+    kernel: impl FnOnce() -> Result<Kernel, Failure>,
+) -> Result<(Tested<'a>, Core), Failure> {
+    let (kernel, compiled, core) = thread::scope(|scope| -> Result<_, Failure> {
+        // The Rust half takes longest. Most of that is one crate, `core`, so there is a CPU for other work.
+        let rust = scope.spawn(|| object::build(workspace, store, features));
+        let kernel = stages.stage("kernel", what, |_| kernel())?;
+        let compiled = stages.stage("C half", "compile it for that kernel", |workspace| {
+            Compiled::new(workspace, store, &kernel.headers)
+        })?;
+        let core = stages.stage("Rust half", "wait for its compilation, which began with the first stage", |_| {
+            rust.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+        })?;
+        Ok((kernel, compiled, core))
+    })?;
+    let tested =
+        stages.stage("modules", "link the halves", |_| Tested::new(workspace, store, kernel, compiled, &core))?;
+    Ok((tested, core))
+}
+
 /// A kernel with the modules for it.
-struct Tested<'a> {
+pub(super) struct Tested<'a> {
     workspace: &'a Workspace,
     store: &'a Store,
     kernel: Kernel,
@@ -105,7 +118,7 @@ impl<'a> Tested<'a> {
     }
 
     /// Boots machines, a few at a time, because guests also wait. Boots all of them, and reports all that fail.
-    fn run_all(&self, machines: Vec<&Scenario>) -> Result<(), Failure> {
+    pub(super) fn run_all(&self, machines: Vec<&Scenario>) -> Result<(), Failure> {
         let (machines, failures) = (Mutex::new(machines.into_iter()), Mutex::new(Vec::new()));
         let next = || machines.lock().unwrap_or_else(PoisonError::into_inner).next();
         let work = || {

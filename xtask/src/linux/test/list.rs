@@ -14,7 +14,7 @@ struct Machines {
 }
 
 /// All machines, in the order of the file.
-pub(super) fn machines(workspace: &Workspace) -> Result<Vec<Scenario>, Failure> {
+pub(in crate::linux) fn machines(workspace: &Workspace) -> Result<Vec<Scenario>, Failure> {
     let path = workspace.root.join(TESTS).join("machines.toml");
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
     let Machines { mut machine } = toml::from_str(&text).map_err(Failure::contents(path))?;
