@@ -37,8 +37,8 @@ pub struct Handle(Box<DynDomain>, Arc<Unit<MappedRegisters, Host>>);
 /// out.
 ///
 /// # Safety
-/// `registers` is the mapped register block, a page of it, of a VT-d unit that has no other driver until the space is closed.
-/// Without protection, all memory is meant for every device that is attached.
+/// `registers` is the mapped register block, a page of it, of a VT-d unit that has no other driver until the space is
+/// closed. Without protection, all memory is meant for every device that is attached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_open(
     registers: *mut u8,

@@ -164,7 +164,7 @@ pub fn execute(plan: &BenchPlan, mut progress: impl FnMut(&str)) -> Result<Vec<B
         let Case { protection, threads, workload, .. } = case;
         let no_sample = || BenchError::Check("no sample was taken".to_owned());
         let outcome = samples.and_then(|samples| Timed::of(&samples.ok_or_else(no_sample)?));
-        BenchRow { choice, protection, threads, workload, outcome }
+        BenchRow { info: choice.design.info, options: choice.options, protection, threads, workload, outcome }
     };
     Ok(rows.into_iter().map(row).collect())
 }

@@ -1,21 +1,21 @@
 //! A row of the result.
 
 use super::BenchError;
-use super::case::Choice;
 use super::group::Measured;
 use super::meter::{CyclesFrom, Spent};
 use super::statistics::Spread;
 use super::workload::Workload;
 use portcullis::Protection;
-use portcullis::design::Options;
-use portcullis::designs::Named;
+use portcullis::design::{Info, Options};
 use serde::{Serialize, Serializer};
 
 /// What was measured, or why nothing was.
 #[derive(Debug)]
 pub struct BenchRow {
-    /// The design.
-    pub choice: Choice,
+    /// The description of the design.
+    pub info: &'static Info,
+    /// Its parameters.
+    pub options: Options,
     /// The protection.
     pub protection: Protection,
     /// The threads.
@@ -24,6 +24,13 @@ pub struct BenchRow {
     pub workload: Workload,
     /// The measurements, or the error.
     pub outcome: Result<Timed, BenchError>,
+}
+
+impl BenchRow {
+    /// The design with its parameters.
+    pub fn design(&self) -> String {
+        format!("{}{}", self.info.id, self.options)
+    }
 }
 
 /// The cost of a pair for each thread, or for both threads together if one maps and another unmaps.
@@ -157,8 +164,8 @@ impl Serialize for BenchRow {
         let (ns, cycles) = (timed.map(|timed| timed.ns), timed.and_then(|timed| timed.cycles));
         let queue = timed.and_then(|timed| timed.queue);
         let entry = Entry {
-            design: self.choice.design.info().id,
-            options: self.choice.options,
+            design: self.info.id,
+            options: self.options,
             protection: self.protection,
             threads: self.threads,
             workload: self.workload,

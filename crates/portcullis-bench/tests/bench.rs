@@ -28,7 +28,7 @@ fn every_design_does_every_workload() {
         let timed = match &row.outcome {
             Ok(timed) => timed,
             Err(BenchError::NoFlush) if row.workload.id().ends_with("noncoherent") => continue,
-            Err(error) => panic!("{} {} {}: {error}", row.choice, row.protection, row.workload.id()),
+            Err(error) => panic!("{} {} {}: {error}", row.design(), row.protection, row.workload.id()),
         };
         assert_eq!(timed.samples, 2);
         assert!(timed.pairs_per_sample >= row.workload.period());

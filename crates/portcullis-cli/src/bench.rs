@@ -79,7 +79,7 @@ fn failed(rows: &[BenchRow]) -> Vec<String> {
 }
 
 fn name(row: &BenchRow) -> String {
-    format!("{} {}", row.choice, row.protection)
+    format!("{} {}", row.design(), row.protection)
 }
 
 /// The profile with which this program is built. Only `benchmark` optimizes all crates as one.
@@ -120,7 +120,7 @@ fn print(out: &mut impl Write, rows: &[BenchRow]) -> io::Result<()> {
         };
         table.push(vec![
             row.workload.id().to_owned(),
-            row.choice.to_string(),
+            row.design(),
             row.protection.to_string(),
             row.threads.to_string(),
             number(timed.map(|timed| timed.ns.median)),

@@ -1,6 +1,6 @@
-//! The program `portcullis`: arguments, tables, progress and exit codes. The crates that it uses compute what it prints.
-//! Each command has a file, and so does each thing that several commands share. This folder therefore has more files
-//! than others.
+//! The program `portcullis`: arguments, tables, progress and exit codes. The crates that it uses compute what it
+//! prints. Each command has a file, and so does each thing that several commands share. This folder therefore has more
+//! files than others.
 //!
 //! [`run`] is the program with the designs of a [`Registry`]. A crate with designs of its own makes a program of three
 //! lines, whose commands take them like all others:
@@ -11,6 +11,7 @@
 //! }
 //! ```
 #![deny(missing_docs)]
+#![deny(unsafe_code)]
 
 mod arguments;
 mod attack;

@@ -1,5 +1,5 @@
-//! The program `portcullis` with one more design, which every command takes: the tree of `stock`, with a flush queue for
-//! each CPU.
+//! The program `portcullis` with one more design, which every command takes: the tree of `stock`, with a flush queue
+//! for each CPU.
 
 use core::mem::MaybeUninit;
 use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};

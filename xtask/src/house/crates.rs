@@ -8,7 +8,7 @@ use cargo_metadata::DependencyKind;
 use std::fs;
 
 /// A crate uses only crates before it. The last ones are tests and examples.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "portcullis-coherence",
     "portcullis",
     "portcullis-vtd",
@@ -28,6 +28,7 @@ const ORDER: [&str; 19] = [
     "quick-start",
     "custom-design",
     "custom-host",
+    "custom-program",
 ];
 
 /// Attributes that the root of every library has.

@@ -237,8 +237,8 @@ pub unsafe trait Mapper: Send + Sync {
     /// Makes a mapping. The device may use it when this returns.
     ///
     /// # Errors
-    /// [`RawMapError::Refused`], and then nothing has changed; [`RawMapError::Lost`] if the hardware has not confirmed a
-    /// command, and then the memory is lost for good.
+    /// [`RawMapError::Refused`], and then nothing has changed; [`RawMapError::Lost`] if the hardware has not confirmed
+    /// a command, and then the memory is lost for good.
     ///
     /// # Safety
     /// The memory is meant for the devices of the domain until the commit of its unmap has returned and the stale

@@ -177,8 +177,8 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// Removes `device` from the domain. When this returns, the device reaches nothing.
     ///
     /// # Errors
-    /// [`AttachError::NotAttached`] if it is not in this domain. After [`AttachError::Queue`] the device may still reach
-    /// what it has reached.
+    /// [`AttachError::NotAttached`] if it is not in this domain. After [`AttachError::Queue`] the device may still
+    /// reach what it has reached.
     pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.mapper.space().detach(device)
     }

@@ -35,9 +35,9 @@ pub trait Open<P: Platform, I: Iommu>: Design<P, I> {
     /// A domain with the settings in `config`.
     ///
     /// # Errors
-    /// Those of [`open`](Open::open); [`NewDomainError::BadRange`] for a range of the configuration that is empty or not
-    /// of whole pages, [`NewDomainError::CannotBounce`] and [`NewDomainError::Exposed`] for what the domain is to do
-    /// with partial pages, and [`NewDomainError::Identity`] if memory that the design maps at once cannot be mapped.
+    /// Those of [`open`](Open::open); [`NewDomainError::BadRange`] for a range of the configuration that is empty or
+    /// not of whole pages, [`NewDomainError::CannotBounce`] and [`NewDomainError::Exposed`] for what the domain is to
+    /// do with partial pages, and [`NewDomainError::Identity`] if memory that the design maps at once cannot be mapped.
     fn open_with(iommu: I, platform: P, config: &DomainConfig<'_>) -> Result<DomainOf<Self, P, I>, NewDomainError> {
         refuse_unprotected(&Self::INFO, config)?;
         // SAFETY: the protection is not `None`.
