@@ -5,7 +5,9 @@ use crate::html::Target;
 use crate::plan::{Head, Planned, print_input, progress_bar};
 use crate::registry::Registry;
 use crate::show::show;
-use crate::table::{Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, count, number, wrap, wrap_behind};
+use crate::table::{
+    Column, Layout, NO_SUCH_HARDWARE, NO_SUCH_HARDWARE_NOTE, UNPRICED, UNPRICED_NOTE, count, number, wrap, wrap_behind,
+};
 use crate::works::Split;
 use crate::{Failure, devices, flat, stop};
 use portcullis::Protection;
@@ -248,6 +250,9 @@ fn print_tables(out: &mut impl Write, tables: &[(usize, Vec<&CompareRow>)]) -> i
         if rows.iter().any(|row| row.no_such_hardware) {
             writeln!(out, "{NO_SUCH_HARDWARE_NOTE}")?;
         }
+        if rows.iter().any(|row| row.outcome().is_some_and(|outcome| outcome.unpriced)) {
+            writeln!(out, "{UNPRICED_NOTE}")?;
+        }
         let stopped = rows.iter().filter(|row| row.is_stopped()).count();
         if stopped > 0 {
             writeln!(out, "{}", wrap(&format!("It was stopped: {stopped} of these runs were not made.")))?;
@@ -295,7 +300,8 @@ fn cells(row: &CompareRow, recorded: bool) -> Vec<String> {
     let mark = if row.no_such_hardware { NO_SUCH_HARDWARE } else { "" };
     // Linux as it is: users look for this row first.
     let label = if row.is_linux() { format!("{LINUX} (Linux)") } else { row.label() };
-    let mut cells = vec![label, format!("{}{mark}", row.protection)];
+    let unpriced = if row.outcome().is_some_and(|outcome| outcome.unpriced) { UNPRICED } else { "" };
+    let mut cells = vec![label, format!("{}{mark}{unpriced}", row.protection)];
     let Some(outcome) = row.outcome() else { return cells };
     let unprotected = row.protection == Protection::None;
     let or_dash = |value: f64| if unprotected && value == 0.0 { "-".to_owned() } else { number(value) };

@@ -149,9 +149,10 @@ fn print(out: &mut impl Write, document: &Document<'_>, choice: Choice) -> io::R
     } = document;
     let hypothetical =
         if choice.design.info().is_hypothetical() { format!(" ({NO_SUCH_HARDWARE})") } else { String::new() };
+    let unpriced = if simulation.outcome.unpriced { " (reports no steps, so its cost is not known)" } else { "" };
     let head = [
         format!("{workload} on {machine} (assumed)"),
-        format!("{choice} {protection}{hypothetical}, batches of {batch}"),
+        format!("{choice} {protection}{hypothetical}{unpriced}, batches of {batch}"),
         format!("cores: {cores}, flows: {flows}, seed {seed}"),
     ];
     writeln!(out, "{}\n", side_by_side(&head, "   "))?;

@@ -7,6 +7,10 @@ use textwrap::{Options, WordSplitter};
 
 /// The mark of designs for hardware that does not exist, and the note below the table.
 pub(crate) const NO_SUCH_HARDWARE: &str = " *";
+/// The mark of a design of another crate whose cost is not known.
+pub(crate) const UNPRICED: &str = " +";
+pub(crate) const UNPRICED_NOTE: &str =
+    "+  reports no steps of its addresses (Platform::probe), so they cost nothing here: not compared";
 pub(crate) const NO_SUCH_HARDWARE_NOTE: &str = "*  no such hardware";
 
 /// The width if there is no terminal.

@@ -114,7 +114,11 @@ pub(super) fn heads(names: &[&str]) -> Markup {
 /// The first two cells of a row: the design and its protection.
 pub(super) fn design_cells(design: &Design, protection: Protection) -> Markup {
     html! {
-        th.word scope="row" { (design.label()) @if design.no_such_hardware { " (no such hardware)" } }
+        th.word scope="row" {
+            (design.label())
+            @if design.no_such_hardware { " (no such hardware)" }
+            @if design.unpriced { " (reports no steps, so its cost is not known)" }
+        }
         (protection_cell(protection))
     }
 }

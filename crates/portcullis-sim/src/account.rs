@@ -1,7 +1,7 @@
 //! The cycles that virtual cores have spent, by purpose.
 
 use crate::free_lists::FreeLists;
-use portcullis::platform::{LockClass, Phase};
+use portcullis::platform::{LockClass, Phase, Step};
 
 /// Number of lock classes.
 const CLASSES: usize = 8;
@@ -22,6 +22,7 @@ pub struct Account {
     search_steps_max: u64,
     /// Search steps of the allocation in progress.
     searching: u64,
+    address_steps: u64,
     maps: u64,
     unmaps: u64,
     queued: u64,
@@ -59,6 +60,20 @@ const fn class_index(class: LockClass) -> usize {
     }
 }
 
+/// Whether an allocator of addresses, or what stands for one, reports this step.
+pub(crate) const fn is_of_addresses(step: Step) -> bool {
+    use Step::*;
+    matches!(step, TreeSearch { .. } | TreeFind | TreeSettle { .. } | TreeInsert | TreeErase | ListPop | ListPush)
+        || matches!(
+            step,
+            DepotExchange | HashFind | SegmentSplit | SegmentJoin | WindowTake | WindowClaim | WindowReturn
+        )
+        || matches!(
+            step,
+            ChunkTake | ChunkFind | ChunkReturn | RingTake { .. } | RingFind | RingReturn { .. } | Own { .. }
+        )
+}
+
 /// The last class, and with it their number: another one needs an index above.
 const _: () = assert!(LockClass::TableReserve as usize == 9);
 
@@ -92,6 +107,11 @@ impl Account {
     pub(crate) fn unmap(&mut self) {
         self.unmaps += 1;
         self.place.0 &= !MAPS;
+    }
+
+    /// A step of an allocator is reported.
+    pub(crate) fn address_step(&mut self) {
+        self.address_steps += 1;
     }
 
     /// An unmap is put into a flush queue.
@@ -160,6 +180,7 @@ impl Account {
         self.hardware_wait = with(self.hardware_wait, other.hardware_wait);
         self.allocations = with(self.allocations, other.allocations);
         self.search_steps = with(self.search_steps, other.search_steps);
+        self.address_steps = with(self.address_steps, other.address_steps);
         self.maps = with(self.maps, other.maps);
         self.unmaps = with(self.unmaps, other.unmaps);
         self.queued = with(self.queued, other.queued);
@@ -183,6 +204,11 @@ impl Account {
     /// Number of maps.
     pub fn maps(&self) -> u64 {
         self.maps
+    }
+
+    /// Number of steps that concern addresses.
+    pub fn address_steps(&self) -> u64 {
+        self.address_steps
     }
 
     /// Number of unmaps.

@@ -133,6 +133,10 @@ pub struct RunOutcome {
     /// takes longer ones where it would be too wide.
     #[serde(skip)]
     pub share_of_shortest: f64,
+    /// Whether the design, which is of another crate, has reported no step of its addresses. Their cost is then missing,
+    /// and the run is compared with no other.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unpriced: bool,
     /// The same work at the speed at which it was recorded. `null` if the run already has that clock, or if nothing
     /// was recorded.
     pub recorded: Option<Recorded>,
@@ -324,6 +328,10 @@ impl RunOutcome {
             estimate_vs_none_min: is_range.then_some(least.share),
             estimate_vs_none_range: Needs::shares(machine, kind, &measured.usage),
             share_of_shortest: Needs::share_of_shortest(machine, kind, &measured.usage),
+            unpriced: !job.design.is_listed()
+                && translated.is_some()
+                && account.maps() > 0
+                && account.address_steps() == 0,
             recorded: None,
         }
     }

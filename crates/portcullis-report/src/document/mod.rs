@@ -101,6 +101,9 @@ pub(super) struct Design {
     /// Whether the design needs hardware that does not exist.
     #[serde(default)]
     pub(super) no_such_hardware: bool,
+    /// Whether its cost is not known.
+    #[serde(default)]
+    pub(super) unpriced: bool,
 }
 
 impl Design {

@@ -110,6 +110,9 @@ pub struct CostBook {
     pub poll: u64,
     /// Copying 1,024 bytes of memory. Clearing them takes no longer, and is charged the same.
     pub copy_kib: u64,
+    /// Whether steps that [bring their price](Step::Own) cost nothing either.
+    #[serde(skip)]
+    pub own_is_free: bool,
 }
 
 impl CostBook {
@@ -117,7 +120,7 @@ impl CostBook {
     /// spins.
     #[must_use]
     pub fn free(&self) -> Self {
-        Self { poll: self.poll, ..Self::default() }
+        Self { poll: self.poll, own_is_free: true, ..Self::default() }
     }
 
     /// The cost of `entries` neighbouring entries, if the first costs `first`.
@@ -189,6 +192,7 @@ impl CostBook {
             Step::QueueTake => self.queue_descriptor + self.line_transfer,
             Step::RegisterWrite => self.register_write,
             Step::RegisterRead => self.register_read,
+            Step::Own { cycles } => cycles * u64::from(!self.own_is_free),
             Step::Copy { bytes } | Step::Clear { bytes } => (self.copy_kib * bytes).div_ceil(1024),
             // Entering a phase costs nothing. A step that a later design adds is free until it gets a price here.
             _ => 0,

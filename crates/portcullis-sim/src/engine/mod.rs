@@ -28,7 +28,7 @@ pub(crate) use one_thread::OneThread;
 pub use sharing::{LockKind, Numbering, Sharing};
 pub use stuck::{Stuck, StuckCore};
 
-use crate::account::Account;
+use crate::account::{Account, is_of_addresses};
 use interrupts::{InterruptHandler, Pending};
 use lines::Lines;
 use lock::Turnstile;
@@ -519,6 +519,9 @@ impl Engine {
             Step::ListPush => state.account.borrow_mut().free_lists().freed(true),
             Step::TreeErase => state.account.borrow_mut().free_lists().freed(false),
             _ => {}
+        }
+        if is_of_addresses(step) {
+            state.account.borrow_mut().address_step();
         }
         let cycles = self.costs.of(step);
         self.charge_to(state, cycles);

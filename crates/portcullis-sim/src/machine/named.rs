@@ -107,6 +107,7 @@ pub(super) fn r210_cx3() -> Machine {
             handoff_per_waiter: 50, // assumed: waiters read the line one after the other
             poll: 20,               // assumed
             copy_kib: copy_kib(CORE_HZ),
+            own_is_free: false,
         },
         sharing: Sharing::default(),
         iommu: Parameters::sandybridge(),
@@ -308,6 +309,7 @@ pub(super) fn cascadelake_cx5() -> Machine {
             handoff_per_waiter: 78, // assumed: half a transfer for each core that still reads the line
             poll: 20,               // assumed
             copy_kib: copy_kib(CORE_HZ),
+            own_is_free: false,
         },
         sharing: Sharing::default(),
         iommu: Parameters::cascadelake(),

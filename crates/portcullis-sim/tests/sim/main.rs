@@ -32,6 +32,7 @@ mod shared_commits;
 mod shared_resources;
 mod span;
 mod unit_costs;
+mod unpriced;
 mod windows;
 
 use portcullis::design::Options;

@@ -111,6 +111,9 @@ pub(crate) fn never_handed_out<P: Platform>(platform: &P, reserved: &[IovaRange]
 
 /// Hands out ranges of I/O addresses.
 ///
+/// The laboratory charges what an allocator [reports](Platform::probe), and nothing else: see
+/// [`Step`](crate::platform::Step), and its variant `Own` for work that no other step describes.
+///
 /// # Safety
 /// Table pages are freed on the word of this trait. Implementations promise the following:
 /// * a range that is handed out or set aside overlaps no other that has not come back, has as many pages as

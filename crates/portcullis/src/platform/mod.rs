@@ -269,6 +269,13 @@ pub enum Step {
     QueuePost,
     /// A command that another CPU has posted is taken into the invalidation queue, and its CPU is told.
     QueueTake,
+    /// Work of a design or an allocator of another crate, which no other step describes, with its price: it is the
+    /// same on every machine. A design that reports no step of its addresses looks as if they cost nothing, so one
+    /// that has none reports a price of zero.
+    Own {
+        /// The price, in cycles of a core.
+        cycles: u64,
+    },
     /// A register of the IOMMU is written.
     RegisterWrite,
     /// A register of the IOMMU is read.
