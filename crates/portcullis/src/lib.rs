@@ -46,6 +46,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! - [`buffers`] has buffers that are ready to be lent: an array, words that CPU and device share, and a pool.
 //! - Drivers that own their buffers use the typed interface: [`Domain::map`], [`Domain::unmap`], [`Domain::batch`],
 //!   [`Domain::ring`]. C, and drivers that keep addresses only, use the raw interface: [`Domain::map_raw`],
 //!   [`Domain::unmap_raw`]. [`DynDomain`] has a design that is chosen at run time.
@@ -101,6 +102,9 @@ extern crate alloc;
 struct Readme;
 
 mod address;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "buffers are lent to devices")]
+pub mod buffers;
 #[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod chunk;
 #[allow(unsafe_code, reason = "mappers make promises that types cannot check")]

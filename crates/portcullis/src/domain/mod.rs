@@ -40,7 +40,7 @@ use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::design::{Addressing, Info, Mapper, Usage};
 use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Runs;
-use crate::iommu::{AttachError, DomainId, QueueError, SourceId};
+use crate::iommu::{AttachError, DomainId, QueueError, SourceId, all_or_none};
 use crate::placement::{MapOptions, Placement};
 use crate::platform::Context;
 use crate::platform::memory::try_reserve_by;
@@ -167,11 +167,18 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// Lets `device` reach memory through this domain.
     ///
     /// # Errors
-    /// [`AttachError::Attached`] if it is in a domain already, [`AttachError::Inherited`] if it still has the
-    /// translations of a previous owner, [`AttachError::OtherSegment`] if the IOMMU does not serve it,
-    /// [`AttachError::NoMemory`], and [`AttachError::Queue`] if the hardware does not confirm it.
+    /// [`AttachError::Attached`] if it is in a domain already, and those of
+    /// [`Iommu::attach`](crate::Iommu::attach).
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         self.mapper.space().attach(device)
+    }
+
+    /// Lets all of `devices` reach memory through this domain, or none of them.
+    ///
+    /// # Errors
+    /// Those of [`Iommu::attach_all`](crate::Iommu::attach_all).
+    pub fn attach_all(&self, devices: &[SourceId]) -> Result<(), AttachError> {
+        all_or_none(devices, |device| self.attach(device), |device| self.detach(device))
     }
 
     /// Removes `device` from the domain. When this returns, the device reaches nothing.

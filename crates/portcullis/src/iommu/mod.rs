@@ -234,6 +234,21 @@ pub enum AttachError {
     Queue(#[from] QueueError),
 }
 
+/// Attaches each of `devices`; if one is refused, detaches those before it.
+pub(crate) fn all_or_none(
+    devices: &[SourceId],
+    attach: impl Fn(SourceId) -> Result<(), AttachError>,
+    detach: impl Fn(SourceId) -> Result<(), AttachError>,
+) -> Result<(), AttachError> {
+    for (number, device) in devices.iter().enumerate() {
+        if let Err(error) = attach(*device) {
+            devices[..number].iter().try_for_each(|attached| detach(*attached))?;
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
 /// The operations of the hardware.
 ///
 /// Implementations may be called from several CPUs and from interrupts at once. If the caller has made a table entry
@@ -286,9 +301,10 @@ pub unsafe trait Iommu: Send + Sync {
     /// Lets `device` reach memory through the domain.
     ///
     /// # Errors
-    /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::OtherSegment`];
-    /// [`AttachError::Busy`] if another call is attaching or detaching it; [`AttachError::Inherited`] if it is still
-    /// in a domain of a previous owner of the IOMMU.
+    /// [`AttachError::Attached`] if the device is in a domain already; [`AttachError::OtherSegment`] if the IOMMU does
+    /// not serve it; [`AttachError::Busy`] if another call is attaching or detaching it; [`AttachError::Inherited`] if
+    /// it is still in a domain of a previous owner of the IOMMU; [`AttachError::NoMemory`]; [`AttachError::Queue`] if
+    /// the hardware does not confirm it.
     fn attach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
 
     /// Removes `device` from the domain. When this returns, the device reaches nothing. Blocks until done.
@@ -296,6 +312,15 @@ pub unsafe trait Iommu: Send + Sync {
     /// # Errors
     /// After [`AttachError::Queue`] and [`AttachError::Busy`] the device must be assumed to still reach memory.
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError>;
+
+    /// Lets all of `devices` reach memory through the domain, or none of those that did not before.
+    ///
+    /// # Errors
+    /// That of [`attach`](Iommu::attach) for the first device that was refused. If those before it cannot be detached
+    /// again, that of [`detach`](Iommu::detach), and they must be assumed to still reach memory.
+    fn attach_all(&self, domain: DomainId, devices: &[SourceId]) -> Result<(), AttachError> {
+        all_or_none(devices, |device| self.attach(domain, device), |device| self.detach(domain, device))
+    }
 
     /// Submits commands to the hardware and returns without waiting for them. May spin for room in the queue, for a
     /// bounded time.
@@ -408,6 +433,10 @@ macro_rules! forward {
 
     fn detach(&self, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
         (**self).detach(domain, device)
+    }
+
+    fn attach_all(&self, domain: DomainId, devices: &[SourceId]) -> Result<(), AttachError> {
+        (**self).attach_all(domain, devices)
     }
 
     #[inline]

@@ -209,3 +209,21 @@ fn the_tables_of_an_identity_map_are_counted() {
     assert_eq!((usage.table_pages, usage.live_ranges), (host.frames_lent(), 0));
     assert_eq!(usage.table_pages, 4, "one table page of each level");
 }
+
+/// All devices of a list come into a domain, or none.
+#[test]
+fn attach_all_attaches_all_or_none() {
+    let host = FakeHost::default();
+    let iommu = FakeIommu::new(&host);
+    let domain = Stock::open(&iommu, &host, Protection::Strict).expect("a domain");
+    let other = Stock::open(&iommu, &host, Protection::Strict).expect("another");
+    let [one, two, three] = [1, 2, 3].map(|device| SourceId::new(0, device, 0));
+    other.attach(three).expect("free");
+    assert_eq!(domain.attach_all(&[one, two, three]), Err(AttachError::Attached(three)));
+    // Those before it are free again.
+    other.attach_all(&[one, two]).expect("free");
+    [one, two, three].iter().try_for_each(|device| other.detach(*device)).expect("attached");
+    domain.attach_all(&[one, two, three]).expect("free");
+    assert_eq!(other.attach_all(&[one]), Err(AttachError::Attached(one)));
+    iommu.attach_all(other.id(), &[]).expect("nothing to do");
+}

@@ -3,6 +3,7 @@
 
 mod allocators;
 mod asynchronous;
+mod buffers;
 mod chunks;
 #[path = "../compile_fail/mod.rs"]
 mod compile_fail;
