@@ -428,8 +428,8 @@ pub struct Usage {
     /// The upper bound of `kept_ranges`. `None` if the only bound, for each size, is the most ranges that were ever
     /// in use at once.
     pub kept_ranges_max: Option<usize>,
-    /// Memory for records of addresses that were once in use, in bytes. It grows with the number of such addresses
-    /// and never shrinks. It is at most 64 bytes for each 8 pages of the address space.
+    /// Memory for records of addresses that were once in use, in bytes: at most 64 bytes for each 8 pages of the
+    /// address space, which never shrink, and the magazines of CPUs and depots.
     pub record_bytes: usize,
     /// Table pages in use. This does not count those that are [reserved](Mapper::reserve_tables). Nor does it count
     /// those that a design with a lock around its table holds ready for the next map: at most

@@ -184,8 +184,7 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
         CachedRanges { ranges: 0, ranges_max: Some(0) }
     }
 
-    /// Memory for records of addresses that were once in use, in bytes. It grows with the number of such addresses
-    /// and never shrinks.
+    /// Memory for records of addresses that were once in use, and for lists of those that are kept, in bytes.
     fn record_bytes(&self) -> usize {
         0
     }

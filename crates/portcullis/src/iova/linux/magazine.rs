@@ -7,6 +7,10 @@
 //! Adams, USENIX ATC'01, §3.1). Addresses that the depot does not have come from the tree, and addresses for which it
 //! has no room go back there.
 //!
+//! Magazines are made when addresses leave the tree: a pair for the CPU that takes the first one, and an empty
+//! magazine for as many as fill it. Addresses come back while locks are held, when no memory may be requested. A CPU
+//! that gives back what others took gets its first magazine from the depot.
+//!
 //! For the tree, an address in a magazine is still in use. Nothing here therefore knows which ranges are mapped, and
 //! [`MagazineAllocator`] leaves claims to the marks in the table.
 
@@ -16,7 +20,7 @@ use crate::error::{MapError, NoMemory, UnmapError};
 use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use crate::placement::Placement;
 use crate::platform::memory::{push_within, try_reserve, try_slice};
-use crate::platform::{Context, Deadline, Lock, LockClass, PerCpu, Phase, Platform, Step};
+use crate::platform::{Context, Deadline, Lock, LockClass, Padded, PerCpu, Phase, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::boxed::Box;
@@ -37,21 +41,21 @@ const EMPTIED_AT_ONCE: usize = if MAGAZINE_CAPACITY < 4 { MAGAZINE_CAPACITY } el
 /// How often a depot with more full magazines than there are CPUs gives one back, in microseconds.
 const TRIM_INTERVAL_US: u64 = 100_000;
 
-/// A stack of first pages. It never grows beyond what was reserved for it.
+/// A stack of first pages. It never grows beyond what was reserved for it, which is nothing at first.
+#[derive(Default)]
 struct Magazine(Vec<u64>);
 
 /// The magazines of a CPU for one size. `previous` is either full or empty.
+#[derive(Default)]
 struct Pair {
     loaded: Magazine,
     previous: Magazine,
 }
 
-/// The state that all CPUs share for one size. Both lists have room for their full contents from the start.
+/// The state that all CPUs share for one size.
 struct Depot {
     full: Vec<Magazine>,
-    /// Addresses come back while locks are held, when no memory may be requested. Empty magazines are therefore made
-    /// earlier, when addresses leave the tree: one for as many addresses as fill it, because these addresses will
-    /// fill it later.
+    /// One is made for as many addresses as fill it, because these addresses will fill it later.
     empty: Vec<Magazine>,
 }
 
@@ -66,6 +70,8 @@ pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
     depots: Box<[P::Lock<Depot>]>,
     /// For each size, the number of addresses that were requested from the tree.
     of_tree: [AtomicUsize; SIZES],
+    /// The number of magazines that have memory. Relaxed, as a statistic.
+    made: AtomicUsize,
     tree: TreeAllocator<P>,
     /// When the depots next give magazines back. It is none while no depot has too many. A CPU that adds a magazine
     /// looks at it while it holds the depot's lock. [`tick`](Self::tick) takes that lock after it has cleared the
@@ -82,37 +88,36 @@ impl Magazine {
         self.0.is_empty()
     }
 
+    /// Whether there is no room for another address.
     fn is_full(&self) -> bool {
-        self.0.len() == MAGAZINE_CAPACITY
+        self.0.len() == self.0.capacity()
+    }
+
+    /// Whether it has no memory.
+    fn is_bare(&self) -> bool {
+        self.0.capacity() == 0
     }
 }
 
 impl Pair {
-    /// A pair without memory for any address.
-    const NONE: Self = Self { loaded: Magazine(Vec::new()), previous: Magazine(Vec::new()) };
-
-    fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        let magazine = || Magazine::new(platform, Context::MaySleep);
-        Ok(Self { loaded: magazine()?, previous: magazine()? })
-    }
-
     fn swap(&mut self) {
         mem::swap(&mut self.loaded, &mut self.previous);
     }
 }
 
 impl Depot {
+    /// A depot without memory for any magazine.
+    const NONE: Self = Self { full: Vec::new(), empty: Vec::new() };
+
+    /// A depot with room for all magazines that it may have.
     fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
-        let room = |magazines| try_reserve(platform, Context::MaySleep, magazines);
+        let room = |magazines| try_reserve(platform, Context::Atomic, magazines);
         Ok(Self { full: room(DEPOT_MAGAZINES_MAX)?, empty: room(EMPTY_MAGAZINES_MAX)? })
     }
 
-    /// Keeps an empty magazine for the next exchange, or frees it when there are enough.
-    fn keep_empty(&mut self, magazine: Magazine) {
-        debug_assert!(magazine.is_empty());
-        if self.empty.len() < EMPTY_MAGAZINES_MAX {
-            push_within(&mut self.empty, magazine);
-        }
+    /// Whether it has no memory.
+    fn is_bare(&self) -> bool {
+        self.full.capacity() == 0
     }
 }
 
@@ -131,23 +136,13 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     ) -> Result<Self, NoMemory> {
         // These are separate calls, so that their stack frames do not add up.
         let cpus = Self::bare_cpus(platform)?;
-        Self::fill_cpus(platform, &cpus)?;
         Self::over(platform, cpus, width, reserved, smallest)
     }
 
-    /// Makes the magazines of all CPUs without memory. With memory they would be moved about on the stack.
     #[inline(never)]
     fn bare_cpus(platform: &P) -> Result<PerCpu<P::Lock<[Pair; SIZES]>>, NoMemory> {
-        PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, [const { Pair::NONE }; SIZES])))
-    }
-
-    #[inline(never)]
-    fn fill_cpus(platform: &P, cpus: &PerCpu<P::Lock<[Pair; SIZES]>>) -> Result<(), NoMemory> {
-        for (cpu, index) in cpus.iter().flat_map(|cpu| (0..SIZES).map(move |index| (cpu, index))) {
-            let pair = Pair::new(platform)?;
-            cpu.with(|pairs| pairs[index] = pair);
-        }
-        Ok(())
+        let bare = || core::array::from_fn(|_| Pair::default());
+        PerCpu::new(platform, || Ok(platform.lock(LockClass::Magazine, bare())))
     }
 
     #[inline(never)]
@@ -161,10 +156,9 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         Ok(Self {
             smallest,
             cpus,
-            depots: try_slice(platform, Context::MaySleep, SIZES, || {
-                Ok(platform.lock(LockClass::Depot, Depot::new(platform)?))
-            })?,
+            depots: try_slice(platform, Context::MaySleep, SIZES, || Ok(platform.lock(LockClass::Depot, Depot::NONE)))?,
             of_tree: core::array::from_fn(|_| AtomicUsize::new(0)),
+            made: AtomicUsize::new(0),
             tree: TreeAllocator::new(platform, width, reserved)?,
             trim_due: Deadline::none(),
         })
@@ -184,10 +178,10 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         let (kept, size) = match self.index_of(pages) {
             Some(index) => {
                 let kept = self.take(platform, index);
-                if kept.is_none() {
-                    self.count_of_tree(platform, index);
+                if let Err(is_bare) = kept {
+                    self.count_of_tree(platform, index, is_bare);
                 }
-                (kept, 1 << (self.smallest + index))
+                (kept.ok(), 1 << (self.smallest + index))
             }
             None => (None, pages),
         };
@@ -209,17 +203,79 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         Ok(IovaRange::new(first_pfn, pages).expect("below the width, so it does not wrap"))
     }
 
-    /// Counts an address that is requested from the tree, and makes an empty magazine when the count fills one. If
-    /// the host has no memory for it, as many addresses later go back to the tree instead.
+    /// Counts an address that is requested from the tree. Makes an empty magazine for each as many of them as fill one,
+    /// and a pair for this CPU if it `is_bare`. If the host has no memory for these, as many addresses later go back to
+    /// the tree instead.
     #[cold]
-    fn count_of_tree(&self, platform: &P, index: usize) {
+    fn count_of_tree(&self, platform: &P, index: usize, is_bare: bool) {
         // Relaxed: only the total matters.
         let before = self.of_tree[index].fetch_add(1, Ordering::Relaxed);
-        if (before + 1).is_multiple_of(MAGAZINE_CAPACITY)
-            && let Ok(magazine) = Magazine::new(platform, Context::Atomic)
-        {
-            self.depots[index].with(|depot| depot.keep_empty(magazine));
+        if before.is_multiple_of(MAGAZINE_CAPACITY) {
+            let _ = self.equip_depot(platform, index);
         }
+        if is_bare {
+            let _ = self.equip_cpu(platform, index);
+        }
+    }
+
+    #[inline(never)]
+    fn equip_depot(&self, platform: &P, index: usize) -> Result<(), NoMemory> {
+        let depot = &self.depots[index];
+        if depot.with(|depot| depot.is_bare()) {
+            let mut made = Depot::new(platform)?;
+            depot.with(|depot| {
+                if depot.is_bare() {
+                    mem::swap(depot, &mut made)
+                }
+            });
+        }
+        let magazine = self.magazine(platform)?;
+        depot.with(|depot| self.keep_empty(depot, magazine));
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn equip_cpu(&self, platform: &P, index: usize) -> Result<(), NoMemory> {
+        for _ in 0..2 {
+            let mut magazine = self.magazine(platform)?;
+            self.cpus.here(platform).with(|pairs| {
+                let Pair { loaded, previous } = &mut pairs[index];
+                let bare = [loaded, previous].into_iter().find(|magazine| magazine.is_bare());
+                bare.into_iter().for_each(|bare| mem::swap(bare, &mut magazine));
+            });
+            self.forget(magazine);
+        }
+        Ok(())
+    }
+
+    fn magazine(&self, platform: &P) -> Result<Magazine, NoMemory> {
+        let magazine = Magazine::new(platform, Context::Atomic)?;
+        self.made.fetch_add(1, Ordering::Relaxed);
+        Ok(magazine)
+    }
+
+    /// Frees a magazine, if it has memory.
+    fn forget(&self, magazine: Magazine) {
+        self.made.fetch_sub(usize::from(!magazine.is_bare()), Ordering::Relaxed);
+    }
+
+    /// Keeps an empty magazine for the next exchange, or frees it when there are enough.
+    fn keep_empty(&self, depot: &mut Depot, magazine: Magazine) {
+        debug_assert!(magazine.is_empty());
+        if magazine.is_bare() || depot.empty.len() == depot.empty.capacity() {
+            self.forget(magazine);
+        } else {
+            push_within(&mut depot.empty, magazine);
+        }
+    }
+
+    /// The memory of the magazines and of their lists, in bytes.
+    pub(in crate::iova) fn bytes(&self) -> usize {
+        let of_cpus = self.cpus.len() * size_of::<Padded<P::Lock<[Pair; SIZES]>>>();
+        let list = |depot: &P::Lock<Depot>| depot.with(|depot| depot.full.capacity() + depot.empty.capacity());
+        let lists = self.depots.iter().map(list).sum::<usize>() * size_of::<Magazine>();
+        let magazines = self.made.load(Ordering::Relaxed) * MAGAZINE_CAPACITY * size_of::<u64>();
+        of_cpus + size_of_val(&*self.depots) + lists + magazines
     }
 
     /// Takes back a range that was handed out.
@@ -292,8 +348,9 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         self.trim_due.get()
     }
 
-    /// Takes an address that this CPU or the depot keeps.
-    fn take(&self, platform: &P, index: usize) -> Option<u64> {
+    /// Takes an address that this CPU or the depot keeps. If there is none, tells whether this CPU has no memory for
+    /// some of its magazines.
+    fn take(&self, platform: &P, index: usize) -> Result<u64, bool> {
         self.cpus.here(platform).with(|pairs| {
             let pair = &mut pairs[index];
             if pair.loaded.is_empty() {
@@ -303,13 +360,15 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
                 self.depots[index].with(|depot| {
                     if let Some(full) = depot.full.pop() {
                         platform.probe(Step::DepotExchange);
-                        depot.keep_empty(mem::replace(&mut pair.loaded, full));
+                        self.keep_empty(depot, mem::replace(&mut pair.loaded, full));
                     }
                 });
             }
-            let first_pfn = pair.loaded.0.pop()?;
+            let Some(first_pfn) = pair.loaded.0.pop() else {
+                return Err(pair.loaded.is_bare() || pair.previous.is_bare());
+            };
             platform.probe(Step::ListPop);
-            Some(first_pfn)
+            Ok(first_pfn)
         })
     }
 
@@ -333,20 +392,24 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
             Err(NoMemory) => self.tree.free_ranges(platform, core::iter::once(first_pfn)),
             Ok(Some(mut magazine)) => {
                 self.tree.free_ranges(platform, magazine.0.drain(..));
-                self.depots[index].with(|depot| depot.keep_empty(magazine));
+                self.depots[index].with(|depot| self.keep_empty(depot, magazine));
             }
         }
     }
 
-    /// Loads an empty magazine in exchange for the full one. Returns the full one if the depot has no room for it.
+    /// Loads an empty magazine in exchange for the full one, or for one without memory. Returns the full one if the
+    /// depot has no room for it.
     ///
     /// # Errors
-    /// [`NoMemory`] if there is no empty magazine: the host had no memory when it should have been
-    /// [made](Self::count_of_tree).
+    /// [`NoMemory`] if there is no empty magazine: other CPUs have them, or the host had no memory when it should have
+    /// been [made](Self::count_of_tree).
     fn exchange_full(&self, platform: &P, depot: &mut Depot, pair: &mut Pair) -> Result<Option<Magazine>, NoMemory> {
         let empty = depot.empty.pop().ok_or(NoMemory)?;
-        platform.probe(Step::DepotExchange);
         let full = mem::replace(&mut pair.loaded, empty);
+        if full.is_bare() {
+            return Ok(None);
+        }
+        platform.probe(Step::DepotExchange);
         if depot.full.len() == DEPOT_MAGAZINES_MAX {
             return Ok(Some(full));
         }
@@ -401,7 +464,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         let Some(mut magazine) = depot.with(|depot| depot.full.pop()) else { return false };
         self.tree.free_ranges(platform, magazine.0.iter().copied());
         magazine.0.clear();
-        depot.with(|depot| depot.keep_empty(magazine));
+        depot.with(|depot| self.keep_empty(depot, magazine));
         true
     }
 
@@ -422,6 +485,28 @@ impl<P: Platform> MagazineAllocator<P> {
     #[inline(always)]
     pub fn new(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         Ok(Self(Magazines::new(platform, width, reserved, 0)?))
+    }
+
+    /// Has a new allocator prefer addresses below `2^width`, until a request finds no room there.
+    pub(crate) fn prefer(&self, width: u8) {
+        self.0.tree.prefer(width);
+    }
+
+    /// Takes `range` away from the allocator, unless some of it is in use. Returns whether it has done so.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(crate) fn hold(&self, platform: &P, range: IovaRange) -> Result<bool, NoMemory> {
+        match self.0.tree.set_aside_range(platform, range.pages(), &Placement::exactly(range)) {
+            Ok(_) => Ok(true),
+            Err(MapError::NoMemory(NoMemory)) => Err(NoMemory),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Gives back a range that was [held](Self::hold). No device can reach anything in it.
+    pub(crate) fn let_go(&self, platform: &P, range: IovaRange) {
+        self.0.tree.put_back_range(platform, range);
     }
 }
 
@@ -470,6 +555,10 @@ unsafe impl<P: Platform> IovaAllocator<P> for MagazineAllocator<P> {
 
     fn kept(&self) -> CachedRanges {
         self.0.kept()
+    }
+
+    fn record_bytes(&self) -> usize {
+        self.0.bytes()
     }
 
     fn tick(&self, platform: &P) {

@@ -17,7 +17,7 @@ use crate::platform::{Context, Platform, Step};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use core::mem::ManuallyDrop;
+use core::mem::{self, ManuallyDrop};
 use core::ptr::NonNull;
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
 
@@ -84,6 +84,15 @@ pub(in crate::iova) struct RangeTree {
     spare: Vec<Box<Node>>,
     /// Addresses are below `2^width`.
     width: u8,
+    /// Page numbers below which ranges are placed: first below the first of these, for which there is a cached node,
+    /// then below the others, in this order.
+    limits: [u64; 3],
+}
+
+/// The limits of a tree of addresses below `2^width` that prefers those below `2^preferred`.
+fn limits(preferred: u8, width: u8) -> [u64; 3] {
+    let [preferred, width] = [preferred, width].map(|bits| 1 << (u32::from(bits) - PAGE_SHIFT));
+    [preferred.min(LIMIT_4G), preferred, width]
 }
 
 /// Whether a range of `pages` pages would fit below `2^width` if nothing were in use.
@@ -134,7 +143,13 @@ impl RangeTree {
             claimed: None,
             spare: Vec::new(),
             width,
+            limits: limits(width, width),
         }
+    }
+
+    /// Has an empty tree place ranges below `2^width` until one finds no room there.
+    pub(in crate::iova) fn prefer(&mut self, width: u8) {
+        self.limits = limits(width, self.width);
     }
 
     /// Lets the range that was set aside at `first_pfn` be claimed from now on.
@@ -158,21 +173,52 @@ impl RangeTree {
     ) -> Result<IovaRange, MapError> {
         let exhausted = MapError::Exhausted { pages, limit_bits: self.width };
         let size = pages.checked_next_power_of_two().ok_or(exhausted)?;
-        let limit = 1u64 << (u32::from(self.width) - PAGE_SHIFT);
         let node = self.node(spare)?;
-        let placed = self.place(platform, node, pages, size, limit.min(LIMIT_4G), true);
-        let placed = match placed {
-            Err(node) if limit > LIMIT_4G => self.place(platform, node, pages, size, limit, false),
-            other => other,
-        };
-        placed.map_err(|node| {
+        self.place_lowest(platform, node, pages, size).map_err(|node| {
             self.keep(node);
             exhausted
         })
     }
 
-    /// Puts a range of `pages` pages where `placement` says, as high as possible, below 4 GiB first. Claims do not
-    /// find it. The search starts at the top.
+    /// Puts a range into the lowest part that has room for it.
+    #[inline(always)]
+    fn place_lowest<P: Platform>(
+        &mut self,
+        platform: &P,
+        node: Box<Node>,
+        pages: u64,
+        size: u64,
+    ) -> Result<IovaRange, Box<Node>> {
+        self.place(platform, node, pages, size, self.limits[0], true)
+            .or_else(|node| self.place_higher(platform, node, pages, size))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn place_higher<P: Platform>(
+        &mut self,
+        platform: &P,
+        mut node: Box<Node>,
+        pages: u64,
+        size: u64,
+    ) -> Result<IovaRange, Box<Node>> {
+        let [lowest, preferred, whole] = self.limits;
+        if preferred > lowest {
+            match self.place(platform, node, pages, size, preferred, false) {
+                Err(unplaced) => node = unplaced,
+                placed => return placed,
+            }
+        }
+        if whole == preferred {
+            return Err(node);
+        }
+        // From now on nothing is preferred. Otherwise each request would search what is full first.
+        (self.limits, self.cached) = (limits(self.width, self.width), None);
+        self.place_lowest(platform, node, pages, size)
+    }
+
+    /// Puts a range of `pages` pages where `placement` says, as high as possible, in the same parts first. Claims do
+    /// not find it. The search starts at the top.
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::Overlap`] if there is only one place, [`MapError::NoMemory`] if no node
@@ -185,9 +231,11 @@ impl RangeTree {
         placement: &Placement,
         spare: &mut Spare<Box<Node>>,
     ) -> Result<IovaRange, MapError> {
-        let limit = placement.end_pfn().min(1 << (u32::from(self.width) - PAGE_SHIFT));
-        let mut node = self.node(spare)?;
-        for limit in [limit.min(LIMIT_4G), limit] {
+        let (mut node, mut tried) = (self.node(spare)?, 0);
+        for limit in self.limits.map(|limit| limit.min(placement.end_pfn())) {
+            if limit == mem::replace(&mut tried, limit) {
+                continue;
+            }
             match self.place_as_said(platform, node, pages, placement, limit) {
                 Ok(range) => return Ok(range),
                 Err(unplaced) => node = unplaced,
@@ -328,8 +376,8 @@ impl RangeTree {
         // Figure 2, free_iova: a range freed at or above the cached node moves the cache to its successor.
         if cached_first.is_some_and(|cached| freed_first >= cached) {
             // SAFETY: the successor is in the tree.
-            let below = next.filter(|next| unsafe { next.as_ref().first_pfn } < LIMIT_4G);
-            // If there is no successor below 4 GiB, the next search starts at the limit.
+            let below = next.filter(|next| unsafe { next.as_ref().first_pfn } < self.limits[0]);
+            // If there is no successor below the first limit, the next search starts there.
             self.cached = below.map(Position);
         }
         self.keep(node);

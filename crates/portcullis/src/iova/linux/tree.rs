@@ -29,6 +29,11 @@ impl<P: Platform> TreeAllocator<P> {
         Ok(Self { tree, in_use: AtomicUsize::new(0) })
     }
 
+    /// Has a new allocator prefer addresses below `2^width`, until a request finds no room there.
+    pub(in crate::iova) fn prefer(&self, width: u8) {
+        self.tree.with(|tree| tree.prefer(width));
+    }
+
     /// Does what [`allocate`](IovaAllocator::allocate) does, for a caller that has already entered the phase.
     pub(in crate::iova) fn allocate_range(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         with_spare(|_| new_node(platform, Context::Atomic), |spare| self.allocate_with(platform, pages, spare))

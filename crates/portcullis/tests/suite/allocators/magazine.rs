@@ -155,8 +155,12 @@ fn sizes_share_a_magazine_with_those_that_round_up_alike() {
 #[test]
 fn a_full_space_takes_back_what_every_cpu_keeps() {
     on::<Magazine>("", Protection::Strict, 22, |bench| {
-        // 1023 pages, freed on all CPUs.
-        let mapped = map_many(bench, 1023);
+        // 1023 pages, mapped and freed on all CPUs.
+        let map = |number: u32| {
+            run_on(number % CPUS);
+            bench.map_pages(1)
+        };
+        let mapped: Vec<_> = (0..1023).map(map).collect();
         for (number, range) in mapped.into_iter().enumerate() {
             run_on(number as u32 % CPUS);
             bench.unmap(range);
