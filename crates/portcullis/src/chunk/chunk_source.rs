@@ -25,10 +25,25 @@ use crate::in_place::in_place;
 use crate::platform::memory::{boxed, try_reserve, try_slice};
 use crate::platform::{CPU_WORDS, Context, Deadline, Lock, LockClass, Padded, Platform};
 use crate::sync::plain;
-use crate::table::Frame;
+use crate::table::{ENTRIES, Frame};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+
+/// What tables are added to.
+pub(super) trait Ground<'g>: Copy {
+    /// Holds the addresses of table `number` for chunks. Returns false if some of them are in use.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn hold(self, number: u32) -> Result<bool, NoMemory>;
+
+    /// Adds the leaf table of these addresses to the domain's table. All its entries are zero.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn grow(self, number: u32) -> Result<&'g Frame, NoMemory>;
+}
 
 /// The answer to a stream that needs a chunk.
 pub(super) enum Next {
@@ -50,6 +65,11 @@ enum Answer {
     Opened,
     /// No table is ready.
     NoTable,
+}
+
+/// The first page of table `number`, counted from that of table 0.
+const fn first_page(number: u32) -> u64 {
+    number as u64 * ENTRIES as u64
 }
 
 /// Values behind locks of their own, which lie on cache lines of their own.
@@ -86,7 +106,7 @@ impl<P: Platform> ChunkSource<P> {
         first_of_rings: usize,
     ) -> Result<&'t mut Self, NewDomainError> {
         Ok(in_place!(to => Self {
-            tables <- |to| Ok(to.write(ChunkTables::new(platform, numbers)?)),
+            tables <- |to| Ok(to.write(ChunkTables::new(platform)?)),
             records: TableRecords::new(),
             open_tables <- |to| OpenTables::new_in(to, platform, lines * CPU_WORDS, first_of_rings * CPU_WORDS),
             logs <- |to| Ok(to.write(Self::locks(platform, open_tables.logs())?)),
@@ -106,8 +126,7 @@ impl<P: Platform> ChunkSource<P> {
         try_slice(platform, Context::MaySleep, count, lock)
     }
 
-    /// The next chunk for the stream of `cursor`. For requests of a few pages it may be a small chunk. `grow` adds the
-    /// leaf table with a number to the domain's table.
+    /// The next chunk for the stream of `cursor`. For requests of a few pages it may be a small chunk.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -117,7 +136,7 @@ impl<P: Platform> ChunkSource<P> {
         cursor: usize,
         wanted: Wanted,
         is_needed: impl Fn() -> bool,
-        grow: impl Fn(u32) -> Result<&'g Frame, NoMemory>,
+        ground: impl Ground<'g>,
     ) -> Result<Next, NoMemory> {
         let mut need = self.open_tables.need_of(cursor, wanted);
         // Of whole tables mostly none is ready, so a stream looks first.
@@ -155,7 +174,7 @@ impl<P: Platform> ChunkSource<P> {
                 continue;
             }
             // Done without a lock, because it asks the host for memory.
-            match self.add_table(platform, &grow) {
+            match self.add_table(platform, ground) {
                 Ok(true) => {}
                 added if need.is_short => match self.open_tables.take_anywhere(wanted) {
                     Some(chunk) => break chunk,
@@ -288,74 +307,146 @@ impl<P: Platform> ChunkSource<P> {
         })
     }
 
-    /// Adds a table to the pool. Returns false if no number is left.
+    /// Adds a table to the pool. Returns false if no number is left whose addresses are free.
     ///
     /// # Errors
     /// [`NoMemory`].
     #[inline(never)]
-    fn add_table<'g>(
+    fn add_table<'g>(&self, platform: &P, ground: impl Ground<'g>) -> Result<bool, NoMemory> {
+        for _ in 0..table_pool::LOOKS {
+            let number = self.with_room(platform, Context::Atomic, |pool| {
+                pool.number(&self.records, |number| self.has_room(number))
+            })?;
+            let Some(number) = number else { return Ok(false) };
+            let frame = self.hold_and_grow(number, ground);
+            let Ok(Some(frame)) = frame else {
+                self.give_number_back(number);
+                // The addresses of another number may be free.
+                frame?;
+                continue;
+            };
+            let is_large = self.pool(|pool| {
+                self.tables.link(number, frame);
+                pool.add(&self.records, number);
+                pool.is_large()
+            });
+            if is_large {
+                self.sweep_due.set_if_none(platform, TABLE_IDLE_US);
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn hold_and_grow<'g>(&self, number: u32, ground: impl Ground<'g>) -> Result<Option<&'g Frame>, NoMemory> {
+        if self.hold(number, ground)? { ground.grow(number).map(Some) } else { Ok(None) }
+    }
+
+    /// Holds the addresses of table `number`, unless they are held already. Returns false if some of them are in use.
+    fn hold<'g>(&self, number: u32, ground: impl Ground<'g>) -> Result<bool, NoMemory> {
+        if self.tables.holds(first_page(number)) {
+            return Ok(true);
+        }
+        let is_held = ground.hold(number)?;
+        if is_held {
+            self.pool(|_| self.tables.hold(number));
+        }
+        Ok(is_held)
+    }
+
+    /// A number from the pool, with room for its table.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn with_room(
         &self,
         platform: &P,
-        grow: &impl Fn(u32) -> Result<&'g Frame, NoMemory>,
-    ) -> Result<bool, NoMemory> {
-        let number = loop {
-            match self.pool(|pool| pool.number(&self.records, self.room())) {
-                Ok(Some(number)) => break number,
-                Ok(None) => return Ok(false),
-                Err(NoMemory) => self.make_room(platform, Context::Atomic)?,
+        context: Context,
+        number: impl Fn(&mut TablePool) -> Result<Option<u32>, u32>,
+    ) -> Result<Option<u32>, NoMemory> {
+        loop {
+            match self.pool(&number) {
+                Ok(number) => return Ok(number),
+                Err(number) => self.make_room(platform, context, number)?,
             }
-        };
-        let frame = grow(number).inspect_err(|_| self.give_number_back(number))?;
-        let is_large = self.pool(|pool| {
-            self.tables.link(number, frame);
-            pool.add(&self.records, number);
-            pool.is_large()
-        });
-        if is_large {
-            self.sweep_due.set_if_none(platform, TABLE_IDLE_US);
         }
-        Ok(true)
     }
 
-    /// The number of tables that there is room for.
-    fn room(&self) -> usize {
-        self.records.room().min(self.tables.len())
+    /// Whether there is room for table `number`.
+    fn has_room(&self, number: u32) -> bool {
+        self.records.find(number).is_some() && self.tables.has_room(number)
     }
 
-    /// Makes room for more tables. Must not be called with a lock held.
+    /// Makes room for table `number`, and some around it. Must not be called with a lock held.
     #[cold]
     #[inline(never)]
-    fn make_room(&self, platform: &P, context: Context) -> Result<(), NoMemory> {
-        let room = self.records.room();
-        let block = TableRecords::make(platform, context, room)?;
-        let wanted = room + block.len();
-        let array = match wanted > self.tables.len() {
-            true => Some(self.tables.make(platform, context, wanted)?),
-            false => None,
-        };
-        // A block that is not needed is freed without the lock.
-        let _unneeded = self.pool(|_| {
+    fn make_room(&self, platform: &P, context: Context, number: u32) -> Result<(), NoMemory> {
+        let mut records = self.records.make(platform, context, number)?;
+        let array = self.tables.make(platform, context, number)?;
+        // What is not needed is freed without the lock.
+        self.pool(|_| {
+            self.records.add(&mut records);
             array.into_iter().for_each(|array| self.tables.take(array));
-            self.records.add(room, block)
         });
         Ok(())
     }
 
-    /// Makes room for `tables` more tables.
+    /// Sees to it that `tables` tables can be added without memory except for their pages, or as many as there are
+    /// addresses for.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(super) fn reserve(&self, platform: &P, tables: usize) -> Result<(), NoMemory> {
-        let wanted = self.pool(|pool| pool.numbered_after(tables));
-        while self.room() < wanted {
-            self.make_room(platform, Context::MaySleep)?;
+    pub(super) fn reserve<'g>(&self, platform: &P, tables: usize, ground: impl Ground<'g>) -> Result<(), NoMemory> {
+        let new = |pool: &mut TablePool| pool.new_number(|number| self.has_room(number));
+        while self.pool(|pool| pool.unlinked()) < tables
+            && let Some(number) = self.with_room(platform, Context::MaySleep, new)?
+        {
+            let held = self.hold(number, ground);
+            self.give_number_back(number);
+            held?;
         }
         Ok(())
     }
 
     /// Gives back a number that was not used, or whose table was freed.
     pub(super) fn give_number_back(&self, number: u32) {
-        self.pool(|pool| pool.give_number_back(&self.records, number));
+        let is_held = self.tables.holds(first_page(number));
+        self.pool(|pool| pool.give_number_back(&self.records, number, is_held));
+    }
+
+    /// Calls `let_go` for each table of which nothing is out: its addresses are no longer held for chunks, and its
+    /// entries are zero. Returns whether there was any. What open tables have left is given back before that.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn lend(&self, platform: &P, let_go: impl Fn(u32)) -> bool {
+        for log in 0..self.logs.len() {
+            self.give_rest_back(log, |_| true);
+        }
+        self.sweep(platform);
+        let mut is_any = false;
+        while let Some(number) = self.pool(|pool| pool.take_unneeded(&self.records)) {
+            // Only a mistaken unmap can still find the table. Its page stays in the domain's table, so no walk has to
+            // be waited for.
+            let entries = self.pool(|_| self.tables.let_go(number));
+            entries.into_iter().flatten().for_each(|entry| entry.store_bits(0));
+            let_go(number);
+            self.give_number_back(number);
+            is_any = true;
+        }
+        is_any
+    }
+
+    /// Gives back what the open table of `log` has left, if the log is as `may_be` says.
+    fn give_rest_back(&self, log: usize, may_be: impl Fn(&TableLog) -> bool) {
+        let open = self.log(log, |ready| if may_be(ready) { self.open_tables.close(log) } else { None });
+        if let Some((number, units)) = open {
+            self.give_back(number, units);
+        }
+    }
+
+    /// The lines of cursors that have appeared.
+    pub(super) fn lines(&self) -> impl Iterator<Item = usize> {
+        self.open_tables.lines()
     }
 
     /// Unlinks a table that was not needed since the last sweep. From now on only walks that had begun before may find
@@ -370,10 +461,7 @@ impl<P: Platform> ChunkSource<P> {
         self.drain(platform, self.open_tables.lines(), u32::MAX);
         for log in 0..self.logs.len() {
             // What an idle log has left of its open table is no chunk of any stream.
-            let open = self.log(log, |ready| if ready.is_idle() { self.open_tables.close(log) } else { None });
-            if let Some((number, units)) = open {
-                self.give_back(number, units);
-            }
+            self.give_rest_back(log, TableLog::is_idle);
             for _ in 0..self.log(log, |ready| ready.len()) {
                 let spent = self.log(log, |ready| ready.turn(&self.records));
                 spent.into_iter().for_each(|number| self.pool(|pool| pool.add_idle(&self.records, number)));
@@ -393,9 +481,13 @@ impl<P: Platform> ChunkSource<P> {
         self.pool(|pool| pool.has_superfluous())
     }
 
-    /// The number of mappings that are not spent. Exact only while no map or unmap is running.
-    pub(super) fn live(&self) -> usize {
-        self.pool(|_| self.tables.all().map(|table| page_states::live(table)).sum())
+    /// The number of mappings that are not spent. Exact only while no map or unmap is running. No lock is held, and
+    /// tables of which nothing is out are passed over.
+    pub(super) fn live(&self, platform: &P) -> usize {
+        let is_out = |number: &u32| self.records.find(*number).is_some_and(|record| !record.is_spent());
+        // SAFETY: within a walk.
+        let live = |number| platform.walk(|| page_states::live(unsafe { self.tables.entries(first_page(number)) }));
+        self.tables.numbers().filter(is_out).map(live).sum()
     }
 
     /// The memory of the records, in bytes.

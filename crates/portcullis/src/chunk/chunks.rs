@@ -17,7 +17,7 @@
 //! value is checked. The first request that overruns the chunk spends its unused tail. Every request that the chunk
 //! could not serve looks for the next chunk, which happens once in 64 pages.
 
-use super::chunk_source::{ChunkSource, Next};
+use super::chunk_source::{ChunkSource, Ground, Next};
 use super::geometry::{CHUNK_PAGES, TABLE_PAGES, TABLE_UNITS, UNIT_PAGES};
 use super::open_tables::{Chunk, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
@@ -29,8 +29,8 @@ use crate::platform::memory::{push_within, try_reserve};
 use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Padded, Platform, Step, WordLines};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
-use crate::sync::Ordering;
-use crate::table::{ENTRIES, Entry, Frame, Walker};
+use crate::sync::{AtomicU64, Ordering};
+use crate::table::{ENTRIES, Entry, Walker};
 use core::mem::MaybeUninit;
 
 /// A quarter of a 16-page chunk. Larger requests need a 64-page chunk.
@@ -46,11 +46,11 @@ pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < MAPPING_PAGES_MAX { TABLE_PA
 /// The number of cursor lines for rings. Rings whose numbers are equal modulo this share one.
 const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
 /// The largest number of tables: 512 GiB of addresses.
-const TABLES_MAX: u64 = 1 << 18;
+pub(super) const TABLES_MAX: u64 = if cfg!(loom) { 16 } else { 1 << 18 };
 /// The smallest number of tables for which chunks are worthwhile.
 const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
-/// The first page if there are no chunks: beyond all addresses.
-const NOWHERE: u64 = u64::MAX;
+/// The first page if there are no chunks: so far beyond all addresses that none is near it.
+const NOWHERE: u64 = 1 << 63;
 /// A cursor that has no chunk yet: at the end of a chunk of no pages.
 const NO_CHUNK: u64 = 0;
 
@@ -70,6 +70,12 @@ pub(crate) struct Chunks<P: Platform> {
     cpus: P::CpuWords,
     rings: WordLines,
     source: ChunkSource<P>,
+}
+
+/// The entries of `run` among those from its first page on.
+#[inline(always)]
+fn of_run(entries: &[Entry], run: IovaRange) -> &[Entry] {
+    &entries[..entries.len().min(run.pages() as usize)]
 }
 
 const END_SHIFT: u32 = 32;
@@ -124,19 +130,19 @@ impl<P: Platform> Chunks<P> {
         self.first_pfn == NOWHERE
     }
 
-    /// Whether `range` lies in the part of the address space that has chunks.
+    /// Whether `range` may lie in a chunk, because chunks have pages that lie as high.
     #[inline(always)]
-    pub(crate) const fn contains(&self, range: IovaRange) -> bool {
+    pub(crate) const fn reach(&self, range: IovaRange) -> bool {
         range.first_pfn() >= self.first_pfn
     }
 
-    /// Whether any page of `range` lies there.
-    pub(crate) const fn reaches(&self, range: IovaRange) -> bool {
-        range.end_pfn() > self.first_pfn
+    /// Whether the addresses of `range` are held for chunks.
+    pub(crate) fn hold(&self, range: IovaRange) -> bool {
+        self.reach(range) && self.source.tables.holds(range.first_pfn() - self.first_pfn)
     }
 
-    /// Takes the next pages of the stream that `request` belongs to, at most [`CHUNKED_PAGES_MAX`]. `None` if the
-    /// largest number of tables has been reached. `grow` adds the leaf table of a page to the domain's table.
+    /// Takes the next pages of the stream that `request` belongs to, at most [`CHUNKED_PAGES_MAX`]. `None` if no table
+    /// can be added, because there are no more addresses for it.
     ///
     /// The caller must write the pages and, in the end, spend them.
     ///
@@ -147,7 +153,7 @@ impl<P: Platform> Chunks<P> {
         &self,
         platform: &P,
         request: &IovaRequest,
-        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory> + Copy,
+        ground: impl Ground<'g>,
     ) -> Result<Option<Taken<'_>>, NoMemory> {
         let direction = request.access as usize;
         let (word, wanted) = if request.pages <= SMALL_PAGES_MAX {
@@ -164,14 +170,14 @@ impl<P: Platform> Chunks<P> {
             if next + request.pages <= end {
                 return Ok(Some(self.taken(next, request.pages)));
             }
-            if !self.replace_chunk(platform, cursor, before, wanted, grow)? {
+            if !self.replace_chunk(platform, cursor, before, wanted, ground)? {
                 return Ok(None);
             }
         }
     }
 
     /// Takes pages for one-page mappings: all that the current chunk of `stream` has left, but at most `pages`. `None`
-    /// if the largest number of tables has been reached.
+    /// if no table can be added.
     ///
     /// The caller must write the pages and, in the end, spend them.
     ///
@@ -183,7 +189,7 @@ impl<P: Platform> Chunks<P> {
         platform: &P,
         (access, stream): (Access, Stream),
         pages: u64,
-        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory> + Copy,
+        ground: impl Ground<'g>,
     ) -> Result<Option<Taken<'_>>, NoMemory> {
         loop {
             platform.probe(Step::ChunkTake);
@@ -193,7 +199,7 @@ impl<P: Platform> Chunks<P> {
                 // The request that overruns the chunk gets all of its remaining pages.
                 return Ok(Some(self.taken(next, pages.min(end - next))));
             }
-            if !self.replace_chunk(platform, cursor, before, Wanted::Small, grow)? {
+            if !self.replace_chunk(platform, cursor, before, Wanted::Small, ground)? {
                 return Ok(None);
             }
         }
@@ -245,7 +251,7 @@ impl<P: Platform> Chunks<P> {
     }
 
     /// Spends the unused tail of the chunk of cursor number `cursor`, whose value was `before`, and gives the cursor
-    /// the next chunk. Returns false if there is none because the largest number of tables has been reached.
+    /// the next chunk. Returns false if there is none because no table can be added.
     #[cold]
     fn replace_chunk<'g>(
         &self,
@@ -253,16 +259,11 @@ impl<P: Platform> Chunks<P> {
         cursor: usize,
         before: u64,
         wanted: Wanted,
-        grow: impl Fn(u64) -> Result<&'g Frame, NoMemory>,
+        ground: impl Ground<'g>,
     ) -> Result<bool, NoMemory> {
         self.give_up(platform, before);
-        let (line, word, is_ring) = self.word_of(cursor);
-        let position = if is_ring { self.rings.word(line, word) } else { self.cpus.word(line, word) };
-        let replace = |now, new| match is_ring {
-            false => platform.exchange_at(&self.cpus, line, word, now, new),
-            // Release: publishes the table together with the chunk.
-            true => position.compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed).is_ok(),
-        };
+        let position = self.position(cursor);
+        let replace = |now, new| self.exchange(platform, cursor, now, new);
         let end = split(before).0;
         // Relaxed: it only tells whether anything is left to do. If not, another request of the stream has replaced
         // the chunk.
@@ -271,9 +272,7 @@ impl<P: Platform> Chunks<P> {
         let Some(mut now) = at_end() else { return Ok(true) };
         // If there is no chunk, the cursor is set back to the end: each request that found nothing has added to it,
         // and these additions must never carry into the upper half. If the exchange fails, the next request does so.
-        let next =
-            self.source.next(platform, cursor, wanted, || at_end().is_some(), |number| grow(self.table_pfn(number)));
-        let next = match next {
+        let next = match self.source.next(platform, cursor, wanted, || at_end().is_some(), ground) {
             Ok(Next::Chunk(next)) => next,
             Ok(Next::NotNeeded) => return Ok(true),
             none => {
@@ -295,17 +294,59 @@ impl<P: Platform> Chunks<P> {
         Ok(true)
     }
 
+    fn position(&self, cursor: usize) -> &AtomicU64 {
+        let (line, word, is_ring) = self.word_of(cursor);
+        if is_ring { self.rings.word(line, word) } else { self.cpus.word(line, word) }
+    }
+
+    /// Changes a cursor from `old` to `new`. Returns whether it did so: the cursor was not at `old`, or belongs to
+    /// another CPU than this one.
+    fn exchange(&self, platform: &P, cursor: usize, old: u64, new: u64) -> bool {
+        let (line, word, is_ring) = self.word_of(cursor);
+        match is_ring {
+            false => platform.exchange_at(&self.cpus, line, word, old, new),
+            // Release: publishes the table together with the chunk. Acquire: the next caller may spend the rest of it.
+            true => {
+                let position = self.rings.word(line, word);
+                position.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            }
+        }
+    }
+
+    /// Gives up the chunks of all streams, except perhaps those of other CPUs, so that they come back once their
+    /// mappings are gone.
+    fn retire_all(&self, platform: &P) {
+        let cursors = self.source.lines().flat_map(|line| line * CPU_WORDS..(line + 1) * CPU_WORDS);
+        for cursor in cursors {
+            // Relaxed: the exchange acquires the chunk.
+            let before = self.position(cursor).load(Ordering::Relaxed);
+            let (end, next) = split(before);
+            if next < end && self.exchange(platform, cursor, before, end << END_SHIFT | end) {
+                self.give_up(platform, before);
+            }
+        }
+    }
+
+    /// Lends all addresses of which nothing is out: calls `let_go` for each table of them. Returns whether there were
+    /// any.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn lend(&self, platform: &P, let_go: impl Fn(u32)) -> bool {
+        self.retire_all(platform);
+        self.source.lend(platform, let_go)
+    }
+
     /// The first page that table `number` translates.
     pub(crate) const fn table_pfn(&self, number: u32) -> u64 {
         self.first_pfn + number as u64 * ENTRIES as u64
     }
 
-    /// Makes room for the records of `tables` more tables.
+    /// Sees to it that `tables` tables can be added without memory except for their pages.
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(crate) fn reserve(&self, platform: &P, tables: usize) -> Result<(), NoMemory> {
-        self.source.reserve(platform, tables)
+    pub(crate) fn reserve<'g>(&self, platform: &P, tables: usize, ground: impl Ground<'g>) -> Result<(), NoMemory> {
+        self.source.reserve(platform, tables, ground)
     }
 
     /// Gives back a number from [`unlink`](Self::unlink) after its table page was freed.
@@ -339,17 +380,14 @@ impl<P: Platform> Chunks<P> {
         self.source.has_superfluous()
     }
 
-    /// The entries from page `pfn` to the end of its table. Empty if there is no table.
+    /// The entries from page `pfn` to the end of its table. Nothing is mapped in them if there is no table.
     ///
     /// # Safety
-    /// As for [`ChunkTables::get`].
+    /// As for [`ChunkTables::entries`].
     #[inline(always)]
     pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
-        let page = pfn.wrapping_sub(self.first_pfn);
-        let number = usize::try_from(page / ENTRIES as u64).unwrap_or(usize::MAX);
-        // SAFETY: the caller's promise, passed on. A page below the first one wraps to a number beyond the last table;
-        // if there are no chunks, the number may be small, but the array is empty.
-        unsafe { self.source.tables.get(number) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
+        // SAFETY: the caller's promise, passed on. A page below the first one wraps to one beyond the last table.
+        unsafe { self.source.tables.entries(pfn.wrapping_sub(self.first_pfn)) }
     }
 
     /// Makes the cleared entries of a run of mappings visible. Each cache line is flushed once.
@@ -364,20 +402,29 @@ impl<P: Platform> Chunks<P> {
         self.with_run(platform, run, |entries| page_states::spend(platform, entries, proof));
     }
 
+    /// Does the same if the addresses of `run` are held for chunks. Returns whether they are.
+    #[inline(always)]
+    pub(crate) fn spend_if_held(&self, platform: &P, run: IovaRange, proof: &Proof) -> bool {
+        self.reach(run)
+            && platform.walk(|| {
+                // SAFETY: within a walk.
+                let entries = unsafe { self.source.tables.held_entries(run.first_pfn() - self.first_pfn) };
+                let spend = |entries| page_states::spend(platform, of_run(entries, run), proof);
+                entries.map(spend).is_some()
+            })
+    }
+
     /// Runs `act` on the entries of a run of pages, which lie in one table. This is done in a walk: a mapping that is
     /// not spent keeps its table, but if two unmaps raced for a mapping, the other one may have spent it by now.
     #[inline(always)]
     fn with_run(&self, platform: &P, run: IovaRange, act: impl FnOnce(&[Entry])) {
-        platform.walk(|| {
-            // SAFETY: within a walk.
-            let entries = unsafe { self.entries(run.first_pfn()) };
-            act(&entries[..entries.len().min(run.pages() as usize)]);
-        });
+        // SAFETY: within a walk.
+        platform.walk(|| act(of_run(unsafe { self.entries(run.first_pfn()) }, run)));
     }
 
     /// The number of mappings that are not spent. Exact only while no map or unmap is running.
-    pub(crate) fn live(&self) -> usize {
-        self.source.live()
+    pub(crate) fn live(&self, platform: &P) -> usize {
+        self.source.live(platform)
     }
 
     /// The memory of the records, in bytes.
@@ -399,7 +446,24 @@ mod tests {
     use crate::in_place::built;
     use crate::platform::fake::FakeHost;
     use crate::request::{Access, Lifetime};
+    use crate::table::Frame;
     use alloc::boxed::Box;
+    use alloc::vec::Vec;
+
+    /// Tables that are added to nothing.
+    impl<'f> Ground<'f> for &'f [Box<Frame>] {
+        fn hold(self, _: u32) -> Result<bool, NoMemory> {
+            Ok(true)
+        }
+
+        fn grow(self, number: u32) -> Result<&'f Frame, NoMemory> {
+            Ok(&self[number as usize])
+        }
+    }
+
+    fn frames(count: usize) -> Vec<Box<Frame>> {
+        (0..count).map(|_| Box::new(core::array::from_fn(|_| Entry::new(0)))).collect()
+    }
 
     /// S7: the memory reported for records is the memory in use: a fixed part for each line of cursors and each log,
     /// and blocks of records for the tables.
@@ -408,15 +472,14 @@ mod tests {
         use crate::chunk::table_record::TableRecord;
         let host = FakeHost::default();
         let chunks = built(|to| Chunks::new_in(to, &host, 28, &[])).expect("memory");
-        let frames: [Box<Frame>; 9] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
+        let frames = frames(17);
         let request = IovaRequest {
             pages: TABLE_PAGES,
             access: Access::DeviceWrites,
             stream: Stream(None),
             lifetime: Lifetime::Transient,
         };
-        let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
-        let take = || chunks.take(&host, &request, grow).expect("memory").expect("room");
+        let take = || chunks.take(&host, &request, &*frames).expect("memory").expect("room");
         let lines = host.cpus() as usize + RINGS;
         // The cursors, their chunks, the rates of the streams, and the number of each line.
         let of_lines = lines * (3 * size_of::<Padded<[u64; CPU_WORDS]>>() + size_of::<u64>());
@@ -424,10 +487,12 @@ mod tests {
         let of_logs = (1 + lines.div_ceil(4)) * (2 * size_of::<Padded<u64>>() + 64);
         let fixed = of_lines + of_logs + chunks.source.tables.bytes();
         assert_eq!(chunks.record_bytes(), fixed);
-        (0..8).for_each(|_| _ = take());
-        assert_eq!(chunks.record_bytes(), fixed + 8 * size_of::<TableRecord>());
+        // The first table brings a directory of records and the first block of them.
+        let first = 128 * size_of::<usize>() + 16 * size_of::<TableRecord>();
+        (0..16).for_each(|_| _ = take());
+        assert_eq!(chunks.record_bytes(), fixed + first);
         take();
-        assert_eq!(chunks.record_bytes(), fixed + 24 * size_of::<TableRecord>());
+        assert_eq!(chunks.record_bytes(), fixed + first + 16 * size_of::<TableRecord>());
     }
 
     /// When no further table may be added, every request still adds to its cursor and fails. The additions must never
@@ -437,12 +502,11 @@ mod tests {
         let host = FakeHost::default();
         let chunks = built(|to| Chunks::new_in(to, &host, 28, &[])).expect("memory");
         // Nothing is spent, so all tables fill up. Ring 2 makes its first request when no chunk is left.
-        let frames: [Box<Frame>; 64] = core::array::from_fn(|_| Box::new(core::array::from_fn(|_| Entry::new(0))));
+        let frames = frames(64);
         let take = |ring, pages| {
             let stream = Stream(ring);
             let request = IovaRequest { pages, access: Access::DeviceWrites, stream, lifetime: Lifetime::Transient };
-            let grow = |pfn| Ok(&*frames[((pfn - chunks.first_pfn) / ENTRIES as u64) as usize]);
-            chunks.take(&host, &request, grow).expect("memory").is_some()
+            chunks.take(&host, &request, &*frames).expect("memory").is_some()
         };
         let requests = [(None, 1), (Some(1), CHUNKED_PAGES_MAX), (Some(1), 1), (None, CHUNKED_PAGES_MAX)];
         // At first one of each, then as many as there is room for.

@@ -114,7 +114,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let range = if ONE { IovaRange::of(range.first_pfn(), 1) } else { range };
         let AssembledMapper { allocator, policy, space, .. } = &self.base;
         // Each call is a tail call, so its frame replaces this one.
-        let Some(chunks) = allocator.chunks_of(range) else { return self.unmap_elsewhere(range) };
+        let chunks = &allocator.chunks;
+        if !chunks.reach(range) {
+            return self.unmap_elsewhere(range);
+        }
         space.platform().probe(Step::ChunkUnmap);
         if !self.clear(chunks, range) {
             return self.unmap_elsewhere(range);

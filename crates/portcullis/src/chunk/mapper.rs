@@ -2,12 +2,12 @@
 //!
 //! Transient requests of up to [`CHUNKED_PAGES_MAX`](super::CHUNKED_PAGES_MAX) pages are served by [`Chunks`], in the
 //! upper half of the addresses. Larger requests, persistent ones, and all requests in narrow address spaces are served
-//! from the lower half, by the magazines and the tree of `magazine`. These belong to the base mapper, which also
-//! commits for both halves whatever is not invalidated at once.
+//! by the magazines and the tree of `magazine`, from the lower half while it has room. These belong to the base mapper,
+//! which also commits for both halves whatever is not invalidated at once. Each serves what the other has no room for.
 
 use super::chunks::{Chunks, TABLE_IDLE_US, Taken};
 use super::geometry::CHUNK_PAGES;
-use super::halves::{Halves, has_place};
+use super::halves::{Halves, fits, has_place};
 use super::page_states::{self, ClearedMark};
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
@@ -27,7 +27,7 @@ use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
 use crate::space::{Pending, Space};
 use crate::sync::{AtomicU8, Ordering, fence};
-use crate::table::{Entry, Frame, TableRule};
+use crate::table::{Entry, TableRule};
 use core::mem::MaybeUninit;
 
 /// The largest number of unmaps of a CPU that wait for a flush: half of Linux's number.
@@ -120,11 +120,26 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// Maps a request that needs more than its entries to be written.
     #[inline(never)]
     fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        let has_place = has_place(request) && !self.chunks().is_none();
-        if has_place { self.map_in_chunk(request) } else { self.map_below(request) }
+        let fits = fits(request) && !self.chunks().is_none();
+        if fits && has_place(request) {
+            return match self.map_in_chunk(request) {
+                // There may be room below, and tables that have been allocated.
+                Ok(None) | Err(RawMapError::Refused(MapError::NoMemory(_))) => self.map_below(request),
+                Ok(Some(range)) => Ok(range),
+                Err(error) => Err(error),
+            };
+        }
+        match self.map_below(request) {
+            Err(exhausted @ RawMapError::Refused(MapError::Exhausted { .. })) if fits => {
+                // Parts of tables may be left that hold shorter-lived mappings.
+                self.map_in_chunk(request)?.ok_or(exhausted)
+            }
+            mapped => mapped,
+        }
     }
 
-    /// Maps in the lower half.
+    /// Maps outside of chunks: in the lower half, while it has room.
+    #[inline(never)]
     fn map_below(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.base.space.platform().probe(Step::Map);
         self.base.map_by_allocator(request)
@@ -143,31 +158,23 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.map_general(&request)
     }
 
-    /// Makes a mapping in a chunk, and does everything else that the hardware requires. If the largest number of
-    /// tables has been reached, it maps in the lower half.
+    /// Makes a mapping in a chunk, and does everything else that the hardware requires. `None` if no chunk is left.
     #[inline(never)]
-    fn map_in_chunk(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+    fn map_in_chunk(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
         let space = &self.base.space;
         space.refuse_if_poisoned()?;
         space.check_physical(request.segments())?;
-        let Some(Taken { range, entries }) = self.take_and_write(request)? else { return self.map_below(request) };
+        let Some(Taken { range, entries }) = self.take_and_write(request)? else { return Ok(None) };
         if let Err(error) = space.sync_map(range) {
             // The mapping is cleared and never spent: its pages are quarantined (S11).
             let platform = space.platform();
             let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(space.walker()));
             return Err(error.into());
         }
-        Ok(range)
+        Ok(Some(range))
     }
 
-    /// Returns a function that adds the leaf table of a page in the upper half.
-    #[inline(always)]
-    fn grow<'s>(&'s self) -> impl Fn(u64) -> Result<&'s Frame, NoMemory> + Copy {
-        // SAFETY: the upper half has only leaves of 4 KiB, and lies within the width of the table.
-        move |pfn| unsafe { self.base.space.add_leaf_table(pfn) }
-    }
-
-    /// Takes pages of a chunk and writes their entries. `None` if the largest number of tables has been reached.
+    /// Takes pages of a chunk and writes their entries. `None` if no chunk is left.
     #[inline(always)]
     fn take_and_write(&self, request: &Request<'_>) -> Result<Option<Taken<'_>>, NoMemory> {
         let space = &self.base.space;
@@ -177,7 +184,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         // inline.
         let taken = space.poison_on_panic(
             #[inline(always)]
-            || self.chunks().take(platform, &IovaRequest::of(request), self.grow()),
+            || self.chunks().take(platform, &IovaRequest::of(request), &self.base),
         );
         let Some(taken) = taken? else { return Ok(None) };
         self.write(request, taken.entries);
@@ -196,8 +203,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         page_states::write(space.walker(), entries, request.segments(), request.access().rights());
     }
 
-    /// Takes pages for one-page mappings, at most a chunk of them. `None` if the largest number of tables has been
-    /// reached.
+    /// Takes pages for one-page mappings, at most a chunk of them. `None` if no chunk is left.
     #[inline(always)]
     fn take_pages(&self, access: Access, stream: Stream, pages: usize) -> Result<Option<Taken<'_>>, NoMemory> {
         let space = &self.base.space;
@@ -205,7 +211,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         platform.probe(Step::Enter(Phase::IovaAllocate));
         space.poison_on_panic(
             #[inline(always)]
-            || self.chunks().take_pages(platform, (access, stream), (pages as u64).min(CHUNK_PAGES), self.grow()),
+            || self.chunks().take_pages(platform, (access, stream), (pages as u64).min(CHUNK_PAGES), &self.base),
         )
     }
 
@@ -474,7 +480,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     }
 
     fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {
-        self.chunks().reserve(self.base.space.platform(), tables)?;
+        self.chunks().reserve(self.base.space.platform(), tables, &self.base)?;
         self.base.reserve_tables(tables)
     }
 
@@ -508,7 +514,7 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     #[inline(always)]
     fn unmap_apart(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         self.base.space.platform().probe(Step::Enter(Phase::Other));
-        let is_chunked = self.is_one_command() && self.base.allocator.chunks_of(range).is_some();
+        let is_chunked = self.is_one_command() && self.chunks().reach(range);
         if is_chunked { self.unmap_by_command::<false>(range) } else { self.unmap_general::<false>(range) }
     }
 
@@ -575,7 +581,12 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     }
 
     fn usage(&self) -> Usage {
-        self.base.usage()
+        let mut usage = self.base.usage();
+        let space = &self.base.space;
+        if !space.has_panicked() {
+            usage.live_ranges += self.chunks().live(space.platform());
+        }
+        usage
     }
 
     fn space(&self) -> &dyn Space {

@@ -12,9 +12,11 @@
 //! - A *table* is here always a leaf table, of 512 pages. Tables are numbered from the first page of the upper half of
 //!   the address space; chunks lie only there.
 //!
-//! The lower half is managed as in the design `magazine`. It takes requests of more than 511 pages, persistent
-//! mappings, and all mappings if the address space is too narrow for chunks or if no further table may be added.
-//! Requests with a [placement](crate::Placement) never use chunks.
+//! All other addresses are managed as in the design `magazine`, preferring the lower half. They are for requests of
+//! more than 511 pages, for persistent mappings, and for all mappings if the address space is too narrow for chunks or
+//! if no further table can be added. The addresses of a table are *held* for chunks from when it is added until they are *lent*: given
+//! to the other allocator, because it has none left and nothing is mapped in the table. Requests with a
+//! [placement](crate::Placement) never use chunks.
 //!
 //! # The life of a page
 //!
@@ -49,9 +51,10 @@
 //!
 //! # The life of a table
 //!
-//! 1. A stream needs a chunk and no table has one. The table gets a number (`TablePool::number`), its page is allocated
-//!    and put into the domain's table (`AddressSpace::add_leaf_table`), the number is linked to the page
-//!    (`ChunkTables::link`), and the table is added to the idle ones (`TablePool::add`).
+//! 1. A stream needs a chunk and no table has one. The table gets a number (`TablePool::number`), its addresses are
+//!    taken from the other allocator (`Halves::hold`), its page is allocated and put into the domain's table
+//!    (`AddressSpace::add_leaf_table`), the number is linked to the page (`ChunkTables::link`), and the table is added
+//!    to the idle ones (`TablePool::add`).
 //! 2. It is opened for a log (`ChunkSource::ask_log`). Streams take its chunks one by one (`OpenTables::take`). A
 //!    stream with large requests takes the whole table instead.
 //! 3. A stream keeps its chunks in a list (`OutChunks::add`), and gives them back when they are spent. With three
@@ -76,7 +79,8 @@
 //!
 //! - `mapper.rs`: the mapper of the design, with the fast paths of map, unmap and commit;
 //! - `general_unmaps.rs`: all other unmaps and commits;
-//! - `halves.rs`: the allocators of the two halves of the address space, as one allocator;
+//! - `halves.rs`: the allocators of the two halves of the address space, as one allocator, and what one lends to the
+//!   other;
 //! - `geometry.rs`: the sizes of units, chunks and tables;
 //! - `chunks.rs`: cursors, taking pages, and replacing a chunk;
 //! - `page_states.rs`: the states of a page and the bits of its entry;

@@ -75,7 +75,6 @@ impl TableList {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::platform::Context;
     use crate::platform::fake::FakeHost;
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -86,8 +85,7 @@ mod tests {
         #[test]
         fn it_is_a_queue(script in vec((0..5u8, 0..8u32), 0..100)) {
             let host = FakeHost::default();
-            let records = TableRecords::new();
-            records.add(0, TableRecords::make(&host, Context::MaySleep, 0).expect("memory"));
+            let records = TableRecords::of(&host, 8);
             let (mut list, mut expected) = (TableList::default(), VecDeque::new());
             for (operation, number) in script {
                 let is_in = expected.contains(&number);

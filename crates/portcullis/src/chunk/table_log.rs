@@ -98,16 +98,14 @@ mod tests {
     use super::super::tables::ChunkTables;
     use super::*;
     use crate::entry::{Entry, Frame};
-    use crate::platform::Context;
     use crate::platform::fake::FakeHost;
     use alloc::boxed::Box;
 
     /// A log with so many ready tables. The first has a straggler in its first chunk, or none.
     fn log_of(tables: u32, has_straggler: bool) -> (TableRecords, TableLog) {
         let host = FakeHost::default();
-        let pointers = ChunkTables::new(&host, 8).expect("memory");
-        let (records, mut log) = (TableRecords::new(), TableLog::default());
-        records.add(0, TableRecords::make(&host, Context::MaySleep, 0).expect("memory"));
+        let pointers = ChunkTables::of(&host, 8);
+        let (records, mut log) = (TableRecords::of(&host, 8), TableLog::default());
         for number in 0..tables {
             let frame: &Frame = Box::leak(Box::new(core::array::from_fn(|_| Entry::new(0))));
             pointers.link(number, frame);

@@ -1,8 +1,7 @@
 //! The tables that belong to no log, and the numbers of tables.
 
 use super::table_list::TableList;
-use super::table_records::TableRecords;
-use crate::error::NoMemory;
+use super::table_records::{BLOCK, TableRecords};
 use alloc::vec::Vec;
 
 /// The number of empty tables that are kept for the next chunks. Zero under the model checker, so that it sees every
@@ -22,8 +21,10 @@ pub(super) struct TablePool {
     /// How many numbers there are for tables, and how many of them were given to tables or skipped.
     numbers: u32,
     numbered: u32,
-    /// Numbers that were used before, and whose tables were freed.
+    /// Numbers that have no table now, and whose addresses are held for chunks: their tables were freed.
     unlinked: TableList,
+    /// Numbers whose addresses were lent to the allocator of all other mappings, or were in use there.
+    lent: TableList,
     /// Ranges of table numbers that contain reserved addresses: first, and one past the last.
     reserved: Vec<(u64, u64)>,
     /// The table that was looked at last for stragglers.
@@ -42,33 +43,49 @@ impl TablePool {
             numbers,
             numbered: 0,
             unlinked: TableList::default(),
+            lent: TableList::default(),
             reserved,
             looked: 0,
             turn: 0,
         }
     }
 
-    /// A number for another table. The caller then calls [`add`](Self::add) or
-    /// [`give_number_back`](Self::give_number_back). `None` if no number is left.
+    /// A number for another table: one that was used before, a new one, or else one that was lent. The caller then
+    /// calls [`add`](Self::add) or [`give_number_back`](Self::give_number_back). `None` if no number is left.
     ///
     /// # Errors
-    /// [`NoMemory`] if there is room for no more than `room` numbers.
-    pub(super) fn number(&mut self, records: &TableRecords, room: usize) -> Result<Option<u32>, NoMemory> {
+    /// The next new number, if it has no room.
+    pub(super) fn number(
+        &mut self,
+        records: &TableRecords,
+        has_room: impl FnOnce(u32) -> bool,
+    ) -> Result<Option<u32>, u32> {
         if let Some(number) = self.unlinked.pop_back(records) {
             return Ok(Some(number));
         }
-        while self.numbered < self.numbers {
-            let number = self.numbered;
-            if number as usize >= room {
-                return Err(NoMemory);
-            }
-            self.numbered += 1;
-            let is_in = |&(first, end): &(u64, u64)| (first..end).contains(&u64::from(number));
-            if !self.reserved.iter().any(is_in) {
-                return Ok(Some(number));
+        Ok(self.new_number(has_room)?.or_else(|| self.lent.pop_front(records)))
+    }
+
+    /// A number that no table had yet, as [`number`](Self::number) does.
+    ///
+    /// # Errors
+    /// That number, if it has no room.
+    pub(super) fn new_number(&mut self, has_room: impl FnOnce(u32) -> bool) -> Result<Option<u32>, u32> {
+        // The reserved ranges are in order.
+        for &(first, end) in &self.reserved {
+            if (first..end).contains(&u64::from(self.numbered)) {
+                self.numbered = end.min(self.numbers.into()) as u32;
             }
         }
-        Ok(None)
+        let number = self.numbered;
+        if number >= self.numbers {
+            return Ok(None);
+        }
+        if !has_room(number) {
+            return Err(number);
+        }
+        self.numbered += 1;
+        Ok(Some(number))
     }
 
     /// How many numbers were given to tables or skipped.
@@ -76,16 +93,9 @@ impl TablePool {
         self.numbered as usize
     }
 
-    /// How many numbers will have been given or skipped after `tables` more tables, or after all that are left.
-    pub(super) fn numbered_after(&self, tables: usize) -> usize {
-        let numbered = u64::from(self.numbered);
-        let passed_over = |end: u64, &(first, one_past): &(u64, u64)| {
-            let is_ahead = one_past > numbered && first < end;
-            if is_ahead { end.saturating_add(one_past - first.max(numbered)) } else { end }
-        };
-        // The ranges are in order.
-        let end = self.reserved.iter().fold(numbered.saturating_add(tables as u64), passed_over);
-        end.min(u64::from(self.numbers)) as usize
+    /// The number of tables that could be added without another number.
+    pub(super) const fn unlinked(&self) -> usize {
+        self.unlinked.len()
     }
 
     /// Which of the logs and lines are to be looked at now, by a number.
@@ -106,9 +116,21 @@ impl TablePool {
         self.idle.push_back(records, number);
     }
 
-    /// Gives back a number that was not used, or whose table was freed.
-    pub(super) fn give_number_back(&mut self, records: &TableRecords, number: u32) {
-        self.unlinked.push_back(records, number);
+    /// Gives back a number that was not used, or whose table was freed. `is_held` says whether its addresses are still
+    /// held for chunks.
+    pub(super) fn give_number_back(&mut self, records: &TableRecords, number: u32, is_held: bool) {
+        let list = if is_held { &mut self.unlinked } else { &mut self.lent };
+        list.push_back(records, number);
+    }
+
+    /// Removes a number whose addresses are not needed: one without a table, or that of an idle table.
+    pub(super) fn take_unneeded(&mut self, records: &TableRecords) -> Option<u32> {
+        if let Some(number) = self.unlinked.pop_back(records) {
+            return Some(number);
+        }
+        let number = self.take_idle(records)?;
+        self.linked -= 1;
+        Some(number)
     }
 
     /// Adds a table of which nothing is out.
@@ -128,7 +150,11 @@ impl TablePool {
     pub(super) fn call_in(&mut self, records: &TableRecords, log: usize, units: u32, is_short: bool) -> Option<u32> {
         for _ in 0..LOOKS.min(self.numbered()) {
             self.looked = if self.looked + 1 < self.numbered { self.looked + 1 } else { 0 };
-            let record = records.get(self.looked);
+            let Some(record) = records.find(self.looked) else {
+                // Reserved numbers have no records, nor have others of their blocks.
+                self.looked |= BLOCK as u32 - 1;
+                continue;
+            };
             if (is_short || record.log() == log) && record.fits(units) && record.call_in(is_short) {
                 return Some(self.looked);
             }
@@ -166,37 +192,29 @@ impl TablePool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::platform::Context;
     use crate::platform::fake::FakeHost;
 
     #[test]
-    fn numbers_passed_over_are_seen_ahead() {
-        let (host, records) = (FakeHost::default(), TableRecords::new());
-        for room in [0, 8, 24, 56] {
-            records.add(room, TableRecords::make(&host, Context::MaySleep, room).expect("memory"));
-        }
-        for tables in 1..20 {
-            let mut pool = TablePool::new(64, std::vec![(0, 2), (5, 6), (9, 20)]);
-            let ahead = pool.numbered_after(tables);
-            for _ in 0..tables {
-                pool.number(&records, 64).expect("room").expect("a number");
-            }
-            // Numbers that are skipped directly after the last one are counted with the next table.
-            assert!((pool.numbered()..=pool.numbered_after(1)).contains(&ahead), "{tables}: {ahead}");
-            assert_eq!(pool.numbered_after(0), pool.numbered());
-        }
+    fn numbers_end_with_the_room_and_with_the_address_space() {
+        let records = TableRecords::of(&FakeHost::default(), 8);
+        let mut pool = TablePool::new(5, std::vec![(1, 2), (3, 9)]);
+        assert_eq!(pool.number(&records, |_| false), Err(0), "it has no record");
+        assert_eq!([0; 2].map(|_| pool.number(&records, |_| true)), [Ok(Some(0)), Ok(Some(2))]);
+        assert_eq!(pool.number(&records, |_| true), Ok(None));
+        pool.give_number_back(&records, 2, true);
+        assert_eq!(pool.number(&records, |_| true), Ok(Some(2)));
     }
 
+    /// Numbers that were lent are the last to be asked for again.
     #[test]
-    fn numbers_end_with_the_room_and_with_the_address_space() {
-        let (host, records) = (FakeHost::default(), TableRecords::new());
-        records.add(0, TableRecords::make(&host, Context::MaySleep, 0).expect("memory"));
-        let mut pool = TablePool::new(3, std::vec![(1, 2)]);
-        assert_eq!(pool.number(&records, 0), Err(NoMemory), "no record has room");
-        assert_eq!([0; 2].map(|_| pool.number(&records, 8)), [Ok(Some(0)), Ok(Some(2))]);
-        assert_eq!(pool.number(&records, 8), Ok(None));
-        pool.give_number_back(&records, 2);
-        assert_eq!(pool.number(&records, 8), Ok(Some(2)));
-        assert_eq!(pool.numbered_after(9), 3);
+    fn a_number_that_was_lent_comes_after_new_ones() {
+        let records = TableRecords::of(&FakeHost::default(), 8);
+        let mut pool = TablePool::new(3, std::vec![]);
+        let mut number = || pool.number(&records, |_| true).expect("room");
+        assert_eq!([number(), number()], [Some(0), Some(1)]);
+        pool.give_number_back(&records, 0, false);
+        pool.give_number_back(&records, 1, true);
+        let mut number = || pool.number(&records, |_| true).expect("room");
+        assert_eq!([number(), number(), number(), number()], [Some(1), Some(2), Some(0), None]);
     }
 }

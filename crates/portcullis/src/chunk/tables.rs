@@ -12,7 +12,7 @@ use core::ptr;
 /// The length of the first array. Under the model checker it is small, so that it is outgrown.
 const TABLES_FIRST: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// Pointers to tables. A pointer whose number is not linked leads to a table in which nothing is mapped.
+/// Pointers to tables, which are never null.
 struct PointerArray {
     tables: Box<[AtomicPtr<Frame>]>,
     /// The shorter array that this one has replaced, or null. It may still be read.
@@ -26,7 +26,9 @@ pub(super) struct NewArray(Box<PointerArray>);
 ///
 /// No pointer on the path to a table is null: a number that is not linked leads to an empty table. When the array is
 /// full, an array of twice the length replaces it. The old arrays, which together are about as long as the new one,
-/// stay until the domain is dropped.
+/// stay until the domain is dropped. This is the only list of chunks that is one piece of memory, because pieces would
+/// cost each map and each unmap two instructions. It takes 8 bytes for each table. If the host has no longer array, no
+/// table is added, and maps go elsewhere.
 ///
 /// A reader that has loaded an old array finds in it every table that was linked before, and needs no other. A table
 /// that was linked later, perhaps under a number that another table had before, is known only to CPUs that have
@@ -39,17 +41,20 @@ pub(super) struct ChunkTables {
     /// A lower bound on the number of pointers: written after `tables`, and read before it.
     length: AtomicUsize,
     array: AtomicPtr<PointerArray>,
-    /// The entries of a table in which nothing is mapped. All numbers that are not linked lead to it. It is never
-    /// written.
+    /// The entries of a table in which nothing is mapped, and one more. Numbers that are not linked lead to them: to
+    /// the first if their addresses are held for chunks, and to the second otherwise. It is never written.
     no_table: Vec<Entry>,
     /// The memory of all arrays, in bytes. Relaxed, as a statistic.
     array_bytes: AtomicUsize,
 }
 
 impl ChunkTables {
-    /// No tables yet; there may be up to `numbers`.
-    pub(super) fn new<P: Platform>(platform: &P, numbers: u32) -> Result<Self, NoMemory> {
-        let no_table = try_fill(platform, Context::MaySleep, ENTRIES, || Entry::new(0))?;
+    /// No tables yet.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+        let no_table = try_fill(platform, Context::MaySleep, ENTRIES + 1, || Entry::new(0))?;
         let all = Self {
             tables: AtomicPtr::new(ptr::null_mut()),
             length: AtomicUsize::new(0),
@@ -57,7 +62,9 @@ impl ChunkTables {
             no_table,
             array_bytes: AtomicUsize::new(0),
         };
-        all.take(all.make(platform, Context::MaySleep, (numbers as usize).min(TABLES_FIRST))?);
+        if let Some(array) = all.make(platform, Context::MaySleep, 0)? {
+            all.take(array);
+        }
         Ok(all)
     }
 
@@ -83,13 +90,36 @@ impl ChunkTables {
         unsafe { &*tables.add(number) }
     }
 
-    /// Table `number`, or an empty table if it is not linked. `None` beyond the array, where no table is linked.
+    /// The entries from page `page` on, counted from the first page of table 0, to the end of its table. Those of an
+    /// empty table if it is not linked, and none beyond the array, where no table is linked.
     ///
     /// # Safety
     /// The table stays allocated for as long as it is used: something in it is mapped or taken, or the caller is
     /// within [`Platform::walk`](crate::Platform::walk).
     #[inline(always)]
-    pub(super) unsafe fn get(&self, number: usize) -> Option<&Frame> {
+    pub(super) unsafe fn entries(&self, page: u64) -> &[Entry] {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.get(page) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
+    }
+
+    /// The same, and none if the addresses are not [held](Self::holds) for chunks.
+    ///
+    /// # Safety
+    /// That of [`entries`](Self::entries).
+    #[inline(always)]
+    pub(super) unsafe fn held_entries(&self, page: u64) -> Option<&[Entry]> {
+        // SAFETY: the caller's promise, passed on.
+        let table = unsafe { self.get(page) }.filter(|table| !ptr::eq(*table, self.not_held()))?;
+        Some(&table[page as usize % ENTRIES..])
+    }
+
+    /// The table of page `page`.
+    ///
+    /// # Safety
+    /// That of [`entries`](Self::entries).
+    #[inline(always)]
+    unsafe fn get(&self, page: u64) -> Option<&Frame> {
+        let number = usize::try_from(page / ENTRIES as u64).unwrap_or(usize::MAX);
         // Acquire: an array of that length becomes visible with the length.
         if number >= self.length.load(Ordering::Acquire) {
             return None;
@@ -97,54 +127,89 @@ impl ChunkTables {
         // Acquire: the zeroed page becomes visible with the pointer.
         // SAFETY: `number` is less than a length.
         let frame = unsafe { self.pointer(number) }.load(Ordering::Acquire);
-        // SAFETY: it is `no_table`, or a page of the platform between `link` and `unlink`; after that the caller
-        // ensures that it stays allocated.
+        // SAFETY: it lies in `no_table`, or is a page of the platform between `link` and `unlink`; after that the
+        // caller ensures that it stays allocated.
         Some(unsafe { frame.as_ref().unwrap_unchecked() })
+    }
+
+    /// Whether the addresses of page `page`, counted from the first page of table 0, are held for chunks.
+    pub(super) fn holds(&self, page: u64) -> bool {
+        // Who has an address there has it from the holder or from another allocator, and sees who that was.
+        // SAFETY: only the pointer is used.
+        unsafe { self.held_entries(page) }.is_some()
     }
 
     /// A table that must be linked: some of it is out, or the caller has it from a list of tables.
     #[inline(always)]
     pub(super) fn linked(&self, number: u32) -> &Frame {
-        debug_assert!(self.array()[number as usize].load(Ordering::Relaxed) != self.no_table());
+        debug_assert!(!self.is_of_no_table(self.array()[number as usize].load(Ordering::Relaxed)));
         // SAFETY: a chunk is handed out after its table was linked, and only tables of which nothing is out are
         // unlinked. So the table is linked, in an array that is long enough for it. Acquire as in `get`.
         unsafe { self.pointer(number as usize).load(Ordering::Acquire).as_ref().unwrap_unchecked() }
     }
 
-    /// All tables that are linked. The caller holds the lock of the [`TablePool`](super::table_pool::TablePool).
-    pub(super) fn all(&self) -> impl Iterator<Item = &Frame> {
-        // SAFETY: null if there can be no tables, and otherwise from `take`; arrays stay until `self` is dropped.
-        let array = unsafe { self.array.load(Ordering::Acquire).as_ref() };
-        let frames = array.into_iter().flat_map(|array| &array.tables).map(|table| table.load(Ordering::Acquire));
-        // SAFETY: a linked table stays allocated at least until it is unlinked, which takes the lock.
-        frames.filter(|frame| *frame != self.no_table()).map(|frame| unsafe { &*frame })
+    /// The numbers for which there is room.
+    pub(super) fn numbers(&self) -> core::ops::Range<u32> {
+        0..self.len() as u32
     }
 
-    /// Links `frame`, which is all zero, as table `number`; there is [room](Self::len) for it. The caller holds the
+    /// Records that the addresses of table `number`, which is not linked, are held for chunks. The caller holds the
     /// lock of the [`TablePool`](super::table_pool::TablePool).
+    pub(super) fn hold(&self, number: u32) {
+        // Relaxed: CPUs that get addresses there get them after the table was linked.
+        self.array()[number as usize].store(self.held(), Ordering::Relaxed);
+    }
+
+    /// Records that the addresses of table `number`, of which nothing is out, are not held for chunks any more. Returns
+    /// the table, if it is linked. The caller holds the lock of the [`TablePool`](super::table_pool::TablePool).
+    pub(super) fn let_go(&self, number: u32) -> Option<&Frame> {
+        // Acquire as in `get`. The lock of the allocator that gets the addresses publishes the store.
+        let table = self.array()[number as usize].swap(self.not_held(), Ordering::Acquire);
+        // SAFETY: a table that was linked. Its page stays in the domain's table until its addresses are held again and
+        // it is removed from there.
+        (!self.is_of_no_table(table)).then(|| unsafe { &*table })
+    }
+
+    /// Links `frame`, which is all zero, as table `number`, for which there is [room](Self::has_room). The caller
+    /// holds the lock of the [`TablePool`](super::table_pool::TablePool).
     pub(super) fn link(&self, number: u32, frame: &Frame) {
         // Release: publishes the zeroed page with the pointer.
         self.array()[number as usize].store(ptr::from_ref(frame).cast_mut(), Ordering::Release);
     }
 
-    /// Unlinks table `number`. Walks that had begun before may still find it. The caller holds the lock of the
-    /// [`TablePool`](super::table_pool::TablePool).
+    /// Unlinks table `number`, whose addresses stay held. Walks that had begun before may still find it. The caller
+    /// holds the lock of the [`TablePool`](super::table_pool::TablePool).
     pub(super) fn unlink(&self, number: u32) {
         // Relaxed: the walks are waited for.
-        self.array()[number as usize].store(self.no_table(), Ordering::Relaxed);
+        self.array()[number as usize].store(self.held(), Ordering::Relaxed);
     }
 
-    const fn no_table(&self) -> *mut Frame {
+    /// The pointer of a number that is held and not linked.
+    const fn held(&self) -> *mut Frame {
         self.no_table.as_ptr().cast_mut().cast()
     }
 
-    /// The number of tables there is room for: numbers below it may be linked.
-    pub(super) fn len(&self) -> usize {
+    /// The pointer of a number that is not held: to the second entry, where another table of zeros begins.
+    fn not_held(&self) -> *mut Frame {
+        self.no_table[1..].as_ptr().cast_mut().cast()
+    }
+
+    fn is_of_no_table(&self, table: *mut Frame) -> bool {
+        table == self.held() || table == self.not_held()
+    }
+
+    /// The number of tables there is room for.
+    fn len(&self) -> usize {
         // Relaxed: it only grows, and callers that link tables hold the lock under which it grows.
         self.length.load(Ordering::Relaxed)
     }
 
-    /// An array of `length`, for [`take`](Self::take).
+    /// Whether table `number` may be linked.
+    pub(super) fn has_room(&self, number: u32) -> bool {
+        (number as usize) < self.len()
+    }
+
+    /// An array with room for table `number`, for [`take`](Self::take). `None` if the current one has room.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -152,10 +217,15 @@ impl ChunkTables {
         &self,
         platform: &P,
         context: Context,
-        length: usize,
-    ) -> Result<NewArray, NoMemory> {
-        let tables = try_fill(platform, context, length, || AtomicPtr::new(self.no_table()))?.into_boxed_slice();
-        try_box(platform, context, PointerArray { tables, outgrown: ptr::null_mut() }).map(NewArray)
+        number: u32,
+    ) -> Result<Option<NewArray>, NoMemory> {
+        if self.has_room(number) {
+            return Ok(None);
+        }
+        let length = (number as usize + 1).next_power_of_two().max(TABLES_FIRST);
+        let tables = try_fill(platform, context, length, || AtomicPtr::new(self.not_held()))?.into_boxed_slice();
+        try_box(platform, context, PointerArray { tables, outgrown: ptr::null_mut() })
+            .map(|array| Some(NewArray(array)))
     }
 
     /// Replaces the current array if the new one is longer. The caller holds the lock of the
@@ -201,60 +271,82 @@ impl Drop for ChunkTables {
 }
 
 #[cfg(test)]
+impl ChunkTables {
+    /// Room for tables `0..count`.
+    pub(super) fn of<P: Platform>(platform: &P, count: u32) -> Self {
+        let tables = Self::new(platform).expect("memory");
+        let array = tables.make(platform, Context::MaySleep, count - 1).expect("memory");
+        array.into_iter().for_each(|array| tables.take(array));
+        tables
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::platform::fake::FakeHost;
 
+    fn frame(bits: u64) -> Box<Frame> {
+        Box::new(core::array::from_fn(|_| Entry::new(bits)))
+    }
+
+    /// The entries of table `number`.
+    fn found(tables: &ChunkTables, number: u32) -> Option<u64> {
+        // SAFETY: the frames of these tests outlive their tables.
+        unsafe { tables.entries(u64::from(number) * ENTRIES as u64 + 1) }.first().map(Entry::load_bits)
+    }
+
     /// The array is outgrown three times, and the first one is read throughout.
     #[test]
     fn tables_are_found_in_every_array_since_they_were_linked() {
-        let frames: Vec<Box<Frame>> =
-            (0..6 * TABLES_FIRST).map(|number| Box::new(core::array::from_fn(|_| Entry::new(number as u64)))).collect();
         let host = FakeHost::default();
-        let tables = ChunkTables::new(&host, frames.len() as u32).expect("memory");
-        let entry = |frame: &AtomicPtr<Frame>| {
-            // SAFETY: one of `frames`, or `no_table`; both outlive this.
-            let frame = unsafe { &*frame.load(Ordering::Relaxed) };
-            frame[1].load_bits()
+        let frames: Vec<Box<Frame>> = (0..6 * TABLES_FIRST as u64).map(frame).collect();
+        let tables = ChunkTables::new(&host).expect("memory");
+        let entry = |table: &AtomicPtr<Frame>| {
+            // SAFETY: one of `frames`, or in `no_table`; all outlive this.
+            let table = unsafe { &*table.load(Ordering::Relaxed) };
+            table[1].load_bits()
         };
         let first = tables.array();
         // Table 0 is never linked.
-        for (number, frame) in frames.iter().enumerate().skip(1) {
-            if number == tables.len() {
-                let room = (2 * number).min(frames.len());
-                tables.take(tables.make(&host, Context::MaySleep, room).expect("memory"));
-            }
-            tables.link(number as u32, frame);
-            // SAFETY: all frames outlive this.
-            let found = (0..=number).map(|number| unsafe { tables.get(number) }.expect("within")[1].load_bits());
-            assert!(found.eq(0..=number as u64));
+        for (number, frame) in (0..).zip(&frames).skip(1) {
+            let array = tables.make(&host, Context::MaySleep, number).expect("memory");
+            assert_eq!(array.is_some(), !tables.has_room(number));
+            array.into_iter().for_each(|array| tables.take(array));
+            tables.link(number, frame);
+            assert!((0..=number).all(|number| found(&tables, number) == Some(u64::from(number))));
             assert!(first.iter().map(entry).zip(0..).all(|(is, number)| is == number || is == 0));
         }
         assert_eq!(first.len(), TABLES_FIRST);
-        assert!(first.iter().map(entry).eq(0..TABLES_FIRST as u64));
-        // SAFETY: as above.
-        assert!(unsafe { tables.get(frames.len()) }.is_none());
+        assert_eq!(found(&tables, tables.len() as u32), None);
     }
 
-    /// A number that was given up before its array was outgrown, and then given to another table.
+    /// A number goes through all states that it may have, and keeps them when its array is outgrown.
     #[test]
     fn a_number_that_is_used_again_leads_to_its_new_table() {
-        let frame = |bits: u64| Box::new(core::array::from_fn(|_| Entry::new(bits)));
-        let (old, filling, new): (Box<Frame>, Box<Frame>, Box<Frame>) = (frame(1), frame(2), frame(3));
         let host = FakeHost::default();
-        let tables = ChunkTables::new(&host, 2 * TABLES_FIRST as u32).expect("memory");
-        // SAFETY: the frames outlive this.
-        let found = || unsafe { tables.get(0) }.expect("within")[0].load_bits();
+        let (old, new) = (frame(1), frame(2));
+        let tables = ChunkTables::new(&host).expect("memory");
+        let outgrow = || {
+            let array = tables.make(&host, Context::MaySleep, tables.len() as u32).expect("memory");
+            tables.take(array.expect("a longer one"));
+        };
+        let state = || (found(&tables, 0), tables.holds(1));
+        assert_eq!(state(), (Some(0), false));
+        tables.hold(0);
+        outgrow();
+        assert_eq!(state(), (Some(0), true));
         tables.link(0, &old);
-        assert_eq!(found(), 1);
+        outgrow();
+        assert_eq!(state(), (Some(1), true));
         tables.unlink(0);
-        assert_eq!(found(), 0);
-        tables.take(tables.make(&host, Context::MaySleep, 2 * TABLES_FIRST).expect("memory"));
-        // A shorter array, made by a CPU that was slower.
-        tables.take(tables.make(&host, Context::MaySleep, TABLES_FIRST).expect("memory"));
-        tables.link(TABLES_FIRST as u32, &filling);
-        assert_eq!((tables.array().len(), found()), (2 * TABLES_FIRST, 0));
+        assert_eq!(state(), (Some(0), true), "its page is not freed yet");
+        assert!(tables.let_go(0).is_none());
+        outgrow();
+        assert_eq!(state(), (Some(0), false));
         tables.link(0, &new);
-        assert_eq!(found(), 3);
+        assert_eq!(state(), (Some(2), true));
+        assert!(tables.let_go(0).is_some_and(|table| ptr::eq(table, &*new)));
+        assert_eq!(state(), (Some(0), false));
     }
 }

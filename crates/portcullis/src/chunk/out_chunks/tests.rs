@@ -210,11 +210,10 @@ impl<'t> Model<'t> {
 /// A table, and what is needed to use it.
 fn with_table<R>(act: impl FnOnce(Lookup<'_, FakeHost>) -> R) -> R {
     let host = FakeHost::default();
-    let (tables, records) = (ChunkTables::new(&host, 1).expect("memory"), TableRecords::new());
+    let (tables, records) = (ChunkTables::of(&host, 1), TableRecords::of(&host, 8));
     let frame = host.allocate_frame(Context::Atomic).expect("memory");
     // SAFETY: it is never freed.
     tables.link(0, unsafe { host.frame(frame) });
-    records.add(0, TableRecords::make(&host, Context::MaySleep, 0).expect("memory"));
     act(Lookup { platform: &host, records: &records, tables: &tables })
 }
 
