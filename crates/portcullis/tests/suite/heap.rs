@@ -37,8 +37,8 @@ struct Watch {
     asked: usize,
     /// The number of the request that is refused.
     refused: usize,
-    /// Whether all requests are refused.
-    refuses_all: bool,
+    /// The most bytes that a request for heap memory gets. 0 if all requests are refused.
+    bytes_max: usize,
     /// Requests that were not announced, or announced wrongly.
     wrong: usize,
     /// Bytes of the library on the heap.
@@ -47,13 +47,13 @@ struct Watch {
 
 impl Watch {
     /// Whether another request for memory, announced to the host with `said`, is granted.
-    fn grants(said: Option<Context>) -> bool {
+    fn grants(said: Option<Context>, bytes: usize) -> bool {
         let Some(mut watch) = WATCH.get() else { return true };
         let is_right = said.is_some_and(|said| said == Context::Atomic || watch.caller == Context::MaySleep);
         watch.wrong += usize::from(!is_right);
         watch.asked += 1;
         WATCH.set(Some(watch));
-        !watch.refuses_all && watch.asked != watch.refused
+        bytes <= watch.bytes_max && watch.asked != watch.refused
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn watch(refused: usize) {
         is_elsewhere: true,
         asked: 0,
         refused,
-        refuses_all: false,
+        bytes_max: usize::MAX,
         wrong: 0,
         bytes: 0,
     }));
@@ -75,7 +75,12 @@ pub(crate) fn watch(refused: usize) {
 
 /// Refuses all requests of the library from now on.
 pub(crate) fn refuse_all() {
-    WATCH.set(WATCH.get().map(|watch| Watch { refuses_all: true, ..watch }));
+    refuse_above(0);
+}
+
+/// Refuses requests of the library for more bytes from now on.
+pub(crate) fn refuse_above(bytes_max: usize) {
+    WATCH.set(WATCH.get().map(|watch| Watch { bytes_max, ..watch }));
 }
 
 /// Ends the watch. Returns how many requests the library made, and how many of them it did not announce, or announced
@@ -115,7 +120,7 @@ pub(crate) fn said<R>(context: Context, act: impl FnOnce() -> R) -> R {
 
 /// The library requests a table page, in this context. Returns whether it gets one.
 pub(crate) fn grants_page(context: Context) -> bool {
-    Watch::grants(Some(context))
+    Watch::grants(Some(context), PAGE_SIZE as usize)
 }
 
 fn count(bytes: isize) {
@@ -125,10 +130,10 @@ fn count(bytes: isize) {
     }
 }
 
-/// Whether the heap grants a request now.
-fn grants() -> bool {
+/// Whether the heap grants a request for so many bytes now.
+fn grants(bytes: usize) -> bool {
     match WATCH.get() {
-        Some(Watch { is_elsewhere: false, has_said, .. }) => Watch::grants(has_said.then_some(Context::Atomic)),
+        Some(Watch { is_elsewhere: false, has_said, .. }) => Watch::grants(has_said.then_some(Context::Atomic), bytes),
         _ => true,
     }
 }
@@ -141,7 +146,7 @@ pub(crate) fn bytes() -> isize {
 // SAFETY: forwards to the allocator of the system, or returns no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if !grants() {
+        if !grants(layout.size()) {
             return std::ptr::null_mut();
         }
         count(layout.size() as isize);
@@ -156,7 +161,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if size > layout.size() && !grants() {
+        if size > layout.size() && !grants(size) {
             return std::ptr::null_mut();
         }
         count(size as isize - layout.size() as isize);

@@ -36,6 +36,7 @@ mod riommu;
 mod s11_completion;
 mod s11_failed_invalidations;
 mod s11_shared_commits;
+mod s13_narrow_spaces;
 mod s1_coherence;
 mod s4_flush_queues;
 mod s4_table_lifetimes;

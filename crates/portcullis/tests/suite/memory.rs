@@ -2,7 +2,7 @@
 //! announced, never with a lock held (the fake host checks that), and as one that may sleep only if the caller may
 //! sleep.
 
-use crate::heap::{bytes, elsewhere, end_watch, grants_page, library, refuse_all, said, watch};
+use crate::heap::{bytes, elsewhere, end_watch, grants_page, library, refuse_above, refuse_all, said, watch};
 use crate::raw_face::{RawFace, open};
 use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
 use portcullis::design::{Addressing, Design};
@@ -11,6 +11,7 @@ use portcullis::forward_platform;
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
+use portcullis::iova::MAGAZINE_CAPACITY;
 use portcullis::platform::fake::{FakeHost, FakeLock};
 use portcullis::platform::{Context, WordLines};
 use portcullis::table::Rights;
@@ -337,6 +338,93 @@ fn maps_of_portcullis_need_no_heap_for_reserved_tables() {
             let maps = maps_without_memory(DesignId::Portcullis, protection, reserves, true);
             assert_eq!(maps, Some(are_mapped), "{protection}");
         }
+    }
+}
+
+/// Maps many single pages on a host that has no more than two pages of memory at a time, and unmaps them.
+struct Growing<'h> {
+    host: &'h Watched<'h>,
+    iommu: &'h Apart<'h>,
+    protection: Protection,
+    pages: u64,
+}
+
+impl<'h> Visitor<&'h Watched<'h>, &'h Apart<'h>> for Growing<'h> {
+    /// The number of pages mapped, and the error that came then.
+    type Output = (u64, Option<MapError>);
+
+    fn visit<D: Design<&'h Watched<'h>, &'h Apart<'h>>>(self) -> Self::Output {
+        let Self { host, iommu, protection, pages } = self;
+        let memory = [Segment { phys: PhysAddr::new(0), len: 1 << 40 }];
+        let config = DomainConfig { memory: &memory, ..DomainConfig::new(protection) };
+        let domain = library(Context::MaySleep, || open::<D, _, _>(iommu, host, &config)).expect("a domain");
+        refuse_above(2 * PAGE_SIZE as usize);
+        let mut mapped = Vec::new();
+        let error = loop {
+            if mapped.len() as u64 == pages {
+                break None;
+            }
+            let request = segment(mapped.len() as u64, 1);
+            let map = || domain.raw_map(request.phys, request.len, ACCESS);
+            match library(Context::Atomic, map) {
+                Ok(iova) => mapped.push(iova),
+                Err(error) => break Some(error),
+            }
+        };
+        for iova in &mapped {
+            library(Context::Atomic, || domain.unmap_raw(*iova, PAGE_SIZE)).expect("mapped");
+        }
+        library(Context::MaySleep, || drop(domain));
+        (mapped.len() as u64, error)
+    }
+}
+
+/// The magazines of the lower half are made when it is first used, and are counted as records.
+#[test]
+fn magazines_are_made_at_first_use_and_counted() {
+    let host = warm_host();
+    let fake = FakeIommu::new(&host);
+    let (watched, apart) = (Watched(&host), Apart { fake: &fake });
+    watch(0);
+    let config = DomainConfig::new(Protection::Strict);
+    let domain = library(Context::MaySleep, || open::<Portcullis, _, _>(&apart, &watched, &config)).expect("a domain");
+    let now = || (bytes() as usize, domain.usage().record_bytes);
+    let (heap, records) = now();
+    let options = MapOptions { lifetime: portcullis::Lifetime::Persistent, ..MapOptions::default() };
+    let map = || domain.raw_map_with(PhysAddr::new(0), PAGE_SIZE, ACCESS, &options);
+    let iova = library(Context::Atomic, map).expect("room");
+    let (more_heap, more_records) = now();
+    let magazine = MAGAZINE_CAPACITY * size_of::<u64>();
+    assert!(more_records >= records + 3 * magazine, "a pair and an empty one");
+    // Besides there is the node of the address.
+    assert!((more_heap - heap).abs_diff(more_records - records) < magazine / 2);
+    library(Context::Atomic, || domain.unmap_raw(iova, PAGE_SIZE)).expect("mapped");
+    assert_eq!(library(Context::Atomic, map).expect("room"), iova, "it was kept");
+    library(Context::Atomic, || domain.unmap_raw(iova, PAGE_SIZE)).expect("mapped");
+    library(Context::MaySleep, || drop(domain));
+    assert_eq!(end_watch().1, 0, "requests that were not announced properly");
+}
+
+/// Designs that still have a list in one piece, and the one whose ring is full before that.
+const IN_ONE_PIECE: [&str; 3] = ["freebsd", "solaris", "riommu"];
+
+/// The lists of a domain grow in pieces of at most two pages, or it does without the longer ones (M4 of a review).
+#[test]
+fn no_list_grows_beyond_two_pages_in_one_piece() {
+    for &design in DesignId::ALL {
+        let info = design.info();
+        if IN_ONE_PIECE.contains(&info.id) {
+            continue;
+        }
+        let pages = if info.id == "portcullis" { 1 << 20 } else { 1 << 14 };
+        let host = warm_host();
+        let fake = FakeIommu::new(&host);
+        let (watched, apart) = (Watched(&host), Apart { fake: &fake });
+        watch(0);
+        let protection = info.protections[0];
+        let grown = design.visit(Growing { host: &watched, iommu: &apart, protection, pages });
+        assert_eq!(end_watch().1, 0, "requests that were not announced properly");
+        assert_eq!(grown, (pages, None), "{}", info.id);
     }
 }
 
