@@ -79,6 +79,8 @@ impl<P: Platform> Halves<P> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn lend(&self, platform: &P) -> bool {
         !self.chunks.is_none() && self.chunks.lend(platform, |number| self.below.let_go(platform, self.table(number)))
     }

@@ -14,9 +14,9 @@
 //!
 //! All other addresses are managed as in the design `magazine`, preferring the lower half. They are for requests of
 //! more than 511 pages, for persistent mappings, and for all mappings if the address space is too narrow for chunks or
-//! if no further table can be added. The addresses of a table are *held* for chunks from when it is added until they are *lent*: given
-//! to the other allocator, because it has none left and nothing is mapped in the table. Requests with a
-//! [placement](crate::Placement) never use chunks.
+//! if no further table can be added. The addresses of a table are *held* for chunks from when it is added until they
+//! are *lent*: given to the other allocator, because it has none left and nothing is mapped in the table. Requests with
+//! a [placement](crate::Placement) never use chunks.
 //!
 //! # The life of a page
 //!

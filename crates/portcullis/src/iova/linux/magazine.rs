@@ -390,11 +390,16 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
         match spilled {
             Ok(None) => {}
             Err(NoMemory) => self.tree.free_ranges(platform, core::iter::once(first_pfn)),
-            Ok(Some(mut magazine)) => {
-                self.tree.free_ranges(platform, magazine.0.drain(..));
-                self.depots[index].with(|depot| self.keep_empty(depot, magazine));
-            }
+            Ok(Some(magazine)) => self.spill(platform, index, magazine),
         }
+    }
+
+    /// Gives the addresses of a magazine back to the tree.
+    #[cold]
+    #[inline(never)]
+    fn spill(&self, platform: &P, index: usize, mut magazine: Magazine) {
+        self.tree.free_ranges(platform, magazine.0.drain(..));
+        self.depots[index].with(|depot| self.keep_empty(depot, magazine));
     }
 
     /// Loads an empty magazine in exchange for the full one, or for one without memory. Returns the full one if the
@@ -403,6 +408,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     /// # Errors
     /// [`NoMemory`] if there is no empty magazine: other CPUs have them, or the host had no memory when it should have
     /// been [made](Self::count_of_tree).
+    #[inline(never)]
     fn exchange_full(&self, platform: &P, depot: &mut Depot, pair: &mut Pair) -> Result<Option<Magazine>, NoMemory> {
         let empty = depot.empty.pop().ok_or(NoMemory)?;
         let full = mem::replace(&mut pair.loaded, empty);
