@@ -415,14 +415,10 @@ impl<P: Platform> ChunkSource<P> {
     }
 
     /// Calls `let_go` for each table of which nothing is out: its addresses are no longer held for chunks, and its
-    /// entries are zero. Returns whether there was any. What open tables have left is given back before that.
+    /// entries are zero. Returns whether there was any.
     #[cold]
     #[inline(never)]
-    pub(super) fn lend(&self, platform: &P, let_go: impl Fn(u32)) -> bool {
-        for log in 0..self.logs.len() {
-            self.give_rest_back(log, |_| true);
-        }
-        self.sweep(platform);
+    pub(super) fn lend(&self, let_go: impl Fn(u32)) -> bool {
         let mut is_any = false;
         while let Some(number) = self.pool(|pool| pool.take_unneeded(&self.records)) {
             // Only a mistaken unmap can still find the table. Its page stays in the domain's table, so no walk has to
@@ -434,6 +430,12 @@ impl<P: Platform> ChunkSource<P> {
             is_any = true;
         }
         is_any
+    }
+
+    /// Gives back what all open tables have left.
+    #[inline(never)]
+    pub(super) fn close_all(&self) {
+        (0..self.logs.len()).for_each(|log| self.give_rest_back(log, |_| true));
     }
 
     /// Gives back what the open table of `log` has left, if the log is as `may_be` says.
@@ -457,6 +459,7 @@ impl<P: Platform> ChunkSource<P> {
 
     /// Gives back all that is spent, and moves the tables of which nothing is out to the pool. No lock is held for more
     /// than a few tables.
+    #[inline(never)]
     pub(super) fn sweep(&self, platform: &P) {
         self.drain(platform, self.open_tables.lines(), u32::MAX);
         for log in 0..self.logs.len() {

@@ -315,6 +315,7 @@ impl<P: Platform> Chunks<P> {
 
     /// Gives up the chunks of all streams, except perhaps those of other CPUs, so that they come back once their
     /// mappings are gone.
+    #[inline(never)]
     fn retire_all(&self, platform: &P) {
         let cursors = self.source.lines().flat_map(|line| line * CPU_WORDS..(line + 1) * CPU_WORDS);
         for cursor in cursors {
@@ -332,8 +333,11 @@ impl<P: Platform> Chunks<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn lend(&self, platform: &P, let_go: impl Fn(u32)) -> bool {
+        // One after the other, so that their stack frames do not add up.
         self.retire_all(platform);
-        self.source.lend(platform, let_go)
+        self.source.close_all();
+        self.source.sweep(platform);
+        self.source.lend(let_go)
     }
 
     /// The first page that table `number` translates.

@@ -70,6 +70,12 @@ impl<P: Platform> Halves<P> {
         self.below.hold(platform, self.table(number))
     }
 
+    /// In a stack frame of its own.
+    #[inline(never)]
+    fn free_below(&self, platform: &P, range: IovaRange, proof: &Proof) {
+        self.below.free(platform, range, proof);
+    }
+
     /// Asks the allocator below, and once more after it has got the tables in which nothing is mapped.
     #[inline(always)]
     fn ask_below(&self, platform: &P, ask: impl Fn() -> Result<IovaRange, MapError>) -> Result<IovaRange, MapError> {
@@ -101,7 +107,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     #[inline(always)]
     fn free(&self, platform: &P, range: IovaRange, proof: &Proof) {
         if !self.chunks.spend_if_held(platform, range, proof) {
-            self.below.free(platform, range, proof);
+            self.free_below(platform, range, proof);
         }
     }
 

@@ -120,25 +120,31 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// Maps a request that needs more than its entries to be written.
     #[inline(never)]
     fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        let fits = fits(request) && !self.chunks().is_none();
-        if fits && has_place(request) {
-            return match self.map_in_chunk(request) {
-                // There may be room below, and tables that have been allocated.
-                Ok(None) | Err(RawMapError::Refused(MapError::NoMemory(_))) => self.map_below(request),
-                Ok(Some(range)) => Ok(range),
-                Err(error) => Err(error),
-            };
+        if self.chunks().is_none() || !fits(request) {
+            return self.map_below(request);
         }
+        if !has_place(request) {
+            return self.map_below_first(request);
+        }
+        match self.map_in_chunk(request) {
+            Ok(None) | Err(RawMapError::Refused(MapError::NoMemory(_))) => self.map_below(request),
+            Ok(Some(range)) => Ok(range),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Maps outside of chunks or, if no address is left there, in what is left of their tables.
+    #[inline(never)]
+    fn map_below_first(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         match self.map_below(request) {
-            Err(exhausted @ RawMapError::Refused(MapError::Exhausted { .. })) if fits => {
-                // Parts of tables may be left that hold shorter-lived mappings.
+            Err(exhausted @ RawMapError::Refused(MapError::Exhausted { .. })) => {
                 self.map_in_chunk(request)?.ok_or(exhausted)
             }
             mapped => mapped,
         }
     }
 
-    /// Maps outside of chunks: in the lower half, while it has room.
+    /// Maps outside of chunks.
     #[inline(never)]
     fn map_below(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.base.space.platform().probe(Step::Map);
