@@ -76,18 +76,10 @@ impl<P: Platform> Halves<P> {
         self.below.free(platform, range, proof);
     }
 
-    /// Asks the allocator below, and once more after it has got the tables in which nothing is mapped.
-    #[inline(always)]
-    fn ask_below(&self, platform: &P, ask: impl Fn() -> Result<IovaRange, MapError>) -> Result<IovaRange, MapError> {
-        match ask() {
-            Err(MapError::Exhausted { .. } | MapError::Overlap(_)) if self.lend(platform) => ask(),
-            result => result,
-        }
-    }
-
+    /// Gives the allocator below all tables in which nothing is mapped. Returns whether there were any.
     #[cold]
     #[inline(never)]
-    fn lend(&self, platform: &P) -> bool {
+    pub(super) fn lend(&self, platform: &P) -> bool {
         !self.chunks.is_none() && self.chunks.lend(platform, |number| self.below.let_go(platform, self.table(number)))
     }
 }
@@ -97,7 +89,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     const TABLE_CLAIM_PAGES_MAX: u64 = MagazineAllocator::<P>::TABLE_CLAIM_PAGES_MAX;
 
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError> {
-        self.ask_below(platform, || self.below.allocate(platform, request))
+        self.below.allocate(platform, request)
     }
 
     fn claim(&self, platform: &P, range: IovaRange) -> Result<Claim, UnmapError> {
@@ -116,7 +108,7 @@ unsafe impl<P: Platform> IovaAllocator<P> for Halves<P> {
     }
 
     fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
-        self.ask_below(platform, || self.below.set_aside(platform, pages, placement))
+        self.below.set_aside(platform, pages, placement)
     }
 
     fn put_back(&self, platform: &P, range: IovaRange, proof: &Proof) {

@@ -7,7 +7,7 @@
 
 use super::chunks::{Chunks, TABLE_IDLE_US, Taken};
 use super::geometry::CHUNK_PAGES;
-use super::halves::{Halves, fits, has_place};
+use super::halves::{Halves, has_place};
 use super::page_states::{self, ClearedMark};
 use super::reclaim::Reclaim;
 use crate::address::{IovaRange, Segment};
@@ -117,40 +117,6 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         &self.base.allocator.chunks
     }
 
-    /// Maps a request that needs more than its entries to be written.
-    #[inline(never)]
-    fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        if self.chunks().is_none() || !fits(request) {
-            return self.map_below(request);
-        }
-        if !has_place(request) {
-            return self.map_below_first(request);
-        }
-        match self.map_in_chunk(request) {
-            Ok(None) | Err(RawMapError::Refused(MapError::NoMemory(_))) => self.map_below(request),
-            Ok(Some(range)) => Ok(range),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Maps outside of chunks or, if no address is left there, in what is left of their tables.
-    #[inline(never)]
-    fn map_below_first(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        match self.map_below(request) {
-            Err(exhausted @ RawMapError::Refused(MapError::Exhausted { .. })) => {
-                self.map_in_chunk(request)?.ok_or(exhausted)
-            }
-            mapped => mapped,
-        }
-    }
-
-    /// Maps outside of chunks.
-    #[inline(never)]
-    fn map_below(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
-        self.base.space.platform().probe(Step::Map);
-        self.base.map_by_allocator(request)
-    }
-
     /// Maps one segment in the general way. It takes the segment by value: if it took the caller's request by
     /// reference, every map would have to build the request in memory, whereas a map of one page keeps it in
     /// registers.
@@ -164,25 +130,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         self.map_general(&request)
     }
 
-    /// Makes a mapping in a chunk, and does everything else that the hardware requires. `None` if no chunk is left.
-    #[inline(never)]
-    fn map_in_chunk(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
-        let space = &self.base.space;
-        space.refuse_if_poisoned()?;
-        space.check_physical(request.segments())?;
-        let Some(Taken { range, entries }) = self.take_and_write(request)? else { return Ok(None) };
-        if let Err(error) = space.sync_map(range) {
-            // The mapping is cleared and never spent: its pages are quarantined (S11).
-            let platform = space.platform();
-            let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(space.walker()));
-            return Err(error.into());
-        }
-        Ok(Some(range))
-    }
-
     /// Takes pages of a chunk and writes their entries. `None` if no chunk is left.
     #[inline(always)]
-    fn take_and_write(&self, request: &Request<'_>) -> Result<Option<Taken<'_>>, NoMemory> {
+    pub(super) fn take_and_write(&self, request: &Request<'_>) -> Result<Option<Taken<'_>>, NoMemory> {
         let space = &self.base.space;
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::IovaAllocate));
@@ -482,7 +432,13 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
 
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
-        unsafe { self.base.map_placed(request, placement) }
+        match unsafe { self.base.map_placed(request, placement) } {
+            Err(RawMapError::Refused(MapError::Exhausted { .. } | MapError::Overlap(_))) if self.lend() => {
+                // SAFETY: as above.
+                unsafe { self.base.map_placed(request, placement) }
+            }
+            mapped => mapped,
+        }
     }
 
     fn reserve_tables(&self, tables: usize) -> Result<(), NoMemory> {

@@ -78,6 +78,7 @@
 //! `designs/portcullis.rs` lists the files that a map and an unmap go through, in order. In this folder:
 //!
 //! - `mapper.rs`: the mapper of the design, with the fast paths of map, unmap and commit;
+//! - `general_maps.rs`: maps that find no place there;
 //! - `general_unmaps.rs`: all other unmaps and commits;
 //! - `halves.rs`: the allocators of the two halves of the address space, as one allocator, and what one lends to the
 //!   other;
@@ -98,6 +99,7 @@
 
 mod chunk_source;
 mod chunks;
+mod general_maps;
 mod general_unmaps;
 mod geometry;
 mod halves;

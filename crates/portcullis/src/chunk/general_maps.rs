@@ -1,0 +1,75 @@
+//! Maps of the design `portcullis` that need more than entries to be written, or that find no place where they should.
+
+use super::chunks::Taken;
+use super::halves::{fits, has_place};
+use super::mapper::Chunked;
+use super::page_states;
+use crate::address::IovaRange;
+use crate::design::AssembledMapper;
+use crate::error::{MapError, RawMapError};
+use crate::iommu::Iommu;
+use crate::platform::{Platform, Step};
+use crate::request::Request;
+
+impl<P: Platform, I: Iommu> Chunked<P, I> {
+    /// Maps a request that needs more than its entries to be written.
+    #[inline(never)]
+    pub(super) fn map_general(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        if self.chunks().is_none() || !fits(request) {
+            return self.map_below(request);
+        }
+        if !has_place(request) {
+            return self.map_below_first(request);
+        }
+        match self.map_in_chunk(request) {
+            Ok(None) | Err(RawMapError::Refused(MapError::NoMemory(_))) => self.map_below(request),
+            Ok(Some(range)) => Ok(range),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Maps outside of chunks or, if no address is left there, in what is left of their tables.
+    #[inline(never)]
+    fn map_below_first(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        match self.map_below(request) {
+            Err(exhausted @ RawMapError::Refused(MapError::Exhausted { .. })) => {
+                self.map_in_chunk(request)?.ok_or(exhausted)
+            }
+            mapped => mapped,
+        }
+    }
+
+    /// Maps outside of chunks.
+    #[inline(never)]
+    fn map_below(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        self.base.space.platform().probe(Step::Map);
+        match self.base.map_by_allocator(request) {
+            Err(RawMapError::Refused(MapError::Exhausted { .. })) if self.lend() => self.base.map_by_allocator(request),
+            mapped => mapped,
+        }
+    }
+
+    /// Gives the allocator below all tables in which nothing is mapped. Returns whether there were any.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn lend(&self) -> bool {
+        let AssembledMapper { allocator, space, .. } = &self.base;
+        space.unless_panicked(|| allocator.lend(space.platform())) == Some(true)
+    }
+
+    /// Makes a mapping in a chunk, and does everything else that the hardware requires. `None` if no chunk is left.
+    #[inline(never)]
+    fn map_in_chunk(&self, request: &Request<'_>) -> Result<Option<IovaRange>, RawMapError> {
+        let space = &self.base.space;
+        space.refuse_if_poisoned()?;
+        space.check_physical(request.segments())?;
+        let Some(Taken { range, entries }) = self.take_and_write(request)? else { return Ok(None) };
+        if let Err(error) = space.sync_map(range) {
+            // The mapping is cleared and never spent: its pages are quarantined (S11).
+            let platform = space.platform();
+            let _ = page_states::clear(platform, entries, range).map(|cleared| cleared.make_visible(space.walker()));
+            return Err(error.into());
+        }
+        Ok(Some(range))
+    }
+}
