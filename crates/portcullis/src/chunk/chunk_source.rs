@@ -284,7 +284,7 @@ impl<P: Platform> ChunkSource<P> {
     #[inline(never)]
     fn call_in(&self, need: Need) -> bool {
         let (log, units) = (need.log(), need.units());
-        let looks = if need.is_short { self.pool(|pool| pool.numbered()).div_ceil(table_pool::LOOKS) } else { 1 };
+        let looks = if need.is_short { self.pool(|pool| pool.looks()) } else { 1 };
         let call_in = || self.pool(|pool| pool.call_in(&self.records, log, units, need.is_short));
         self.add_first(log, (0..looks).find_map(|_| call_in()))
     }

@@ -1,7 +1,7 @@
 //! The tables that belong to no log, and the numbers of tables.
 
 use super::table_list::TableList;
-use super::table_records::{BLOCK, TableRecords};
+use super::table_records::TableRecords;
 use alloc::vec::Vec;
 
 /// The number of empty tables that are kept for the next chunks. Zero under the model checker, so that it sees every
@@ -21,6 +21,8 @@ pub(super) struct TablePool {
     /// How many numbers there are for tables, and how many of them were given to tables or skipped.
     numbers: u32,
     numbered: u32,
+    /// How many numbers were given to tables.
+    given: usize,
     /// Numbers that have no table now, and whose addresses are held for chunks: their tables were freed.
     unlinked: TableList,
     /// Numbers whose addresses were lent to the allocator of all other mappings, or were in use there.
@@ -42,6 +44,7 @@ impl TablePool {
             linked: 0,
             numbers,
             numbered: 0,
+            given: 0,
             unlinked: TableList::default(),
             lent: TableList::default(),
             reserved,
@@ -84,13 +87,13 @@ impl TablePool {
         if !has_room(number) {
             return Err(number);
         }
-        self.numbered += 1;
+        (self.numbered, self.given) = (number + 1, self.given + 1);
         Ok(Some(number))
     }
 
-    /// How many numbers were given to tables or skipped.
-    pub(super) const fn numbered(&self) -> usize {
-        self.numbered as usize
+    /// How often [`call_in`](Self::call_in) has to be asked to look at all tables.
+    pub(super) const fn looks(&self) -> usize {
+        (self.given + self.reserved.len()).div_ceil(LOOKS)
     }
 
     /// The number of tables that could be added without another number.
@@ -148,13 +151,15 @@ impl TablePool {
     /// Finds a table of `log` with stragglers, and with room for a chunk of `units` units beside them. If no table can
     /// be added, `is_short`, it may be of any log. The caller adds it to a log.
     pub(super) fn call_in(&mut self, records: &TableRecords, log: usize, units: u32, is_short: bool) -> Option<u32> {
-        for _ in 0..LOOKS.min(self.numbered()) {
+        for _ in 0..LOOKS.min(self.numbered as usize) {
             self.looked = if self.looked + 1 < self.numbered { self.looked + 1 } else { 0 };
-            let Some(record) = records.find(self.looked) else {
-                // Reserved numbers have no records, nor have others of their blocks.
-                self.looked |= BLOCK as u32 - 1;
+            let looked = u64::from(self.looked);
+            if let Some((_, end)) = self.reserved.iter().find(|(first, end)| (*first..*end).contains(&looked)) {
+                // The next look is behind them.
+                self.looked = (end - 1).min(self.numbered.into()) as u32;
                 continue;
-            };
+            }
+            let Some(record) = records.find(self.looked) else { continue };
             if (is_short || record.log() == log) && record.fits(units) && record.call_in(is_short) {
                 return Some(self.looked);
             }

@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use core::ptr;
 
 /// The number of records in a block: 3 KiB of them. Under the model checker there are several blocks.
-pub(super) const BLOCK: usize = if cfg!(loom) { 1 } else { 16 };
+const BLOCK: usize = if cfg!(loom) { 1 } else { 16 };
 /// The number of blocks in a directory.
 const BLOCKS: usize = if cfg!(loom) { 4 } else { 128 };
 /// The number of directories.
