@@ -66,6 +66,10 @@ pub enum MapError {
     /// The design cannot choose its addresses, or not under these constraints.
     #[error("the design cannot place a mapping as requested")]
     Unplaceable,
+    /// The pages of the mapping cannot be unmapped [one by one](crate::MapOptions::apart): not under this design, not
+    /// so many of them, or not if it is typed.
+    #[error("the pages of this mapping cannot be unmapped one by one")]
+    NotApart,
     /// The design cannot map these segments to one run of addresses.
     #[error("segments that are not contiguous need one mapping each under this design")]
     NotContiguous,

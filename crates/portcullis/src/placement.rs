@@ -35,6 +35,11 @@ pub struct MapOptions {
     /// No multiple of this number of bytes, a power of two, lies within the mapping. A boundary beyond the addresses
     /// of the domain has no effect.
     pub boundary: Option<u64>,
+    /// Whether each page is a mapping of its own, so that the pages are unmapped one by one and in any order, and never
+    /// together: for kernels that split what they have mapped. It is for one segment. A design that cannot do that, or
+    /// not for so many pages, refuses it ([`MapError::NotApart`]); all designs that can place a mapping can do it
+    /// [at](MapOptions::at) an address. `portcullis` can also choose the address, for as many pages as a chunk has.
+    pub apart: bool,
     /// The address of the first byte, if it must be a particular one. It may lie in a
     /// [reserved](crate::DomainConfig::reserved) region, because such regions are only excluded from allocation. It
     /// must not lie in the interrupt range, where writes are interrupts (S9).
@@ -44,7 +49,7 @@ pub struct MapOptions {
 impl Default for MapOptions {
     fn default() -> Self {
         let (stream, lifetime) = (Stream::default(), Lifetime::default());
-        Self { stream, lifetime, limit: u64::MAX, alignment: 1, boundary: None, at: None }
+        Self { stream, lifetime, limit: u64::MAX, alignment: 1, boundary: None, apart: false, at: None }
     }
 }
 
@@ -53,7 +58,15 @@ impl MapOptions {
     /// identity mapping, as firmware regions (RMRR) and doorbells of other devices need it.
     pub const fn fixed(at: Iova) -> Self {
         let lifetime = Lifetime::Persistent;
-        Self { stream: Stream(None), lifetime, limit: u64::MAX, alignment: 1, boundary: None, at: Some(at) }
+        Self {
+            stream: Stream(None),
+            lifetime,
+            limit: u64::MAX,
+            alignment: 1,
+            boundary: None,
+            apart: false,
+            at: Some(at),
+        }
     }
 
     /// The constraints on `request` in a domain with addresses up to `last`. `entry_pages` is the width of an entry if

@@ -8,7 +8,8 @@ use crate::address::IovaRange;
 use crate::design::AssembledMapper;
 use crate::error::{MapError, RawMapError};
 use crate::iommu::Iommu;
-use crate::platform::{Platform, Step};
+use crate::iova::IovaRequest;
+use crate::platform::{Phase, Platform, Step};
 use crate::request::Request;
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
@@ -55,6 +56,35 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     pub(super) fn lend(&self) -> bool {
         let AssembledMapper { allocator, space, .. } = &self.base;
         space.unless_panicked(|| allocator.lend(space.platform())) == Some(true)
+    }
+
+    /// Makes a mapping for each page of a segment, side by side in a chunk.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn map_run_in_chunk(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+        let space = &self.base.space;
+        let platform = space.platform();
+        space.refuse_if_poisoned()?;
+        space.check_physical(request.segments())?;
+        if self.chunks().is_none() || !fits(request) {
+            return Err(MapError::NotApart.into());
+        }
+        platform.probe(Step::Enter(Phase::IovaAllocate));
+        let taken = space.poison_on_panic(|| self.chunks().take(platform, &IovaRequest::of(request), &self.base))?;
+        let Taken { range, entries } = taken.ok_or(MapError::NotApart)?;
+        platform.probe(Step::Enter(Phase::Other));
+        platform.probe(Step::ChunkMap);
+        platform.probe(Step::Enter(Phase::Table));
+        page_states::write_run(space.walker(), entries, request.phys(), request.access().rights());
+        if let Err(error) = space.sync_map(range) {
+            // As for one mapping: all are cleared and never spent (S11).
+            for (entry, pfn) in entries.chunks(1).zip(range.first_pfn()..) {
+                let cleared = page_states::clear(platform, entry, IovaRange::of(pfn, 1));
+                let _ = cleared.map(|cleared| cleared.make_visible(space.walker()));
+            }
+            return Err(error.into());
+        }
+        Ok(range)
     }
 
     /// Makes a mapping in a chunk, and does everything else that the hardware requires. `None` if no chunk is left.

@@ -430,6 +430,13 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
         self.map_segment_general(first, Kind { stream, access, lifetime: Lifetime::Transient })
     }
 
+    unsafe fn map_run(&self, segment: Segment, access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
+        let segments = [segment];
+        let mut request = Request::new(&segments, access)?;
+        request.stream = stream;
+        self.map_run_in_chunk(&request)
+    }
+
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         match unsafe { self.base.map_placed(request, placement) } {

@@ -116,6 +116,17 @@ pub(crate) fn write_pages<P: Platform>(walker: Walker<'_, P>, entries: &[Entry],
     walker.show(entries);
 }
 
+/// Does the same for the pages from `phys` on, which lie side by side in memory.
+pub(crate) fn write_run<P: Platform>(walker: Walker<'_, P>, entries: &[Entry], phys: PhysAddr, rights: Rights) {
+    walker.platform().probe(Step::ChunkWrite { entries: entries.len() });
+    let first = entries.first().expect("a mapping has a page");
+    let flags = rights.bits() + Idle::of(first.load_bits()).0 + (1 << MAPPED_SHIFT);
+    for (entry, pfn) in entries.iter().zip(phys.pfn()..) {
+        entry.store_bits(PhysAddr::from_pfn(pfn).as_u64() + flags);
+    }
+    walker.show(entries);
+}
+
 /// Stores the leaves of all pages of `segments` except the first. A function of its own, because most mappings have
 /// one segment.
 #[inline(never)]

@@ -281,6 +281,22 @@ pub unsafe trait Mapper: Send + Sync {
         Ok(IovaRange::of(mapped.first_pfn(), 1))
     }
 
+    /// Makes one mapping for each page of `segment`, on neighbouring pages: all of them, or none. The device may use
+    /// them when this returns.
+    ///
+    /// # Errors
+    /// Those of [`map`](Mapper::map); [`MapError::NotApart`] if the design cannot do this, or not for so many pages.
+    ///
+    /// # Safety
+    /// That of [`map`](Mapper::map).
+    unsafe fn map_run(&self, segment: Segment, access: Access, stream: Stream) -> Result<IovaRange, RawMapError> {
+        match segment.pages() {
+            // SAFETY: the caller's promise, passed on.
+            1 => unsafe { self.map_pages(&[segment], access, stream) },
+            _ => Err(RawMapError::Refused(MapError::NotApart)),
+        }
+    }
+
     /// Makes a mapping where `placement` says. It is unmapped like any other. Whatever the protection, the commit of
     /// its unmap invalidates it and waits.
     ///

@@ -16,6 +16,7 @@ pub mod fake;
 mod map_batch;
 mod mapping;
 mod open;
+mod options;
 mod reference;
 mod ring;
 mod submitted;
@@ -41,7 +42,7 @@ use crate::design::{Addressing, Info, Mapper, Usage};
 use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Runs;
 use crate::iommu::{AttachError, DomainId, QueueError, SourceId, all_or_none};
-use crate::placement::{MapOptions, Placement};
+use crate::placement::MapOptions;
 use crate::platform::Context;
 use crate::platform::memory::try_reserve_by;
 use crate::proof::{Committed, Proof};
@@ -138,7 +139,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     /// Maps as [`map`](Domain::map) does, with `options`.
     ///
     /// # Errors
-    /// Those of [`map`](Domain::map).
+    /// Those of [`map`](Domain::map). A buffer comes back as a whole, so never [apart](MapOptions::apart).
     pub fn map_with<B: DmaBuffer>(
         &self,
         buffer: B,
@@ -148,7 +149,8 @@ impl<M: Mapper + ?Sized> Domain<M> {
         let lent = Lent::new(buffer);
         let mapped = match self.protection {
             // SAFETY: the memory belongs to a `DmaBuffer`, which is held as `Lent`.
-            Protection::Strict => unsafe { self.map_as_said(lent.segments(), access, options) },
+            Protection::Strict if !options.apart => unsafe { self.map_as_said(lent.segments(), access, options) },
+            Protection::Strict => Err(MapError::NotApart.into()),
             _ => Err(MapError::NotStrict.into()),
         };
         self.mapping(lent, mapped, access)
@@ -325,41 +327,6 @@ impl<M: Mapper + ?Sized> Domain<M> {
         list.collect(room, segments, self.info.addressing.opens_pages())?;
         // SAFETY: the caller's promise, passed on.
         unsafe { self.map_as_said(list.as_slice(), access, options) }
-    }
-
-    /// # Safety
-    /// That of [`map_raw`](Domain::map_raw).
-    #[inline(never)]
-    unsafe fn map_as_said(
-        &self,
-        segments: &[Segment],
-        access: Access,
-        options: &MapOptions,
-    ) -> Result<IovaRange, RawMapError> {
-        let mut seen = SeenSegments::default();
-        let mut request = Request::new(segments, access)?;
-        (request.stream, request.lifetime) = (options.stream, options.lifetime);
-        // Kept by reference: moving it would take the same stack space again.
-        let placement = options.placement(&request, self.info.addressing.entry_pages(), self.last);
-        let placement = placement.as_ref().map_err(|error| *error)?;
-        match self.sub_page {
-            // SAFETY: the caller's promise, passed on.
-            SubPage::Expose => unsafe { self.map_at(&request, placement.as_ref()) },
-            // SAFETY: as above.
-            _ => unsafe { self.map_unexposed(&mut request, &mut seen, placement.as_ref()) },
-        }
-    }
-
-    /// # Safety
-    /// That of [`map_raw`](Domain::map_raw).
-    #[inline(never)]
-    unsafe fn map_at(&self, request: &Request<'_>, placement: Option<&Placement>) -> Result<IovaRange, RawMapError> {
-        match placement {
-            // SAFETY: the caller's promise, passed on.
-            None => unsafe { self.mapper.map_apart(request) },
-            // SAFETY: as above.
-            Some(placement) => unsafe { self.mapper.map_placed(request, placement) },
-        }
     }
 
     /// Unmaps the mapping that begins in the page of `iova`, whatever its length, and returns its pages.

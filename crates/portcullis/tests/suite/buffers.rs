@@ -17,8 +17,7 @@ fn host() -> Arc<FakeHost> {
 fn an_array_keeps_what_is_written_and_gives_its_pages_back() {
     let host = host();
     let iommu = FakeIommu::new(&host);
-    let config =
-        portcullis::DomainConfig { sub_page: SubPage::Refuse, ..portcullis::DomainConfig::new(Protection::Strict) };
+    let config = DomainConfig { sub_page: SubPage::Refuse, ..DomainConfig::new(Protection::Strict) };
     let domain = Portcullis::open_with(&iommu, host.clone(), &config).expect("a domain");
     let before = host.frames_lent();
     let mut array = DmaArray::new(host.clone(), 3).expect("memory");

@@ -1,5 +1,6 @@
 //! Requests with placement: limits, alignments, boundaries and fixed addresses, among other mappings.
 
+mod apart;
 mod options;
 
 use crate::raw_face::RawFace;
@@ -21,6 +22,7 @@ const ANYWHERE: MapOptions = MapOptions {
     limit: u64::MAX,
     alignment: 1,
     boundary: None,
+    apart: false,
     at: None,
 };
 const BELOW_4_GIB: MapOptions = MapOptions { limit: 0xffff_ffff, ..ANYWHERE };

@@ -84,6 +84,7 @@ const ANY: MapOptions = MapOptions {
     limit: u64::MAX,
     alignment: 1,
     boundary: None,
+    apart: false,
     at: None,
 };
 const PERSISTENT: MapOptions = MapOptions { lifetime: Lifetime::Persistent, ..ANY };
