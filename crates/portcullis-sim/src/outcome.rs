@@ -133,8 +133,8 @@ pub struct RunOutcome {
     /// takes longer ones where it would be too wide.
     #[serde(skip)]
     pub share_of_shortest: f64,
-    /// Whether the design, which is of another crate, has reported no step of its addresses. Their cost is then missing,
-    /// and the run is compared with no other.
+    /// Whether the design, which is of another crate, has reported no step of its addresses. Their cost is then
+    /// missing, and the run is compared with no other.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unpriced: bool,
     /// The same work at the speed at which it was recorded. `null` if the run already has that clock, or if nothing

@@ -81,7 +81,7 @@ impl<P: Platform + 'static> DmaArray<P> {
     /// # Panics
     /// If there is no such page.
     pub fn page(&self, index: usize) -> &Bytes {
-        // SAFETY: `self` is borrowed, so nobody writes the page. A page is its bytes.
+        // SAFETY: `self` is borrowed, so neither its owner nor a device writes the page. A page is its bytes.
         unsafe { &*core::ptr::from_ref(self.frame(index)).cast() }
     }
 
@@ -92,7 +92,7 @@ impl<P: Platform + 'static> DmaArray<P> {
     pub fn page_mut(&mut self, index: usize) -> &mut Bytes {
         // SAFETY: a page is its bytes, and its words are atomic, so what is behind the reference may change.
         let bytes: &UnsafeCell<Bytes> = unsafe { &*core::ptr::from_ref(self.frame(index)).cast() };
-        // SAFETY: `self` is borrowed mutably, so nobody else uses the page.
+        // SAFETY: `self` is borrowed mutably, so the page has no other user.
         unsafe { &mut *bytes.get() }
     }
 
@@ -131,7 +131,8 @@ impl<P: Platform + 'static> fmt::Debug for DmaArray<P> {
 }
 
 /// Zeroed words that CPU and device use at the same time: a ring of descriptors, or the place of a completion. Map it
-/// with [`map_shared`](crate::Domain::map_shared), and use it through [`Mapping::shared`](crate::domain::Mapping::shared).
+/// with [`map_shared`](crate::Domain::map_shared), and use it through
+/// [`Mapping::shared`](crate::domain::Mapping::shared).
 #[derive(Debug)]
 pub struct CoherentBox<P: Platform + 'static>(DmaArray<P>);
 

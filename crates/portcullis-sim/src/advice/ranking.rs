@@ -3,8 +3,8 @@
 //! The rules: a run is judged by its share of the unprotected rate. If buffers may be nearly empty, the lower end of
 //! the range counts. Shares within [`TIE`] of the best are a tie, and the simplest run wins it. What Linux can do
 //! today is simpler than another kernel, and another kernel is simpler than one with drivers that unmap in batches.
-//! Runs on hardware that does not exist, runs that failed a check, runs whose design bounds no stale window, and runs of
-//! a design that reports no steps, so that its cost is not known, are never ranked.
+//! Runs on hardware that does not exist, runs that failed a check, runs whose design bounds no stale window, and runs
+//! of a design that reports no steps, so that its cost is not known, are never ranked.
 
 use crate::compare::{CompareRow, LINUX};
 use crate::outcome::RunOutcome;
