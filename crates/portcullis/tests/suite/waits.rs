@@ -3,6 +3,7 @@
 use crate::raw_face::{RawFace, open};
 use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Visitor};
+use portcullis::forward_platform;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
 use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{Lock, LockClass, WAIT_US_LEAST, Wait};
@@ -11,6 +12,7 @@ use portcullis::{
     Platform, Protection, QueueError, RawUnmapError, Segment, SourceId,
 };
 use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Longer than a flush queue of any design keeps an unmap.
 const TICK_US: u64 = 200_000;
@@ -167,4 +169,45 @@ fn a_ring_that_is_returned_to_dead_hardware_waits_once_in_all() {
             design.visit(Rings { host: &host, iommu: &iommu, protection });
         }
     }
+}
+
+/// A host that looks, while it is told to, whether a lock is held when a walk begins.
+struct Watchful<'h> {
+    fake: &'h FakeHost,
+    watches: AtomicBool,
+    walks: AtomicUsize,
+}
+
+// SAFETY: the fake keeps the promises.
+unsafe impl Platform for Watchful<'_> {
+    type Lock<T: Send> = <FakeHost as Platform>::Lock<T>;
+    type CpuWords = <FakeHost as Platform>::CpuWords;
+
+    forward_platform!(self => self.fake; lock, cpu, cpus, allocate_frame, frame, free_frame, table_barrier, cpu_words,
+        now_us, pause, walks_now, walks_are_over);
+
+    fn walk<R>(&self, walk: impl FnOnce() -> R) -> R {
+        if self.watches.load(Ordering::Relaxed) {
+            self.walks.fetch_add(1, Ordering::Relaxed);
+            // The fake panics if the caller holds a lock.
+            self.fake.pause(Wait::Register);
+        }
+        self.fake.walk(walk)
+    }
+}
+
+/// Maps of other CPUs would wait for that lock, with interrupts off.
+#[test]
+fn usage_looks_at_each_table_without_a_lock() {
+    const TABLES: u64 = 40;
+    let fake = FakeHost::default();
+    let iommu = FakeIommu::new(&fake);
+    let host = Watchful { fake: &fake, watches: AtomicBool::default(), walks: AtomicUsize::default() };
+    let domain = Portcullis::open(&iommu, &host, Protection::Strict).expect("a domain");
+    for pfn in 0..TABLES * 512 {
+        domain.raw_map(PhysAddr::from_pfn(0x1_0000 + pfn), PAGE_SIZE, Access::DeviceWrites).expect("room");
+    }
+    host.watches.store(true, Ordering::Relaxed);
+    assert_eq!(domain.usage().live_ranges as u64, TABLES * 512);
+    assert!(host.walks.load(Ordering::Relaxed) as u64 >= TABLES, "it has looked at nothing");
 }
