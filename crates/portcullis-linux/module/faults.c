@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * The faults of a unit, by the id that the refused request carried. Each id has its own count and its own limit for
- * what is logged, so that a device that floods hides no other.
+ * what is logged, so that a device that floods with one id hides no other.
  *
  * The table has a fixed size. A hostile device can use all ids of its buses, so the ids of one bus have a share of the
  * places only. What finds no place is counted together.

@@ -82,8 +82,11 @@ static bool is_shut_unbound(struct pci_dev *pdev, bool counts_all)
 	return is_named || pdev->untrusted || (is_found && counts_all);
 }
 
-/* A device that is named is closed, at the cost of its neighbors. Others must not cost a neighbor that is at work. */
-static void shut_out(struct pci_dev *pdev)
+/*
+ * A device that is named is closed, at the cost of its neighbors. Others must not cost a neighbor that is at work.
+ * Returns false if the device may reach memory, as one does whose unit stays off.
+ */
+static bool shut_out(struct pci_dev *pdev)
 {
 	int error = has_own_entry(pdev) ? pc_close(pdev, false) : pc_shut(pdev);
 	struct pci_dev *port = pc_open_port(pdev);
@@ -93,6 +96,7 @@ static void shut_out(struct pci_dev *pdev)
 	else if (port)
 		pr_warn("%s is shut out by its own id alone: the port %s does not check ids (ACS)\n", pci_name(pdev),
 			pci_name(port));
+	return !error;
 }
 
 void pc_let(struct pci_dev *pdev)
@@ -458,8 +462,8 @@ static void bind(struct pci_dev *pdev)
 		return;
 	/* A named device that cannot be protected is never let through: its DMA fails. */
 	if (is_named) {
-		shut_out(pdev);
-		pr_err("%s stays shut out\n", pci_name(pdev));
+		if (shut_out(pdev))
+			pr_err("%s stays shut out\n", pci_name(pdev));
 		return;
 	}
 	if (pc_open(pdev, true))

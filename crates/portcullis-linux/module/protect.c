@@ -430,7 +430,6 @@ static int exchange(struct pc_device *device, u8 bits)
 	error = open_space(device, bits, &after);
 	if (error)
 		return pcr_attach(before, pc_own_id(device->pdev));
-	stop_ticking(device);
 	device->space = after;
 	device->last = DMA_BIT_MASK(bits);
 	pcr_close(before);
@@ -443,7 +442,11 @@ int pc_reopen(struct pc_device *device, u8 bits)
 
 	/* Readers of the list access the domains, and what looks at ports may cut the device off. */
 	mutex_lock(&pc_devices_lock);
+	/* So may the timer. */
+	stop_ticking(device);
 	error = exchange(device, bits);
+	/* For what the former domain still has to do, if that stays. */
+	pc_start_ticking(device);
 	mutex_unlock(&pc_devices_lock);
 	return error;
 }

@@ -74,12 +74,19 @@ int pcs_is_display(u16 segment, u16 source)
 	return is_display;
 }
 
+/* The functions of a chipset are on a root bus. An external device can claim any id. */
+static bool is_of_chipset(struct pci_dev *pdev)
+{
+	return pci_is_root_bus(pdev->bus) && !pdev->untrusted;
+}
+
 static void note_chipset(void)
 {
 	struct pci_dev *pdev = NULL;
 
 	for_each_pci_dev(pdev)
-		pcr_note_function(pdev->vendor, pdev->device, pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY);
+		if (is_of_chipset(pdev))
+			pcr_note_function(pdev->vendor, pdev->device, pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY);
 }
 
 /* The register that controls the unit of the sound device (Intel 5520 and X58); all ones if there is none. */
@@ -96,7 +103,8 @@ static u32 isochronous_control(void)
 
 bool pc_is_broken_by_translation(struct pci_dev *pdev)
 {
-	return pcr_must_pass(pdev->vendor, pdev->device, pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY, isochronous_control());
+	return is_of_chipset(pdev) &&
+	       pcr_must_pass(pdev->vendor, pdev->device, pdev->class >> 16 == PCI_BASE_CLASS_DISPLAY, isochronous_control());
 }
 
 /* ---- coming ---- */
