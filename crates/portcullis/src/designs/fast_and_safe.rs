@@ -7,10 +7,10 @@
 //! a window that is sealed, and whose pages are all back, is free as a whole, and kept in a magazine
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
+//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
 //! `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
+//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
 //! `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
 use crate::design::{

@@ -5,10 +5,10 @@
 //! mapped --claim--> claimed --clear--> cleared, and an empty table page leaves --the hardware has lost it--> free
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
+//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
 //! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
+//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
 //! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`,
 //! `invalidation/strict.rs`.
 

@@ -5,9 +5,9 @@
 //! 1 user --the last unmap--> absent --the hardware has lost it--> the next map of the page may write it again
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/identity.rs`, `space/sharing.rs`, `table/shared.rs`.
+//! A map: `domain/calls.rs`, `design/identity.rs`, `space/sharing.rs`, `table/shared.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/identity.rs`, `space/sharing.rs`, `table/shared.rs`, `design/assembled.rs`,
+//! An unmap: `domain/calls.rs`, `design/identity.rs`, `space/sharing.rs`, `table/shared.rs`, `design/assembled.rs`,
 //! `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! For the three regions of rights, `design/assembled.rs` only commits. The fourth region maps and unmaps like

@@ -4,9 +4,9 @@
 //! mapped once, when the domain is opened; a map returns the physical address, an unmap does nothing
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/physical.rs`.
+//! A map: `domain/calls.rs`, `design/physical.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/physical.rs`.
+//! An unmap: `domain/calls.rs`, `design/physical.rs`.
 
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, IdentityMapped, Info};
 use crate::error::NewDomainError;

@@ -5,9 +5,9 @@
 //! mapped --claim by its marks, clear--> cleared --the hardware has lost it--> free_bytes: memory of the host
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`.
+//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/marks.rs`,
+//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/marks.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! An unmap calls `kmalloc.rs` twice: first, to learn that the claim is left to the table, and at the end, to free

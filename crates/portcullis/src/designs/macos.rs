@@ -5,10 +5,10 @@
 //! mapped --claim, clear--> cleared --submit, do not wait--> waiting --the queue has passed its ticket--> free, merged
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`,
+//! A map: `domain/calls.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`,
 //! `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
+//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
 use crate::design::{

@@ -4,9 +4,9 @@
 //! physical address = I/O address, from the first to the last: nothing is mapped, nothing is taken away
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/physical.rs`, `pass_through.rs`.
+//! A map: `domain/calls.rs`, `design/physical.rs`, `pass_through.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/physical.rs`.
+//! An unmap: `domain/calls.rs`, `design/physical.rs`.
 
 use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Untranslated};
 use crate::error::NewDomainError;

@@ -6,10 +6,10 @@
 //! in the pool, still mapped --no room, or no address left--> cleared --the hardware has lost it--> in a magazine
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/page_pool.rs`, `design/pool.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`,
+//! A map: `domain/calls.rs`, `design/page_pool.rs`, `design/pool.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`,
 //! `space.rs`, `table/second_level.rs`, `space/sharing.rs`, `table/marks.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/page_pool.rs`, `space/sharing.rs`, `table/marks.rs`, `design/pool.rs`,
+//! An unmap: `domain/calls.rs`, `design/page_pool.rs`, `space/sharing.rs`, `table/marks.rs`, `design/pool.rs`,
 //! `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`,
 //! `invalidation/strict.rs`.
 //!

@@ -3,10 +3,10 @@
 //!
 //! The module page of its folder, `chunk/mod.rs`, draws the life of a page.
 //!
-//! A map: `domain/mod.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/tables.rs`,
+//! A map: `domain/calls.rs`, `chunk/mapper.rs`, `space.rs`, `chunk/chunks.rs`, `chunk/tables.rs`,
 //! `chunk/page_states.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`,
+//! An unmap: `domain/calls.rs`, `chunk/mapper.rs`, `chunk/chunks.rs`, `chunk/tables.rs`, `chunk/page_states.rs`,
 //! `space.rs`.
 //!
 //! `chunk/mapper.rs` calls the others one after the other, except `tables.rs`, which `chunks.rs` calls. A strict

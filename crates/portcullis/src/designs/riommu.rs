@@ -4,9 +4,9 @@
 //! free --map: the tail advances--> valid --unmap--> held --the burst ends: its ring is invalidated once--> free
 //! ```
 //!
-//! A map: `domain/mod.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`.
+//! A map: `domain/calls.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`,
+//! An unmap: `domain/calls.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`,
 //! `submission.rs`.
 
 use crate::design::{Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind};

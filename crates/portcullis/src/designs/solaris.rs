@@ -5,10 +5,10 @@
 //! mapped --claim--> free: the translation stays until the next map writes over it (its declared breach of S2)
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
+//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
 //! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
+//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
 //! `invalidation/policy.rs`.
 
 use crate::design::{

@@ -5,10 +5,10 @@
 //! mapped --claim--> claimed --clear--> cleared --the hardware has lost it--> free
 //! ```
 //!
-//! A map: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`.
 //!
-//! An unmap: `domain/mod.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! An unmap calls the allocator twice: first for the claim, and at the end to give the address back.

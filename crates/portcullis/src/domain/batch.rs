@@ -131,7 +131,8 @@ impl<H: DomainRef, B: DmaBuffer> Batch<H, B> {
     /// Clears the mapping and keeps its buffer until the commit.
     ///
     /// # Errors
-    /// Gives the mapping back with an [`UnmapError`].
+    /// Gives the mapping back with an [`UnmapError`]: those of [`Domain::unmap`](super::Domain::unmap), and
+    /// [`UnmapError::BatchFull`]. Commit then, and try again.
     #[inline(always)]
     pub fn unmap(&mut self, mapping: Mapping<B>) -> Result<(), Refused<Mapping<B>, UnmapError>> {
         let (domain, range) = (&*self.domain, mapping.range());

@@ -1,9 +1,10 @@
 //! Mappings as their options say: where they are, and whether their pages are unmapped one by one.
 
 use super::Domain;
-use crate::address::{IovaRange, PAGE_SIZE, PhysAddr, Segment};
+use crate::address::{IovaRange, Segment};
 use crate::design::{Addressing, Mapper};
 use crate::error::{MapError, RawMapError, RawUnmapError, SyncError};
+use crate::iommu::QueueError;
 use crate::placement::{MapOptions, Placement};
 use crate::request::{Access, Request};
 use crate::sub_page::{SeenSegments, SubPage, is_partial};
@@ -18,10 +19,6 @@ impl<M: Mapper + ?Sized> Domain<M> {
         access: Access,
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
-        if options.apart {
-            // SAFETY: the caller's promise, passed on.
-            return unsafe { self.map_in_pieces(segments, access, options) };
-        }
         let mut seen = SeenSegments::default();
         let mut request = Request::new(segments, access)?;
         (request.stream, request.lifetime) = (options.stream, options.lifetime);
@@ -53,6 +50,7 @@ impl<M: Mapper + ?Sized> Domain<M> {
     }
 
     /// Maps a segment so that each of its pages is a mapping of its own, on neighbouring pages: all of them, or none.
+    /// Each part is called from here, where the stack is shallow: an unmap takes much of it.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -64,66 +62,58 @@ impl<M: Mapper + ?Sized> Domain<M> {
         access: Access,
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
-        let request = Request::new(segments, access)?;
-        let &[segment] = segments else { return Err(MapError::NotContiguous.into()) };
-        // The pages of a mapping that the design tells apart by entries, or by their memory alone, are not its own.
-        if matches!(self.info.addressing, Addressing::Entries { .. }) {
-            return Err(MapError::NotApart.into());
-        }
-        if self.sub_page != SubPage::Expose
-            && let Some(part) = pieces(segment).find(is_partial)
-        {
-            return Err(MapError::PartialPage(part.phys).into());
-        }
-        match options.placement(&request, None, self.last)? {
+        let (segment, at) = self.check_pieces(segments, access, options)?;
+        let Some(at) = at else {
             // SAFETY: the caller's promise, passed on.
-            None => unsafe { self.mapper.map_run(segment, access, options.stream) },
-            Some(placement) => {
-                let at = placement.at().ok_or(MapError::Unplaceable)?;
-                // SAFETY: as above.
-                unsafe { self.map_pieces_at(segment, access, options, at) }
-            }
+            return unsafe { self.mapper.map_run(segment, access, options.stream) };
+        };
+        let mut made = 0;
+        // SAFETY: as above.
+        match unsafe { self.mapper.map_run_at(segment, access, options.lifetime, at.first_pfn(), &mut made) } {
+            Ok(()) => Ok(at),
+            Err(error) if made > 0 => Err(self.undo_pieces(at.first_pfn(), made, error)),
+            Err(error) => Err(error),
         }
     }
 
-    /// Maps the pages of a segment at `at`. If one is refused, those before it are unmapped again.
-    ///
-    /// # Safety
-    /// That of [`map_raw`](Domain::map_raw).
-    unsafe fn map_pieces_at(
+    /// The one segment of a request, and the pages that it is to have, if it must have particular ones.
+    #[inline(never)]
+    fn check_pieces(
         &self,
-        segment: Segment,
+        segments: &[Segment],
         access: Access,
         options: &MapOptions,
-        at: IovaRange,
-    ) -> Result<IovaRange, RawMapError> {
-        let page = |number: u64| IovaRange::of(at.first_pfn() + number, 1);
-        for (number, piece) in (0..).zip(pieces(segment)) {
-            let pieces = [piece];
-            let mut request = Request::in_a_page(&pieces, access);
-            (request.stream, request.lifetime) = (options.stream, options.lifetime);
-            // SAFETY: the caller's promise, passed on.
-            if let Err(error) = unsafe { self.mapper.map_placed(&request, &Placement::exactly(page(number))) } {
-                for made in (0..number).map(page) {
-                    // Whatever the protection, the unmap of a placed mapping waits for the hardware.
-                    if let Err(RawUnmapError::Commit(lost)) = self.mapper.unmap_apart(made) {
-                        return Err(RawMapError::Lost(SyncError(lost.0)));
-                    }
-                }
-                return Err(error);
-            }
+    ) -> Result<(Segment, Option<IovaRange>), MapError> {
+        let request = Request::new(segments, access)?;
+        let &[segment] = segments else { return Err(MapError::NotContiguous) };
+        // Entries are not pages: a piece has no entry of its own.
+        if matches!(self.info.addressing, Addressing::Entries { .. }) {
+            return Err(MapError::NotApart);
         }
-        Ok(at)
+        if self.sub_page != SubPage::Expose
+            && let Some(part) = segment.in_pages().find(is_partial)
+        {
+            return Err(MapError::PartialPage(part.phys));
+        }
+        match options.placement(&request, None, self.last)? {
+            Some(placement) => Ok((segment, Some(placement.at().ok_or(MapError::Unplaceable)?))),
+            None => Ok((segment, None)),
+        }
     }
-}
 
-/// The parts of a segment that lie within one page each.
-fn pieces(segment: Segment) -> impl Iterator<Item = Segment> {
-    let (mut phys, end) = (segment.phys.as_u64(), segment.phys.as_u64().saturating_add(segment.len));
-    core::iter::from_fn(move || {
-        let next = (phys | (PAGE_SIZE - 1)).saturating_add(1).min(end);
-        let piece = Segment { phys: PhysAddr::new(phys), len: next - phys };
-        phys = next;
-        (piece.len > 0).then_some(piece)
-    })
+    /// Unmaps the first `made` pieces from `first` on, after the next one was refused. Whatever the protection, the
+    /// unmap of a placed mapping waits for the hardware. If one is not known to be gone, the memory is lost (S11).
+    #[cold]
+    #[inline(never)]
+    fn undo_pieces(&self, first: u64, made: u64, mut error: RawMapError) -> RawMapError {
+        for pfn in first..first + made {
+            error = match self.mapper.unmap_apart(IovaRange::of(pfn, 1)) {
+                Ok(_) => error,
+                Err(RawUnmapError::Commit(lost)) => RawMapError::Lost(SyncError(lost.0)),
+                // It may still be mapped: the domain is poisoned, or another caller has taken the piece.
+                Err(RawUnmapError::Refused(_)) => RawMapError::Lost(SyncError(QueueError::Unproven)),
+            };
+        }
+        error
+    }
 }
