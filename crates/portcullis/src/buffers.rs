@@ -133,7 +133,6 @@ impl<P: Platform + 'static> fmt::Debug for DmaArray<P> {
 /// Zeroed words that CPU and device use at the same time: a ring of descriptors, or the place of a completion. Map it
 /// with [`map_shared`](crate::Domain::map_shared), and use it through
 /// [`Mapping::shared`](crate::domain::Mapping::shared).
-#[derive(Debug)]
 pub struct CoherentBox<P: Platform + 'static>(DmaArray<P>);
 
 impl<P: Platform + 'static> CoherentBox<P> {
@@ -182,7 +181,8 @@ unsafe impl<P: Platform + 'static> DmaBuffer for CoherentBox<P> {
 // SAFETY: every access is to one atomic word.
 unsafe impl<P: Platform + 'static> SharedBuffer for CoherentBox<P> {}
 
-/// A number of arrays of one size, which are allocated once. A buffer that is dropped is free again.
+/// A number of arrays of one size, which are allocated once. A buffer that is dropped is free again. The
+/// memory goes back to the host with the last of the pool and its buffers.
 pub struct Pool<P: Platform + 'static>(Arc<Free<P>>);
 
 /// The arrays of a pool that are free. The list has room for all.
@@ -210,7 +210,7 @@ impl<P: Platform + Clone + 'static> Pool<P> {
         }
         // The lock is taken alone, or inside any other.
         let free = Free(platform.lock(LockClass::TableReserve, free));
-        Ok(Self(Arc::new(free)))
+        platform.allocate(Context::MaySleep, || Ok(Self(Arc::new(free))))
     }
 }
 
@@ -261,6 +261,12 @@ impl<P: Platform + 'static> Drop for PoolBuffer<P> {
         if let Some(array) = self.array.take() {
             self.free.0.with(|free| push_within(free, array));
         }
+    }
+}
+
+impl<P: Platform + 'static> fmt::Debug for CoherentBox<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CoherentBox({} pages)", self.0.pages())
     }
 }
 

@@ -68,10 +68,10 @@ pub enum MapError {
     Unplaceable,
     /// The pages of the mapping cannot be unmapped [one by one](crate::MapOptions::apart): not under this design, not
     /// so many of them, or not if it is typed.
-    #[error("the pages of this mapping cannot be unmapped one by one")]
+    #[error("the pages of this mapping cannot be unmapped one by one: by this design, so many, or as a typed mapping")]
     NotApart,
     /// The design cannot map these segments to one run of addresses.
-    #[error("segments that are not contiguous need one mapping each under this design")]
+    #[error("segments that are not contiguous need one mapping each, under this design or with these options")]
     NotContiguous,
     /// The device would reach the rest of a page, and the domain [refuses](crate::SubPage::Refuse) that; or the domain
     /// would [bounce](crate::SubPage::Bounce) the part, which is not possible for a persistent mapping.

@@ -36,9 +36,29 @@ pub struct MapOptions {
     /// of the domain has no effect.
     pub boundary: Option<u64>,
     /// Whether each page is a mapping of its own, so that the pages are unmapped one by one and in any order, and never
-    /// together: for kernels that split what they have mapped. It is for one segment. A design that cannot do that, or
-    /// not for so many pages, refuses it ([`MapError::NotApart`]); all designs that can place a mapping can do it
-    /// [at](MapOptions::at) an address. `portcullis` can also choose the address, for as many pages as a chunk has.
+    /// together: for kernels that split what they have mapped. It is for one segment, and for the raw interface. A
+    /// design that cannot do that refuses it ([`MapError::NotApart`]). All designs that can place a mapping can do it
+    /// [at](MapOptions::at) an address, for any number of pages. `portcullis` can also choose the address, for up to
+    /// 511 pages and without limit, alignment or boundary; others are [`MapError::Unplaceable`].
+    ///
+    /// A page is unmapped from its first byte that is mapped to its last one:
+    /// ```
+    /// use portcullis::designs::Portcullis;
+    /// use portcullis::iommu::fake::FakeIommu;
+    /// use portcullis::platform::fake::FakeHost;
+    /// use portcullis::{Access, Iova, MapOptions, Open, PhysAddr, Protection};
+    ///
+    /// let host = FakeHost::default();
+    /// let iommu = FakeIommu::new(&host);
+    /// let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
+    /// let apart = MapOptions { apart: true, ..MapOptions::default() };
+    /// // From the middle of one page to the middle of the next.
+    /// // SAFETY: the fake device does no DMA.
+    /// let iova = unsafe { domain.map_raw_with(PhysAddr::new(0x800), 0x1000, Access::DeviceReads, &apart) }?;
+    /// domain.unmap_raw(Iova::new(iova.as_u64() + 0x800), 0x800)?;
+    /// domain.unmap_raw(iova, 0x800)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub apart: bool,
     /// The address of the first byte, if it must be a particular one. It may lie in a
     /// [reserved](crate::DomainConfig::reserved) region, because such regions are only excluded from allocation. It

@@ -4,7 +4,7 @@ use super::chunks::Taken;
 use super::halves::{fits, has_place};
 use super::mapper::Chunked;
 use super::page_states;
-use crate::address::IovaRange;
+use crate::address::{IovaRange, PAGE_SHIFT};
 use crate::design::AssembledMapper;
 use crate::error::{MapError, RawMapError};
 use crate::iommu::Iommu;
@@ -71,7 +71,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         }
         platform.probe(Step::Enter(Phase::IovaAllocate));
         let taken = space.poison_on_panic(|| self.chunks().take(platform, &IovaRequest::of(request), &self.base))?;
-        let Taken { range, entries } = taken.ok_or(MapError::NotApart)?;
+        // Chunks have the upper half of the domain.
+        let width = self.chunks().table_pfn(0).ilog2() + 1 + PAGE_SHIFT;
+        let exhausted = MapError::Exhausted { pages: request.pages(), limit_bits: width as u8 };
+        let Taken { range, entries } = taken.ok_or(exhausted)?;
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::ChunkMap);
         platform.probe(Step::Enter(Phase::Table));

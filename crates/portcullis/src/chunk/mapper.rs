@@ -440,7 +440,9 @@ unsafe impl<P: Platform, I: Iommu> Mapper for Chunked<P, I> {
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {
         // SAFETY: the caller's promise, passed on.
         match unsafe { self.base.map_placed(request, placement) } {
-            Err(RawMapError::Refused(MapError::Exhausted { .. } | MapError::Overlap(_))) if self.lend() => {
+            Err(RawMapError::Refused(MapError::Exhausted { .. } | MapError::Overlap(_)))
+                if self.chunks().reach(IovaRange::of(placement.end_pfn() - 1, 1)) && self.lend() =>
+            {
                 // SAFETY: as above.
                 unsafe { self.base.map_placed(request, placement) }
             }

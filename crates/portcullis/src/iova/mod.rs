@@ -112,7 +112,12 @@ pub(crate) fn never_handed_out<P: Platform>(platform: &P, reserved: &[IovaRange]
 /// Hands out ranges of I/O addresses.
 ///
 /// The laboratory charges what an allocator [reports](Platform::probe), and nothing else: see
-/// [`Step`](crate::platform::Step), and its variant `Own` for work that no other step describes.
+/// [`Step`](crate::platform::Step), and its variant `Own` for work that no other step describes. Report the phase that
+/// begins, too: [`allocate`](IovaAllocator::allocate) enters
+/// [`Phase::IovaAllocate`](crate::platform::Phase::IovaAllocate).
+///
+/// Memory is taken within [`Platform::allocate`], and with no lock held: a host may have to wait for it. The fake host
+/// panics if a lock is held then.
 ///
 /// # Safety
 /// Table pages are freed on the word of this trait. Implementations promise the following:

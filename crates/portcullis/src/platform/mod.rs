@@ -24,7 +24,7 @@ use thiserror::Error;
 
 /// The host has no memory for a table page or a bookkeeping node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the host has no memory left for protection tables")]
+#[error("the host has no memory left")]
 pub struct NoMemory;
 
 /// The host cannot read memory that it did not allocate.
@@ -436,7 +436,8 @@ pub unsafe trait Platform: Send + Sync {
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory>;
 
     /// Allocates `count` physically contiguous table pages, each as [`allocate_frame`](Platform::allocate_frame) does.
-    /// Each is freed on its own. Only the rings of [`riommu`](crate::riommu) ask for more than one.
+    /// Each is freed on its own. The rings of [`riommu`](crate::riommu) and large [`buffers`](crate::buffers) ask for
+    /// more than one.
     ///
     /// # Errors
     /// [`NoMemory`], also from a host that does not support contiguous pages.

@@ -339,6 +339,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
             });
             if let Some(mut magazine) = surplus {
                 self.tree.free_ranges(platform, magazine.0.drain(..));
+                self.forget(magazine);
             }
         }
     }
