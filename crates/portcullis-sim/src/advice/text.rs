@@ -29,6 +29,7 @@ pub(super) fn of(rows: &[CompareRow], item: &Item, sensitivity: Option<&Sensitiv
         sentences.extend(sensitivity.map(Sensitivity::sentence));
     }
     sentences.extend(rings(rows));
+    sentences.extend(unpriced(rows));
     match work.is_of_pages_alone() {
         true => sentences.push(pages::of(work, machine)),
         false => sentences.extend(payload(rows)),
@@ -103,7 +104,11 @@ fn without_linux(rows: &[CompareRow]) -> Vec<String> {
     let mut sentences = Vec::new();
     match (strict.best(), deferred.best()) {
         (None, None) => {
-            let which = if runs_unbounded(rows) { " whose window has a bound" } else { "" };
+            let which = match (unpriced(rows), runs_unbounded(rows)) {
+                (Some(_), _) => " whose cost is known",
+                (None, true) => " whose window has a bound",
+                (None, false) => "",
+            };
             return vec![format!("There is no strict or deferred run here to choose{which}.")];
         }
         (Some(best), None) => {
@@ -305,6 +310,15 @@ fn rings(rows: &[CompareRow]) -> Option<String> {
     let row = rows.iter().find(|row| row.no_such_hardware)?;
     Some(format!(
         "There is no such hardware as `{}` needs: its numbers say what it would do, and recommend nothing.",
+        row.design
+    ))
+}
+
+/// Says that the cost of a design is not known.
+fn unpriced(rows: &[CompareRow]) -> Option<String> {
+    let row = rows.iter().find(|row| row.outcome().is_some_and(|outcome| outcome.unpriced))?;
+    Some(format!(
+        "`{}` reports no steps of its addresses: its numbers lack what they cost, and it is left out of what is said here.",
         row.design
     ))
 }
