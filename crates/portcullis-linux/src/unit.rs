@@ -84,7 +84,8 @@ pub unsafe extern "C" fn pcr_table(table: *const u8, len: usize, direct_map: u64
     // SAFETY: the caller keeps the contract.
     match Dmar::parse(unsafe { core::slice::from_raw_parts(table, len) }) {
         Ok(dmar) => {
-            dmar.warnings().for_each(|warning| print(format_args!("firmware has a mistake that does not matter: {warning}")));
+            dmar.warnings()
+                .for_each(|warning| print(format_args!("firmware has a mistake that does not matter: {warning}")));
             TABLE_BYTES.store(len, Ordering::Relaxed);
             // Release: a reader that sees the table sees its length.
             TABLE.store(table.cast_mut(), Ordering::Release);
