@@ -12,7 +12,7 @@ const _: () = assert!(LockClass::TableReserve as u32 == 9);
 
 /// The bytes that there are for a `raw_spinlock_t`.
 #[unsafe(no_mangle)]
-pub extern "C" fn pcr_lock_bytes() -> usize {
+pub(crate) extern "C" fn pcr_lock_bytes() -> usize {
     LOCK_WORDS * size_of::<u64>()
 }
 
