@@ -44,7 +44,8 @@ pub fn check<P: Platform>(host: &P) {
 }
 
 /// Checks the host's promises, from several threads. Where panics abort, the checks of what comes after a panic are
-/// skipped; their names are printed and returned.
+/// skipped; their names are printed and returned. It takes less than a second, but much longer on a busy machine whose
+/// locks spin in turn: the thread whose turn it is may then have no CPU.
 ///
 /// # Panics
 /// If the host breaks a promise. A lock that is never free again after a panic inside aborts the process, because the

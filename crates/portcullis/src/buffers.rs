@@ -2,8 +2,9 @@
 //! pool. A driver that uses them implements no unsafe trait.
 //!
 //! Each has pages of its own, so a device that reaches one reaches nothing else (S8). The memory is that of
-//! [`Platform::allocate_frame`]. If devices do not snoop the caches of the CPU, the driver writes the lines back, and
-//! drops them, as for any other memory.
+//! [`Platform::allocate_frame`]. A buffer keeps its pointer to the host, and may outlive what is on a stack: share the
+//! host by an `Arc` or a `&'static`. If devices do not snoop the caches of the CPU, the driver writes the lines back,
+//! and drops them, as for any other memory.
 
 use crate::address::{PAGE_SIZE, PhysAddr, Segment};
 use crate::domain::{DmaBuffer, SharedBuffer};

@@ -39,7 +39,8 @@ pub struct MapOptions {
     /// together: for kernels that split what they have mapped. It is for one segment, and for the raw interface. A
     /// design that cannot do that refuses it ([`MapError::NotApart`]). All designs that can place a mapping can do it
     /// [at](MapOptions::at) an address, for any number of pages. `portcullis` can also choose the address, for up to
-    /// 511 pages and without limit, alignment or boundary; others are [`MapError::Unplaceable`].
+    /// 511 pages ([`MapError::NotApart`] for more), and without limit, alignment or boundary
+    /// ([`MapError::Unplaceable`] with one of them).
     ///
     /// A page is unmapped from its first byte that is mapped to its last one:
     /// ```
