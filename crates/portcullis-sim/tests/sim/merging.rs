@@ -18,7 +18,8 @@ fn crowd(merge_min: Option<u8>) -> RunOutcome {
 #[test]
 fn merged_commands_cost_entries_of_mapped_pages() {
     let [single, merged] = [None, Some(4)].map(crowd);
-    assert_eq!((single.invalidations_per_page, single.iotlb_dropped_live_per_page), (1.0, 0.0));
+    let commands = single.invalidations_per_page;
+    assert!((1.0..1.001).contains(&commands) && single.iotlb_dropped_live_per_page == 0.0, "{commands} commands");
     let (commands, dropped) = (merged.invalidations_per_page, merged.iotlb_dropped_live_per_page);
     assert!(commands < 0.8 && dropped > 0.001, "{commands} commands, {dropped} entries a page");
     assert!(merged.over_invalidated_pages > merged.pages, "{} pages", merged.over_invalidated_pages);
