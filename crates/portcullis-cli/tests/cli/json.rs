@@ -390,11 +390,12 @@ fn commands_of_many_cpus_can_be_merged() {
     assert!(dropped[0] == 0.0 && dropped[1] > 0.0, "{dropped:?}");
 }
 
-/// A driver that goes on while the hardware works waits about a third as long, and does hardly more itself.
+/// A driver that goes on while the hardware works waits a third as long, and does hardly more itself. The more CPUs
+/// wait for one another, the more there is to hide.
 #[test]
 fn a_commit_in_two_halves_hides_the_wait() {
     let with = |arguments: &[&str]| {
-        let work = ["--workload", "rings:count=16", "--designs", "portcullis"];
+        let work = ["--workload", "rings:count=24", "--designs", "portcullis"];
         compared(&[&work[..], arguments].concat())
     };
     let [whole, halves] = [with(&[]), with(&["--halves"])].map(|document| {
@@ -402,7 +403,7 @@ fn a_commit_in_two_halves_hides_the_wait() {
         let waits = of("wait_cycles_per_page");
         (waits, of("cycles_per_page") - waits)
     });
-    assert!(2.9 * halves.0 <= whole.0, "{halves:?} and {whole:?} cycles of waiting and of software");
+    assert!(3.0 * halves.0 <= whole.0, "{halves:?} and {whole:?} cycles of waiting and of software");
     assert!(halves.1 < 1.05 * whole.1, "{halves:?} and {whole:?}");
     let deferred = |arguments: &[&str]| float(row(&with(arguments), "portcullis", "deferred"), "cycles_per_page");
     let (whole, halves) = (deferred(&[]), deferred(&["--halves"]));
