@@ -6,7 +6,7 @@ use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{Context, CpuHint, Lock, LockClass, WordLines};
 use portcullis::{NoMemory, PhysAddr, Platform};
 use portcullis_testkit::host::{Panics, check, check_where};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::thread;
@@ -29,6 +29,8 @@ const FORGETS_A_PANIC_IF_TRIED: u8 = 8;
 const IS_NEVER_TAKEN_IF_TRIED: u8 = 9;
 /// No flaw where panics abort.
 const STAYS_LOCKED_AFTER_A_PANIC: u8 = 10;
+/// The same, with a copy of the `try_with` that every lock has by default.
+const STAYS_LOCKED_AND_HAS_THE_DEFAULT: u8 = 11;
 
 struct Flawed<const FLAW: u8> {
     fake: FakeHost,
@@ -41,7 +43,8 @@ struct Careless<T, const FLAW: u8>(Mutex<T>);
 
 impl<T: Send, const FLAW: u8> Lock<T> for Careless<T, FLAW> {
     fn with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> R {
-        while FLAW == STAYS_LOCKED_AFTER_A_PANIC && self.0.is_poisoned() {
+        let stays = matches!(FLAW, STAYS_LOCKED_AFTER_A_PANIC | STAYS_LOCKED_AND_HAS_THE_DEFAULT);
+        while stays && self.0.is_poisoned() {
             thread::yield_now();
         }
         let inside = self.0.lock();
@@ -54,6 +57,9 @@ impl<T: Send, const FLAW: u8> Lock<T> for Careless<T, FLAW> {
     }
 
     fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
+        if FLAW == STAYS_LOCKED_AND_HAS_THE_DEFAULT {
+            return Some(self.with(critical));
+        }
         match self.0.try_lock() {
             _ if FLAW == IS_NEVER_TAKEN_IF_TRIED => None,
             Err(TryLockError::Poisoned(inside)) if FLAW == FORGETS_A_PANIC_IF_TRIED => {
@@ -118,8 +124,12 @@ unsafe impl<const FLAW: u8> Platform for Flawed<FLAW> {
     }
 }
 
+fn flawed<const FLAW: u8>() -> Flawed<FLAW> {
+    Flawed { fake: FakeHost::default(), lent: Mutex::default(), looks: AtomicU64::new(0) }
+}
+
 fn check_flaw<const FLAW: u8>() {
-    check(&Flawed::<FLAW> { fake: FakeHost::default(), lent: Mutex::default(), looks: AtomicU64::new(0) });
+    check(&flawed::<FLAW>());
 }
 
 #[test]
@@ -133,21 +143,27 @@ const HANG: &str = "PORTCULLIS_TEST_HANG";
 
 #[test]
 fn a_host_that_aborts_on_panics_is_checked_and_never_hangs() {
-    let host = Flawed::<STAYS_LOCKED_AFTER_A_PANIC> {
-        fake: FakeHost::default(),
-        lent: Mutex::default(),
-        looks: AtomicU64::new(0),
-    };
-    if std::env::var_os(HANG).is_some() {
-        return check(&host);
+    match std::env::var(HANG).as_deref() {
+        Ok("with") => return check_flaw::<STAYS_LOCKED_AFTER_A_PANIC>(),
+        Ok("try_with") => return check_flaw::<STAYS_LOCKED_AND_HAS_THE_DEFAULT>(),
+        _ => {}
     }
-    assert_eq!(check_where(&host, Panics::Abort), ["no_one_after_a_panic"]);
+    let skipped = ["no_one_after_a_panic"];
+    assert_eq!(check_where(&flawed::<STAYS_LOCKED_AFTER_A_PANIC>(), Panics::Abort), skipped);
+    assert_eq!(check_where(&flawed::<STAYS_LOCKED_AND_HAS_THE_DEFAULT>(), Panics::Abort), skipped);
     assert_eq!(check_where(&FakeHost::default(), Panics::Unwind), [""; 0]);
-    // Checked as a host that unwinds, it ends with a message.
+    // Checked as hosts that unwind, they end with a message.
     let this = std::env::current_exe().expect("this program");
-    let child = Command::new(this).args(["--exact", HANGS, "--nocapture"]).env(HANG, "1").output().expect("it starts");
-    let said = String::from_utf8_lossy(&child.stderr);
-    assert!(!child.status.success() && said.contains("call check_where(host, Panics::Abort)"), "{said}");
+    let child = |call: &str| {
+        let mut child = Command::new(&this);
+        child.args(["--exact", HANGS, "--nocapture"]).env(HANG, call).stdout(Stdio::null()).stderr(Stdio::piped());
+        child.spawn().expect("it starts")
+    };
+    for child in ["with", "try_with"].map(child) {
+        let child = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&child.stderr);
+        assert!(!child.status.success() && said.contains("call check_where(host, Panics::Abort)"), "{said}");
+    }
 }
 
 #[test]
