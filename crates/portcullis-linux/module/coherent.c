@@ -48,10 +48,7 @@ static bool unmap(struct device *dev, dma_addr_t at, bool is_list, size_t size)
 	if (error && pc_was_not_unmapped(device, at, error))
 		return false;
 	atomic64_dec(&device->lasting);
-	if (device->policy.is_deferred)
-		pc_has_deferred(device);
-	else
-		pc_has_unmapped(device);
+	pc_after_unmap(device, device->policy.is_deferred);
 	return true;
 }
 

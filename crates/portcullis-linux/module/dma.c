@@ -88,10 +88,7 @@ static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_
 	if (unlikely(error) && pc_was_not_unmapped(device, at, error))
 		return;
 	this_cpu_inc(device->counts->unmaps);
-	if (is_deferred)
-		pc_has_deferred(device);
-	else
-		pc_has_unmapped(device);
+	pc_after_unmap(device, is_deferred);
 }
 
 /* Traced before the unmap, because another CPU may get the address as soon as it is unmapped. */
@@ -259,10 +256,7 @@ static __always_inline void unmap_list(struct device *dev, struct scatterlist *l
 	if (!unmap_run(device, sg_dma_address(list)))
 		return;
 	this_cpu_inc(device->counts->unmaps);
-	if (is_deferred)
-		pc_has_deferred(device);
-	else
-		pc_has_unmapped(device);
+	pc_after_unmap(device, is_deferred);
 }
 
 static void unmap_sg(struct device *dev, struct scatterlist *list, int count, enum dma_data_direction dir,

@@ -325,6 +325,14 @@ static inline void pc_has_deferred(struct pc_device *device)
 		pc_tick_late(device);
 }
 
+static __always_inline void pc_after_unmap(struct pc_device *device, bool is_deferred)
+{
+	if (is_deferred)
+		pc_has_deferred(device);
+	else
+		pc_has_unmapped(device);
+}
+
 /* A map has returned this. Whether it has failed; what the device may still have then is taken from it. */
 bool pc_was_not_mapped(struct pc_device *device, u64 at);
 
