@@ -74,13 +74,8 @@ impl TablePool {
     /// # Errors
     /// That number, if it has no room.
     pub(super) fn new_number(&mut self, has_room: impl FnOnce(u32) -> bool) -> Result<Option<u32>, u32> {
-        // The reserved ranges are in order.
-        for &(first, end) in &self.reserved {
-            if (first..end).contains(&u64::from(self.numbered)) {
-                self.numbered = end.min(self.numbers.into()) as u32;
-            }
-        }
-        let number = self.numbered;
+        let number = self.behind_reserved(self.numbered);
+        self.numbered = number;
         if number >= self.numbers {
             return Ok(None);
         }
@@ -89,6 +84,15 @@ impl TablePool {
         }
         (self.numbered, self.given) = (number + 1, self.given + 1);
         Ok(Some(number))
+    }
+
+    /// The first number from `number` on that is not reserved.
+    fn behind_reserved(&self, number: u32) -> u32 {
+        // The reserved ranges are in order.
+        self.reserved.iter().fold(number, |number, &(first, end)| match (first..end).contains(&u64::from(number)) {
+            true => end.min(self.numbers.into()) as u32,
+            false => number,
+        })
     }
 
     /// How often [`call_in`](Self::call_in) has to be asked to look at all tables.
@@ -153,10 +157,10 @@ impl TablePool {
     pub(super) fn call_in(&mut self, records: &TableRecords, log: usize, units: u32, is_short: bool) -> Option<u32> {
         for _ in 0..LOOKS.min(self.numbered as usize) {
             self.looked = if self.looked + 1 < self.numbered { self.looked + 1 } else { 0 };
-            let looked = u64::from(self.looked);
-            if let Some((_, end)) = self.reserved.iter().find(|(first, end)| (*first..*end).contains(&looked)) {
+            let behind = self.behind_reserved(self.looked);
+            if behind > self.looked {
                 // The next look is behind them.
-                self.looked = (end - 1).min(self.numbered.into()) as u32;
+                self.looked = behind - 1;
                 continue;
             }
             let Some(record) = records.find(self.looked) else { continue };
@@ -202,12 +206,12 @@ mod tests {
     #[test]
     fn numbers_end_with_the_room_and_with_the_address_space() {
         let records = TableRecords::of(&FakeHost::default(), 8);
-        let mut pool = TablePool::new(5, std::vec![(1, 2), (3, 9)]);
+        let mut pool = TablePool::new(6, std::vec![(1, 2), (2, 3), (4, 9)]);
         assert_eq!(pool.number(&records, |_| false), Err(0), "it has no record");
-        assert_eq!([0; 2].map(|_| pool.number(&records, |_| true)), [Ok(Some(0)), Ok(Some(2))]);
+        assert_eq!([0; 2].map(|_| pool.number(&records, |_| true)), [Ok(Some(0)), Ok(Some(3))]);
         assert_eq!(pool.number(&records, |_| true), Ok(None));
-        pool.give_number_back(&records, 2, true);
-        assert_eq!(pool.number(&records, |_| true), Ok(Some(2)));
+        pool.give_number_back(&records, 3, true);
+        assert_eq!(pool.number(&records, |_| true), Ok(Some(3)));
     }
 
     /// Numbers that were lent are the last to be asked for again.
