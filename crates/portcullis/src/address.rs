@@ -180,17 +180,6 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Its parts that lie within one page each, in order.
-    pub(crate) fn in_pages(self) -> impl Iterator<Item = Self> {
-        let (mut phys, end) = (self.phys.as_u64(), self.phys.as_u64().saturating_add(self.len));
-        core::iter::from_fn(move || {
-            let next = (phys | (PAGE_SIZE - 1)).saturating_add(1).min(end);
-            let part = Self { phys: PhysAddr::new(phys), len: next - phys };
-            phys = next;
-            (part.len > 0).then_some(part)
-        })
-    }
-
     /// The number of pages that the segment touches.
     #[inline]
     pub const fn pages(&self) -> u64 {

@@ -18,8 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The largest number of bytes that the deepest path of map without options, unmap, commit and tick of
-/// [`FAST_DESIGN`] may take.
+/// The largest number of bytes that the deepest path of map, unmap, commit and tick of [`FAST_DESIGN`] may take.
 pub(crate) const FAST_BYTES_MAX: u64 = 1280;
 /// The largest number of bytes for all other operations.
 pub(crate) const BYTES_MAX: u64 = 2048;

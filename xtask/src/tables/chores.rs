@@ -9,7 +9,7 @@ use clap::{Arg, Command, CommandFactory};
 /// The stack that `cargo xtask frames` allows.
 pub(super) fn stack(_: &[File]) -> Result<String, String> {
     let rows = [
-        [format!("map without options, unmap, commit and tick of `{FAST_DESIGN}`"), FAST_BYTES_MAX.to_string()],
+        [format!("map, unmap, commit and tick of `{FAST_DESIGN}`"), FAST_BYTES_MAX.to_string()],
         ["every other operation, of every design and of the driver".to_owned(), BYTES_MAX.to_string()],
     ];
     Ok(table("operation | bytes of stack at most", rows))

@@ -57,8 +57,8 @@ roots! {
     slow "usage" usage::<D::Mapper>;
     fast "map" map::<D::Mapper>;
     fast "map, segments" map_request::<D::Mapper>;
-    slow "map, list" map_list::<D::Mapper>;
-    slow "map, placed" map_placed::<D::Mapper>;
+    fast "map, list" map_list::<D::Mapper>;
+    fast "map, placed" map_placed::<D::Mapper>;
     fast "map, batch" map_batch::<D::Mapper>;
     fast "map, typed" map_typed::<D::Mapper>;
     fast "unmap" unmap::<D::Mapper>;
@@ -74,7 +74,7 @@ roots! {
     slow_dyn "dyn attach" attach_dyn;
     slow_dyn "dyn usage" usage_dyn;
     fast_dyn "dyn map" map_dyn;
-    slow_dyn "dyn map, placed" map_placed_dyn;
+    fast_dyn "dyn map, placed" map_placed_dyn;
     fast_dyn "dyn map, batch" map_batch_dyn;
     fast_dyn "dyn unmap" unmap_dyn;
     fast_dyn "dyn unmap, into batch" unmap_into_dyn;

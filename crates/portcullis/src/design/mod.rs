@@ -29,7 +29,7 @@ use crate::iommu::{Iommu, QueueError};
 use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Committed;
-use crate::request::{Access, Lifetime, Request, Stream};
+use crate::request::{Access, Request, Stream};
 use crate::safety::{Breach, Protection, Rule};
 use crate::space::Space;
 use crate::sub_page::SubPage;
@@ -295,33 +295,6 @@ pub unsafe trait Mapper: Send + Sync {
             1 => unsafe { self.map_pages(&[segment], access, stream) },
             _ => Err(RawMapError::Refused(MapError::NotApart)),
         }
-    }
-
-    /// Makes one mapping for each page of `segment`, at the pages from `first` on. Those that are made are counted in
-    /// `made`, and stay after an error.
-    ///
-    /// # Errors
-    /// Those of [`map_placed`](Mapper::map_placed).
-    ///
-    /// # Safety
-    /// That of [`map`](Mapper::map).
-    unsafe fn map_run_at(
-        &self,
-        segment: Segment,
-        access: Access,
-        lifetime: Lifetime,
-        first: u64,
-        made: &mut u64,
-    ) -> Result<(), RawMapError> {
-        for part in segment.in_pages() {
-            let parts = [part];
-            let mut request = Request::in_a_page(&parts, access);
-            request.lifetime = lifetime;
-            // SAFETY: the caller's promise, passed on.
-            unsafe { self.map_placed(&request, &Placement::exactly(IovaRange::of(first + *made, 1))) }?;
-            *made += 1;
-        }
-        Ok(())
     }
 
     /// Makes a mapping where `placement` says. It is unmapped like any other. Whatever the protection, the commit of

@@ -3,11 +3,12 @@
 use super::Domain;
 use crate::address::{IovaRange, Segment};
 use crate::design::{Addressing, Mapper};
-use crate::error::{MapError, RawMapError, RawUnmapError, SyncError};
+use crate::error::{MapError, RawMapError, SyncError};
+use crate::invalidation::Revocation;
 use crate::iommu::QueueError;
 use crate::placement::{MapOptions, Placement};
 use crate::request::{Access, Request};
-use crate::sub_page::{SeenSegments, SubPage, is_partial};
+use crate::sub_page::{SeenSegments, SubPage, is_partial, part_in_page, pieces};
 
 impl<M: Mapper + ?Sized> Domain<M> {
     /// # Safety
@@ -50,7 +51,6 @@ impl<M: Mapper + ?Sized> Domain<M> {
     }
 
     /// Maps a segment so that each of its pages is a mapping of its own, on neighbouring pages: all of them, or none.
-    /// Each part is called from here, where the stack is shallow: an unmap takes much of it.
     ///
     /// # Safety
     /// That of [`map_raw`](Domain::map_raw).
@@ -62,28 +62,36 @@ impl<M: Mapper + ?Sized> Domain<M> {
         access: Access,
         options: &MapOptions,
     ) -> Result<IovaRange, RawMapError> {
-        let (segment, at) = self.check_pieces(segments, access, options)?;
-        let Some(at) = at else {
+        let first = self.check_pieces(segments, access, options)?;
+        let segment = &segments[0];
+        let Some(first) = first else {
             // SAFETY: the caller's promise, passed on.
-            return unsafe { self.mapper.map_run(segment, access, options.stream) };
+            return unsafe { self.mapper.map_run(*segment, access, options.stream) };
         };
-        let mut made = 0;
-        // SAFETY: as above.
-        match unsafe { self.mapper.map_run_at(segment, access, options.lifetime, at.first_pfn(), &mut made) } {
-            Ok(()) => Ok(at),
-            Err(error) if made > 0 => Err(self.undo_pieces(at.first_pfn(), made, error)),
-            Err(error) => Err(error),
+        for made in 0..segment.pages() {
+            // SAFETY: as above.
+            if let Err(error) = unsafe { self.map_piece(segment, made, access, options, first) } {
+                // If a piece is not known to be gone, the memory is lost (S11).
+                let mut lost = None;
+                // All are unmapped, also those behind one that is lost.
+                for pfn in first..first + made {
+                    lost = lost.or(self.undo_piece(pfn).err());
+                }
+                return Err(lost.map_or(error, RawMapError::Lost));
+            }
         }
+        Ok(IovaRange::of(first, segment.pages()))
     }
 
-    /// The one segment of a request, and the pages that it is to have, if it must have particular ones.
+    /// Checks that there is one segment whose pages can be mapped one by one. Returns the first page of the pieces, if
+    /// it must be a particular one.
     #[inline(never)]
     fn check_pieces(
         &self,
         segments: &[Segment],
         access: Access,
         options: &MapOptions,
-    ) -> Result<(Segment, Option<IovaRange>), MapError> {
+    ) -> Result<Option<u64>, MapError> {
         let request = Request::new(segments, access)?;
         let &[segment] = segments else { return Err(MapError::NotContiguous) };
         // Entries are not pages: a piece has no entry of its own.
@@ -91,29 +99,43 @@ impl<M: Mapper + ?Sized> Domain<M> {
             return Err(MapError::NotApart);
         }
         if self.sub_page != SubPage::Expose
-            && let Some(part) = segment.in_pages().find(is_partial)
+            && let Some(part) = pieces(segment).find(is_partial)
         {
             return Err(MapError::PartialPage(part.phys));
         }
-        match options.placement(&request, None, self.last)? {
-            Some(placement) => Ok((segment, Some(placement.at().ok_or(MapError::Unplaceable)?))),
-            None => Ok((segment, None)),
-        }
+        let placement = options.placement(&request, None, self.last)?;
+        placement.map(|placement| Ok(placement.at().ok_or(MapError::Unplaceable)?.first_pfn())).transpose()
     }
 
-    /// Unmaps the first `made` pieces from `first` on, after the next one was refused. Whatever the protection, the
-    /// unmap of a placed mapping waits for the hardware. If one is not known to be gone, the memory is lost (S11).
+    /// Maps piece `number` of a segment, whose pieces begin at page `first`. By itself, so that its frame does not lie
+    /// above that of an undo.
+    ///
+    /// # Safety
+    /// That of [`map_raw`](Domain::map_raw).
+    #[inline(never)]
+    unsafe fn map_piece(
+        &self,
+        segment: &Segment,
+        number: u64,
+        access: Access,
+        options: &MapOptions,
+        first: u64,
+    ) -> Result<(), RawMapError> {
+        let parts = [part_in_page(segment, number)];
+        let mut request = Request::in_a_page(&parts, access);
+        request.lifetime = options.lifetime;
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.mapper.map_placed(&request, &Placement::exactly(IovaRange::of(first + number, 1))) }.map(drop)
+    }
+
+    /// Unmaps the piece at `pfn`. Whatever the protection, the unmap of a placed mapping waits for the hardware. The
+    /// unmap and the commit are called from here, because `unmap_apart` needs more stack.
     #[cold]
     #[inline(never)]
-    fn undo_pieces(&self, first: u64, made: u64, mut error: RawMapError) -> RawMapError {
-        for pfn in first..first + made {
-            error = match self.mapper.unmap_apart(IovaRange::of(pfn, 1)) {
-                Ok(_) => error,
-                Err(RawUnmapError::Commit(lost)) => RawMapError::Lost(SyncError(lost.0)),
-                // It may still be mapped: the domain is poisoned, or another caller has taken the piece.
-                Err(RawUnmapError::Refused(_)) => RawMapError::Lost(SyncError(QueueError::Unproven)),
-            };
-        }
-        error
+    fn undo_piece(&self, pfn: u64) -> Result<(), SyncError> {
+        let mut one = Revocation::one();
+        // It is refused if the domain is poisoned, or if another caller has taken the piece.
+        self.mapper.unmap(IovaRange::of(pfn, 1), &mut one).map_err(|_| SyncError(QueueError::Unproven))?;
+        self.mapper.commit_one(&mut one).map_err(|lost| SyncError(lost.0)).map(drop)
     }
 }

@@ -210,7 +210,8 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         Ok(())
     }
 
-    /// Waits for the oldest entry, and gives it back.
+    /// Waits for the oldest entry, and gives it back. By itself: callers have large frames, and it needs little more.
+    #[inline(never)]
     fn wait_for_oldest<I: Iommu<Ticket = T>>(
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -231,11 +232,23 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         told: &mut VecDeque<Told<T>>,
     ) -> Result<Proof, QueueError> {
         let proof = space.invalidate(&[Invalidation::Domain(space.id())])?;
+        self.free_all(space, allocator, told, &proof);
+        Ok(proof)
+    }
+
+    /// Gives all entries back. By itself, so that its frame does not lie above that of the invalidation, which is deep.
+    #[inline(never)]
+    fn free_all<I: Iommu<Ticket = T>>(
+        &self,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        told: &mut VecDeque<Told<T>>,
+        proof: &Proof,
+    ) {
         while !told.is_empty() {
-            Self::free_oldest(space, allocator, told, &proof);
+            Self::free_oldest(space, allocator, told, proof);
         }
         self.note(space.platform(), told);
-        Ok(proof)
     }
 
     /// Gives back the oldest entry, whose invalidation is done.

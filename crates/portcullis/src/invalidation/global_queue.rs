@@ -162,14 +162,27 @@ impl<P: Platform> GlobalQueue<P> {
         // one timeout later.
         let flushed = space.invalidate(&[Invalidation::Global]);
         let proof = flushed.inspect_err(|_| self.due.set(platform, QUEUE_TIMEOUT_US))?;
+        self.free_waiting(queue, space, allocator, &proof);
+        Ok(proof)
+    }
+
+    /// Frees all entries. By itself, so that its frame does not lie above that of the invalidation, which is deep.
+    #[inline(never)]
+    fn free_waiting<I: Iommu>(
+        &self,
+        queue: &mut Queue,
+        space: &AddressSpace<P, I>,
+        allocator: &impl IovaAllocator<P>,
+        proof: &Proof,
+    ) {
+        let platform = space.platform();
         platform.probe(Step::Enter(Phase::IovaFree));
         for range in queue.waiting.drain(..) {
-            allocator.free(platform, range, &proof);
+            allocator.free(platform, range, proof);
         }
-        space.release(core::mem::take(&mut queue.tables), &proof);
+        space.release(core::mem::take(&mut queue.tables), proof);
         self.due.clear();
         self.len.store(0, Ordering::Relaxed);
         platform.probe(Step::Enter(Phase::Invalidate));
-        Ok(proof)
     }
 }

@@ -11,7 +11,7 @@ mod pages;
 
 pub use bounce::{BOUNCE_PAGES_MAX, BouncePages, Chain};
 pub(crate) use bounce::{Bounce, BouncePool, SeenSegments, Sync};
-pub(crate) use pages::is_partial;
+pub(crate) use pages::{is_partial, part_in_page, pieces};
 
 use core::fmt;
 

@@ -150,14 +150,17 @@ fn apart_maps_all_pages_or_none() {
         let refused = map(&bench, &options).expect_err("a page is taken");
         assert!(matches!(refused, RawMapError::Refused(MapError::Overlap(_))), "{}: {refused}", bench.name());
         assert_eq!(bench.domain.usage().live_ranges, before, "{}: S6", bench.name());
-        for page in [0, 1, 3] {
-            let at = Iova::new(PLACE + page * PAGE_SIZE);
-            assert_eq!(bench.iommu.access(DEVICE, at, Rights::WRITE), None, "{}: S6", bench.name());
-        }
+        let reached = || {
+            let at = [0, 1, 3].map(|page| Iova::new(PLACE + page * PAGE_SIZE));
+            at.map(|at| bench.iommu.access(DEVICE, at, Rights::WRITE))
+        };
+        assert_eq!(reached(), [None; 3], "{}: S6", bench.name());
         // The hardware does not confirm that the first pages are gone: the memory is lost (S11).
         bench.iommu.behave(Behaviour::Failing);
         let lost = map(&bench, &options).expect_err("a page is taken, and the hardware fails");
         assert!(matches!(lost, RawMapError::Lost(_)), "{}: {lost}", bench.name());
+        // No page is left mapped because one before it is lost.
+        assert_eq!(reached(), [None; 3], "{}", bench.name());
         bench.iommu.behave(Behaviour::Prompt);
         let _ = bench.domain.unmap_raw(iova, PAGE_SIZE);
     });
@@ -166,6 +169,9 @@ fn apart_maps_all_pages_or_none() {
 #[test]
 fn apart_is_refused_for_what_has_no_pages_of_its_own() {
     each(|bench| {
+        // SAFETY: as above.
+        let empty = unsafe { bench.domain.map_list([], Access::DeviceWrites, &APART) };
+        assert_eq!(empty, Err(RawMapError::Refused(MapError::Empty)), "{}", bench.name());
         let segments = [PHYS, PHYS + (1 << 20)].map(|phys| Segment { phys: PhysAddr::new(phys), len: PAGE_SIZE });
         // SAFETY: as above.
         let list = unsafe { bench.domain.map_list(segments, Access::DeviceWrites, &APART) };
