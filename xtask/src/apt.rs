@@ -29,15 +29,23 @@ pub(crate) fn in_path(program: impl AsRef<Path>) -> bool {
 
 /// Finds a program in `PATH`, or installs the package with it. The error says why it could not.
 pub(crate) fn require(program: &str, package: &str) -> Result<(), String> {
-    if in_path(program) {
+    require_where(program, package, || in_path(program))
+}
+
+/// Finds a header of C, or installs the package with it. The error says why it could not.
+pub(crate) fn require_header(header: &str, package: &str) -> Result<(), String> {
+    let include = format!("-include{header}");
+    let is_found = || run(&["cc", "-fsyntax-only", &include, "-xc", "/dev/null"]);
+    require_where(header, package, is_found)
+}
+
+fn require_where(what: &str, package: &str, is_there: impl Fn() -> bool) -> Result<(), String> {
+    if is_there() {
         return Ok(());
     }
-    eprintln!("xtask: no {program}; installing {package}");
-    install(package).map_err(|why| format!("there is no {program} in PATH, and {why}"))?;
-    match in_path(program) {
-        true => Ok(()),
-        false => Err(format!("{package} is installed, but there is still no {program} in PATH")),
-    }
+    eprintln!("xtask: no {what}; installing {package}");
+    install(package).map_err(|why| format!("there is no {what}, and {why}"))?;
+    if is_there() { Ok(()) } else { Err(format!("{package} is installed, but there is still no {what}")) }
 }
 
 /// Installs a package, as root or with a `sudo` that asks for no password. The error says why it could not.

@@ -4,6 +4,7 @@
 use super::kernel::{Headers, Kernel};
 use super::packages::Store;
 use super::test::{self, list};
+use crate::apt;
 use crate::failure::Failure;
 use crate::process::output;
 use crate::stages::Stages;
@@ -19,8 +20,9 @@ const SOURCE: &str = "linux-source-6.12";
 const CONFIG: &str = include_str!("debug.config");
 /// What `uname -r` prints behind the number of the version.
 const SUFFIX: &str = "-portcullis-debug";
-/// The programs and the header that the build needs besides a compiler, and their packages.
-const NEEDS: &str = "flex bison bc libelf-dev libssl-dev";
+/// The programs and headers that the build needs besides a compiler, and their packages.
+const PROGRAMS: [&str; 3] = ["flex", "bison", "bc"];
+const HEADERS: [(&str, &str); 2] = [("libelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")];
 /// The tests that run if none is named.
 const TESTS: [&str; 4] = ["attack", "traffic", "late", "policy"];
 /// The feature of the Rust half for kernels whose locks know their holders.
@@ -64,6 +66,9 @@ fn built(store: &Store) -> Result<Kernel, Failure> {
 /// Builds the kernel below `unpacked`, and installs it there as a package would. Its tree keeps what modules are built
 /// against.
 fn build(unpacked: &Path) -> Result<(), Failure> {
+    let programs = PROGRAMS.iter().map(|program| apt::require(program, program));
+    let headers = HEADERS.iter().map(|(header, package)| apt::require_header(header, package));
+    programs.chain(headers).collect::<Result<(), _>>().map_err(Failure::Other)?;
     let tree = unpacked.join("tree");
     fs::create_dir(&tree).map_err(Failure::file(&tree))?;
     let packed = unpacked.join(format!("usr/src/{SOURCE}.tar.xz"));
@@ -79,7 +84,7 @@ fn build(unpacked: &Path) -> Result<(), Failure> {
     make(&["defconfig"])?;
     let merge = tree.join("scripts/kconfig/merge_config.sh");
     output(Command::new(merge).args(["-m", ".config", "portcullis.config"]).current_dir(&tree))?;
-    println!("    this takes ten minutes on two CPUs, and needs {NEEDS}");
+    println!("    this takes ten minutes on two CPUs");
     make(&["olddefconfig"])?;
     make(&["bzImage", "modules"])?;
     let version = make(&["kernelrelease"])?;
