@@ -29,6 +29,12 @@ const DOMAIN_SHIFT: u32 = 16;
 const SOURCE_SHIFT: u32 = 32;
 const PAGE_MASK: u64 = !(PAGE_SIZE - 1);
 
+/// Whether hardware may take these words for a wait, which writes to memory. Hardware that does not know the bits that
+/// extend the type ignores them.
+pub(crate) const fn is_wait([low, _]: [u64; 2]) -> bool {
+    low & 0xf == kind::WAIT
+}
+
 /// The scope of a context-cache invalidation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContextScope {

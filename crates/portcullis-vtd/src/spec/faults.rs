@@ -37,87 +37,132 @@ pub mod status {
     }
 }
 
-/// Why a request was refused (§7.1.3, table of legacy-mode fault reasons).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[non_exhaustive]
-pub enum FaultReason {
+/// Defines the reasons and their codes.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
+        /// Why a request was refused (§7.1.3, tables of fault reasons). Codes from 0x20 on are of interrupt requests,
+        /// those from 0x70 on of units in scalable mode.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum FaultReason {
+            $($(#[$doc])* $name,)*
+            /// Any other code.
+            Other(u8),
+        }
+
+        impl FaultReason {
+            /// The reason with this code.
+            pub const fn from_code(code: u8) -> Self {
+                match code {
+                    $($code => Self::$name,)*
+                    other => Self::Other(other),
+                }
+            }
+
+            /// The code of the reason.
+            pub const fn code(self) -> u8 {
+                match self {
+                    $(Self::$name => $code,)*
+                    Self::Other(code) => code,
+                }
+            }
+        }
+    };
+}
+
+reasons! {
     /// 1: the root entry is not present.
-    RootNotPresent,
+    RootNotPresent = 1;
     /// 2: the context entry is not present.
-    ContextNotPresent,
+    ContextNotPresent = 2;
     /// 3: the context entry uses a feature that the hardware lacks.
-    ContextInvalid,
+    ContextInvalid = 3;
     /// 4: the address is wider than the tables or the hardware can translate.
-    AddressBeyondWidth,
+    AddressBeyondWidth = 4;
     /// 5: a write, or a read that writes, without the right to write.
-    NoWrite,
+    NoWrite = 5;
     /// 6: a read without the right to read.
-    NoRead,
+    NoRead = 6;
     /// 7: a table of the second level could not be read.
-    TableAccess,
+    TableAccess = 7;
     /// 8: the root table could not be read.
-    RootAccess,
+    RootAccess = 8;
     /// 9: a context table could not be read.
-    ContextAccess,
+    ContextAccess = 9;
     /// 10: reserved bits are set in a root entry.
-    RootReserved,
+    RootReserved = 10;
     /// 11: reserved bits are set in a context entry.
-    ContextReserved,
+    ContextReserved = 11;
     /// 12: reserved bits are set in a second-level entry.
-    EntryReserved,
+    EntryReserved = 12;
     /// 13: the context entry does not allow translated requests or translation requests.
-    TranslationBlocked,
+    TranslationBlocked = 13;
     /// 14: the translation leads into the interrupt range.
-    InterruptRange,
-    /// Any other code.
-    Other(u8),
+    InterruptRange = 14;
+    /// 0x20: reserved bits are set in a remappable interrupt request.
+    InterruptReserved = 0x20;
+    /// 0x21: the index of an interrupt request lies beyond the interrupt table.
+    InterruptIndex = 0x21;
+    /// 0x22: the interrupt entry is not present.
+    InterruptNotPresent = 0x22;
+    /// 0x23: the interrupt table could not be read.
+    InterruptTableAccess = 0x23;
+    /// 0x24: reserved bits are set in an interrupt entry.
+    InterruptEntryReserved = 0x24;
+    /// 0x25: an interrupt request in compatibility format, while these are blocked.
+    InterruptCompatibility = 0x25;
+    /// 0x26: the interrupt entry is not that of the device which made the request.
+    InterruptSource = 0x26;
+    /// 0x27: the descriptor of a posted interrupt could not be read.
+    InterruptPosting = 0x27;
+    /// 0x70: a table of the first level could not be read.
+    FirstLevelAccess = 0x70;
+    /// 0x71: a first-level entry is not present.
+    FirstLevelNotPresent = 0x71;
+    /// 0x72: reserved bits are set in a first-level entry.
+    FirstLevelReserved = 0x72;
+    /// 0x73: the first table of the first level could not be read.
+    FirstLevelRootAccess = 0x73;
+    /// 0x74: a first-level entry leads beyond the width of the second level.
+    FirstLevelBeyondWidth = 0x74;
+    /// 0x75: the second level does not allow to read the first table of the first level.
+    FirstLevelRootNoRead = 0x75;
+    /// 0x76: the second level does not allow to read a table of the first level.
+    FirstLevelNoRead = 0x76;
+    /// 0x77: the second level does not allow to write a table of the first level.
+    FirstLevelNoWrite = 0x77;
+    /// 0x78: a table of the second level could not be read.
+    SecondLevelAccess = 0x78;
+    /// 0x79: a second-level entry does not allow the access.
+    SecondLevelNoAccess = 0x79;
+    /// 0x7a: reserved bits are set in a second-level entry.
+    SecondLevelReserved = 0x7a;
+    /// 0x7b: the address of the first table of the second level is invalid.
+    SecondLevelRoot = 0x7b;
+    /// 0x7c: an accessed or dirty bit of a second-level entry would have to be set without snooping.
+    SecondLevelNoSnoop = 0x7c;
+    /// 0x80: the address is not canonical.
+    NotCanonical = 0x80;
+    /// 0x81: a user request for a page of the supervisor.
+    Supervisor = 0x81;
+    /// 0x82: a request to execute without that right.
+    NoExecute = 0x82;
+    /// 0x83: the address is wider than the hardware can translate.
+    ScalableBeyondWidth = 0x83;
+    /// 0x84: a second-level entry leads beyond the width of the host's addresses.
+    SecondLevelBeyondWidth = 0x84;
+    /// 0x85: a write, or an atomic operation, without the right to write.
+    ScalableNoWrite = 0x85;
+    /// 0x86: a read, or an atomic operation, without the right to read.
+    ScalableNoRead = 0x86;
+    /// 0x87: the translation leads into the interrupt range.
+    ScalableInterruptRange = 0x87;
 }
 
 impl FaultReason {
-    const NUMBERED: [Self; 14] = [
-        Self::RootNotPresent,
-        Self::ContextNotPresent,
-        Self::ContextInvalid,
-        Self::AddressBeyondWidth,
-        Self::NoWrite,
-        Self::NoRead,
-        Self::TableAccess,
-        Self::RootAccess,
-        Self::ContextAccess,
-        Self::RootReserved,
-        Self::ContextReserved,
-        Self::EntryReserved,
-        Self::TranslationBlocked,
-        Self::InterruptRange,
-    ];
-
-    /// The reason with this code.
-    pub const fn from_code(code: u8) -> Self {
-        match code {
-            1..=14 => Self::NUMBERED[code as usize - 1],
-            other => Self::Other(other),
-        }
-    }
-
-    /// The code of the reason.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::RootNotPresent => 1,
-            Self::ContextNotPresent => 2,
-            Self::ContextInvalid => 3,
-            Self::AddressBeyondWidth => 4,
-            Self::NoWrite => 5,
-            Self::NoRead => 6,
-            Self::TableAccess => 7,
-            Self::RootAccess => 8,
-            Self::ContextAccess => 9,
-            Self::RootReserved => 10,
-            Self::ContextReserved => 11,
-            Self::EntryReserved => 12,
-            Self::TranslationBlocked => 13,
-            Self::InterruptRange => 14,
-            Self::Other(code) => code,
-        }
+    /// Whether an interrupt request was refused, and no access to memory.
+    pub const fn is_of_interrupt(self) -> bool {
+        matches!(self.code(), 0x20..=0x2f)
     }
 }
 
@@ -147,7 +192,8 @@ pub enum FaultRequest {
 pub struct FaultRecord {
     /// The device that made the request.
     pub source: SourceId,
-    /// The page that it accessed.
+    /// The page that it accessed. If an interrupt request was refused, this stands for its
+    /// [index](FaultRecord::interrupt_index).
     pub page: Iova,
     /// The kind of request.
     pub request: FaultRequest,
@@ -163,6 +209,16 @@ impl FaultRecord {
     const TYPE_1: u64 = 1 << 62;
     const TYPE_2: u64 = 1 << 28;
     const REASON_SHIFT: u32 = 32;
+    const INTERRUPT_SHIFT: u32 = 48;
+
+    /// The index of the interrupt entry, if an interrupt request was refused. It means nothing for a request in
+    /// compatibility format, which has none.
+    pub const fn interrupt_index(self) -> Option<u16> {
+        match self.reason.is_of_interrupt() {
+            true => Some((self.page.as_u64() >> Self::INTERRUPT_SHIFT) as u16),
+            false => None,
+        }
+    }
 
     /// The two quadwords, low first, with `F` set.
     pub const fn encode(self) -> [u64; 2] {

@@ -3,6 +3,7 @@
 
 pub mod descriptors;
 pub mod faults;
+pub mod interrupts;
 pub mod registers;
 pub mod tables;
 

@@ -44,6 +44,9 @@ pub const IEADDR: u32 = 0xa8;
 /// Invalidation event upper address register, 32 bits (§10.4.28).
 pub const IEUADDR: u32 = 0xac;
 
+/// Interrupt remapping table address register, 64 bits (§10.4.29). Bits: [`interrupt_table`].
+pub const IRTA: u32 = 0xb8;
+
 /// The smallest register block that a unit decodes, in bytes.
 pub const BLOCK_BYTES: u32 = 0x1000;
 /// Shift from a byte offset in [`IQH`] and [`IQT`] to the index of a 128-bit descriptor.
@@ -88,6 +91,16 @@ pub mod root_table {
     pub const ADDRESS: u64 = !0xfff;
     /// Table mode. Zero is legacy mode.
     pub const MODE: u64 = 3 << 10;
+}
+
+/// Bits of [`IRTA`] (§10.4.29).
+pub mod interrupt_table {
+    /// Physical address of the table.
+    pub const ADDRESS: u64 = !0xfff;
+    /// Extended interrupt mode: destinations have 32 bits, and requests in compatibility format are blocked.
+    pub const EXTENDED: u64 = 1 << 11;
+    /// Size: the table has 2 to the power of this plus one entries.
+    pub const SIZE: u64 = 0xf;
 }
 
 /// Bits of [`FECTL`] and [`IECTL`] (§10.4.10, §10.4.25).

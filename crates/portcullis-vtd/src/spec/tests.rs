@@ -3,6 +3,7 @@
 
 use super::descriptors::*;
 use super::faults::*;
+use super::interrupts::*;
 use super::registers::*;
 use super::tables::*;
 use portcullis::iommu::{DomainId, SourceId};
@@ -244,11 +245,57 @@ fn fault_records_have_the_specified_bits() {
     }
     assert_eq!(FaultReason::from_code(2), FaultReason::ContextNotPresent);
     assert_eq!(FaultReason::from_code(12), FaultReason::EntryReserved);
-    assert_eq!(FaultReason::from_code(0x20), FaultReason::Other(0x20));
+    // The names of Linux's tables for these codes (drivers/iommu/intel/dmar.c), in our words.
+    assert_eq!(FaultReason::from_code(0x26), FaultReason::InterruptSource);
+    assert_eq!(FaultReason::from_code(0x71), FaultReason::FirstLevelNotPresent);
+    assert_eq!(FaultReason::from_code(0x87), FaultReason::ScalableInterruptRange);
+    for unnamed in [0, 0x1f, 0x28, 0x30, 0x6f, 0x7d, 0x88, 0xff] {
+        assert_eq!(FaultReason::from_code(unnamed), FaultReason::Other(unnamed));
+    }
+    assert_eq!(record.interrupt_index(), None);
+    let interrupt = FaultRecord { page: Iova::new(0x0123 << 48), reason: FaultReason::InterruptSource, ..record };
+    assert_eq!(FaultRecord::decode(interrupt.encode()), Some(interrupt));
+    assert_eq!(interrupt.interrupt_index(), Some(0x123));
     assert_eq!([status::OVERFLOW, status::PENDING], [1, 2]);
     assert_eq!(status::QUEUE_ERRORS, 0x70);
     assert_eq!(status::QUEUE_ERROR, 0x10);
     assert_eq!(status::TIMEOUT_ERROR, 0x40);
     assert_eq!(status::first_record(0x0302), 3);
     assert_eq!(status::with_first_record(0x0302, 9), 0x0902);
+}
+
+#[test]
+fn interrupt_entries_and_requests() {
+    let interrupt = Interrupt { vector: 0x41, destination: 0x1234_5678 };
+    let source = SourceId::new(3, 2, 1);
+    let of_device = Validation::Source { source, ignored: 2 };
+    for validation in [Validation::None, of_device, Validation::Buses { first: 3, last: 5 }] {
+        let entry = InterruptEntry { interrupt, validation };
+        assert_eq!(InterruptEntry::decode(entry.encode()), Ok(entry));
+    }
+    let entry = InterruptEntry { interrupt, validation: of_device };
+    assert_eq!(entry.encode(), [0x1234_5678_0041_0001, 0x0006_0311]);
+    assert_eq!(InterruptEntry::decode([0, 0]), Err(InterruptEntryError::NotPresent));
+    // Bit 15: posted. Validation 3 and what lies above it: reserved.
+    for words in [[0x8001, 0], [0x0100_0001, 0], [1, 3 << 18], [1, 1 << 20]] {
+        assert_eq!(InterruptEntry::decode(words), Err(InterruptEntryError::Reserved));
+    }
+    let admitted =
+        |validation: Validation| (0..8).map(move |function| validation.admits(SourceId::new(3, 2, function)));
+    for (ignored, admits) in [(0, [1].as_slice()), (1, &[1, 5]), (2, &[1, 3, 5, 7]), (3, &[0, 1, 2, 3, 4, 5, 6, 7])] {
+        let found = admitted(Validation::Source { source, ignored });
+        let expected = (0..8).map(|function| admits.contains(&function));
+        assert!(found.eq(expected), "SQ {ignored}");
+    }
+    let buses = Validation::Buses { first: 3, last: 5 };
+    assert!([2, 3, 5, 6].map(|bus| buses.admits(SourceId::new(bus, 0, 0))) == [false, true, true, false]);
+
+    for index in [0, 1, 0x7fff, 0x8000, 0xffff] {
+        let (address, data) = InterruptRequest::remappable(index);
+        let request = InterruptRequest::Remappable { index: index.into(), is_malformed: false };
+        assert_eq!(InterruptRequest::decode(address, data), Some(request));
+    }
+    let compatibility = InterruptRequest::Compatibility(Interrupt { vector: 0x22, destination: 7 });
+    assert_eq!(InterruptRequest::decode(0xfee0_7000, 0x122), Some(compatibility));
+    assert_eq!([0xfed0_0000, 0x1_fee0_0000].map(|address| InterruptRequest::decode(address, 0)), [None; 2]);
 }
