@@ -323,6 +323,7 @@ impl Parameters {
         ExtendedCapability(0)
             .with_coherent(self.coherent)
             .with_qi(self.queued_invalidation)
+            .with_ir(self.queued_invalidation)
             .with_pt(self.pass_through)
             .with_rings(self.rings)
             .with_iro(IOTLB_OFFSET)

@@ -243,12 +243,16 @@ impl Bench {
         let device = &mut self.devices[device];
         let rights = [Rights::READ, Rights::WRITE, Rights::READ_WRITE][usize::from(how) % 3];
         let mut bytes = vec![how; len];
-        match how % 6 {
+        match how % 7 {
             0 => drop(device.write(vtd, ram, now_ps, iova, &bytes)),
             1 => drop(device.read(vtd, ram, now_ps, iova, &mut bytes)),
             2 => drop(device.post_write(vtd, now_ps, iova, &bytes, u64::from(how) * DELAY_PS / 256)),
             3 => drop(device.access(vtd, now_ps, iova, len as u64, rights)),
             4 => drop(vtd.translate(now_ps, device.source(), iova, rights)),
+            5 => {
+                let address = 0xfee0_0000 | iova.as_u64() & 0xf_ffff;
+                let _ = vtd.interrupt(now_ps, device.source(), address, len as u32);
+            }
             _ => {
                 let reached = vtd.reaches(now_ps, device.source(), iova, rights);
                 let again = vtd.reaches(now_ps, device.source(), iova, rights);
@@ -274,15 +278,19 @@ impl Bench {
             // SAFETY: the unit has no other driver.
             unsafe { Unit::take_over(mmio, host, config, TakeOver::Always, |_| Ok(())) }
         };
-        let unit = take_over().or_else(|error| {
-            assert!(matches!(error, BringUpError::Inheritance(_)), "{error}");
+        // It is refused for at most two reasons, which are then removed.
+        let status = || vtd.read_register(host.now_ps(), GSTS, 4) as u32 & !global::ONE_SHOT;
+        let turn_off = |bit: u32| vtd.write_register(host.now_ps(), GCMD, 4, (status() & !bit).into());
+        let again = |error| {
+            match error {
+                BringUpError::RemapsInterrupts => turn_off(global::INTERRUPT_REMAPPING),
+                BringUpError::Inheritance(_) => turn_off(global::TRANSLATION),
+                other => panic!("{other}"),
+            }
             assert_eq!(ram.allocated(), before, "nothing stays behind");
-            let status = vtd.read_register(host.now_ps(), GSTS, 4) as u32;
-            let off = status & !global::ONE_SHOT & !global::TRANSLATION;
-            vtd.write_register(host.now_ps(), GCMD, 4, off.into());
             take_over()
-        });
-        let unit = unit.expect("the unit comes up");
+        };
+        let unit = take_over().or_else(again).or_else(again).expect("the unit comes up");
         let inherited: Vec<SourceId> = unit.inherited_devices().collect();
         for device in inherited {
             unit.release_inherited(device).expect("it was inherited");

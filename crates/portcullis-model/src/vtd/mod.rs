@@ -3,6 +3,7 @@
 mod caches;
 mod counters;
 mod faults;
+mod interrupts;
 mod prefetching;
 mod queue;
 mod registers;
@@ -19,10 +20,12 @@ use crate::iotlb_log::IotlbLog;
 use crate::parameters::Parameters;
 use crate::ram::Ram;
 use faults::FaultLog;
+use interrupts::Interrupts;
 use portcullis::iommu::DomainId;
 use portcullis::table::Rights;
 use portcullis::{Iova, PhysAddr, SourceId};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRecord, FaultRequest};
+use portcullis_vtd::spec::interrupts::Interrupt;
 use queue::Queue;
 use registers::Stored;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -115,6 +118,7 @@ struct State {
     queue: Queue,
     translation: Translation,
     writes: Writes,
+    interrupts: Interrupts,
     faults: FaultLog,
     counters: Counters,
     records_invalidations: bool,
@@ -142,6 +146,7 @@ impl Vtd {
             queue: Queue::new(),
             translation: Translation::new(&parameters),
             writes: Writes::default(),
+            interrupts: Interrupts::default(),
             faults: FaultLog::new(parameters.fault_registers.into()),
             counters: Counters::default(),
             records_invalidations: false,
@@ -217,6 +222,15 @@ impl Vtd {
     #[inline]
     pub fn translate(&self, now_ps: u64, source: SourceId, iova: Iova, rights: Rights) -> Result<Translated, Fault> {
         self.at(now_ps).translate((source, iova, rights))
+    }
+
+    /// Remaps an interrupt request: a write of `data` by `source` to an address in the interrupt range. While the unit
+    /// remaps no interrupts, a request in compatibility format arrives as it is.
+    ///
+    /// # Errors
+    /// [`Fault`], which is recorded.
+    pub fn interrupt(&self, now_ps: u64, source: SourceId, address: u64, data: u32) -> Result<Interrupt, Fault> {
+        self.at(now_ps).interrupt(source, address, data)
     }
 
     /// Locks the unit for several requests in a row.

@@ -182,10 +182,12 @@ impl State {
                 self.queue.wait_completed |= interrupt;
                 self.complete_descriptor(None, now_ps);
             }
-            // No device caches translations and there is no interrupt remapping here, so there is nothing to drop.
-            InvalidationDescriptor::DeviceTlb { .. } | InvalidationDescriptor::InterruptEntryCache { .. } => {
+            InvalidationDescriptor::InterruptEntryCache { entries } => {
+                self.interrupts.invalidate(entries);
                 self.complete_descriptor(None, now_ps);
             }
+            // No device caches translations here, so there is nothing to drop.
+            InvalidationDescriptor::DeviceTlb { .. } => self.complete_descriptor(None, now_ps),
         }
     }
 

@@ -4,7 +4,7 @@ use super::State;
 use portcullis::PhysAddr;
 use portcullis_vtd::spec::faults::status;
 use portcullis_vtd::spec::registers::{
-    CAP, ECAP, FECTL, FEUADDR, FSTS, GCMD, GSTS, ICS, IECTL, IEUADDR, IQA, IQH, IQT, RTADDR, VER, global,
+    CAP, ECAP, FECTL, FEUADDR, FSTS, GCMD, GSTS, ICS, IECTL, IEUADDR, IQA, IQH, IQT, IRTA, RTADDR, VER, global,
 };
 
 /// Version 1.0.
@@ -36,6 +36,7 @@ impl State {
             IQH => return word(self.queue.head),
             IQT => return word(self.queue.tail),
             IQA => return word(self.queue.address),
+            IRTA => return word(self.interrupts.written),
             _ => {}
         }
         match offset {
@@ -57,6 +58,7 @@ impl State {
         match offset & !7 {
             RTADDR => return self.stored.root = replace(self.stored.root) & !0xfff,
             IQA => return self.queue.address = replace(self.queue.address),
+            IRTA => return self.interrupts.written = replace(self.interrupts.written),
             _ => {}
         }
         match offset {
@@ -87,6 +89,11 @@ impl State {
             self.stored.root_table = PhysAddr::new(self.stored.root);
             self.stored.root_set = true;
         }
+        if command & global::INTERRUPT_TABLE != 0 {
+            self.interrupts.set_table();
+        }
+        self.interrupts.enabled = command & global::INTERRUPT_REMAPPING != 0;
+        self.interrupts.lets_compatibility = command & global::COMPATIBILITY_INTERRUPTS != 0;
         self.enable_queue(now_ps, command & global::QUEUED_INVALIDATION != 0 && self.parameters.queued_invalidation);
         self.stored.translates = command & global::TRANSLATION != 0;
     }
@@ -97,6 +104,9 @@ impl State {
         flag(self.stored.translates, global::TRANSLATION)
             | flag(self.stored.root_set, global::ROOT_TABLE)
             | flag(self.queue.enabled, global::QUEUED_INVALIDATION)
+            | flag(self.interrupts.table_set, global::INTERRUPT_TABLE)
+            | flag(self.interrupts.enabled, global::INTERRUPT_REMAPPING)
+            | flag(self.interrupts.lets_compatibility, global::COMPATIBILITY_INTERRUPTS)
     }
 
     /// The offset from the first fault recording register, if `offset` is in one.

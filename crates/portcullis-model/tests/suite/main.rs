@@ -4,6 +4,7 @@ mod ceiling;
 mod common;
 mod device;
 mod driver;
+mod interrupts;
 mod invalidation;
 mod nic;
 mod nic_joining;
