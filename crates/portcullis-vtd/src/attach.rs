@@ -54,11 +54,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     fn announce(&self, domain: DomainId, device: SourceId) -> Result<(), QueueError> {
         if self.capability.cm() {
             let scope = ContextScope::Device { domain: ABSENT, source: device, function_mask: 0 };
-            self.invalidate(&[InvalidationDescriptor::ContextCache(scope), self.iotlb(IotlbScope::Domain(domain))])
+            let context = InvalidationDescriptor::ContextCache(scope);
+            self.invalidate(&[context.encode(), self.iotlb(IotlbScope::Domain(domain)).encode()])
         } else if self.capability.rwbf() {
             // Any invalidation flushes the write buffer (§6.8). The command that flushes only the buffer is in a
             // register that has no lock.
-            self.invalidate(&[self.iotlb(IotlbScope::Domain(domain))])
+            self.invalidate(&[self.iotlb(IotlbScope::Domain(domain)).encode()])
         } else {
             Ok(())
         }
@@ -78,8 +79,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// Flushes what the hardware may have cached for a device whose entry was cleared, and forgets the device.
     pub(crate) fn end_detach(&self, is_shown: bool, domain: DomainId, device: SourceId) -> Result<(), AttachError> {
         let context = ContextScope::Device { domain, source: device, function_mask: 0 };
-        let contexts = InvalidationDescriptor::ContextCache(context);
-        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain))]);
+        let contexts = InvalidationDescriptor::ContextCache(context).encode();
+        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain)).encode()]);
         self.attachments.with(|attachments| match flushed {
             Ok(()) => attachments.forget(device),
             Err(_) => attachments.settle(device),
@@ -88,7 +89,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     }
 
     /// Submits the invalidations and waits for them. Does nothing if the hardware does not know the tables yet.
-    fn flush(&self, is_shown: bool, descriptors: &[InvalidationDescriptor]) -> Result<(), QueueError> {
+    fn flush(&self, is_shown: bool, descriptors: &[Words]) -> Result<(), QueueError> {
         if is_shown { self.invalidate(descriptors) } else { Ok(()) }
     }
 
@@ -234,8 +235,8 @@ unsafe impl<M: Mmio, P: Platform> Iommu for Unit<M, P> {
             attachments.begin_close(self.walker(), domain)?;
             Ok::<bool, AttachError>(attachments.is_shown)
         })??;
-        let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain));
-        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain))]);
+        let contexts = InvalidationDescriptor::ContextCache(ContextScope::Domain(domain)).encode();
+        let flushed = self.flush(is_shown, &[contexts, self.iotlb(IotlbScope::Domain(domain)).encode()]);
         self.attachments.with(|attachments| attachments.end_close(domain, flushed.is_ok()))?;
         Ok(flushed?)
     }

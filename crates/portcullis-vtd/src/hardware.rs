@@ -2,7 +2,7 @@
 
 use crate::Mmio;
 use crate::spec::registers::{GCMD, GSTS, global};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use portcullis::Platform;
 use portcullis::platform::{Step, Wait};
 use thiserror::Error;
@@ -81,20 +81,25 @@ pub(crate) fn spin<P: Platform, T>(
     }
 }
 
+const AS_SHOWN: u8 = 0;
+const ON: u8 = 1;
+const OFF: u8 = 2;
+
 /// The registers, and the host that pauses the waits.
 pub(crate) struct Hardware<M, P> {
     mmio: M,
     pub(crate) platform: P,
     /// Time limit of every wait.
     pub(crate) wait_us_max: u64,
-    /// Translation was requested, and every later command keeps it on, even if the status does not show it yet.
-    /// Relaxed: the flag is a single word, and it is stored before the command that it stands for.
-    translates: AtomicBool,
+    /// What every later command says of translation: [`ON`], [`OFF`], or what the status shows, until this driver has
+    /// said something. The status may show it late. Relaxed: it is a single word, and it is stored before the command
+    /// that it stands for.
+    translates: AtomicU8,
 }
 
 impl<M: Mmio, P: Platform> Hardware<M, P> {
     pub(crate) fn new(mmio: M, platform: P, wait_us_max: u64) -> Self {
-        Self { mmio, platform, wait_us_max, translates: AtomicBool::new(false) }
+        Self { mmio, platform, wait_us_max, translates: AtomicU8::new(AS_SHOWN) }
     }
 
     /// Length of the register block in bytes.
@@ -158,13 +163,17 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
 
     /// The command bits that stay set.
     fn lasting(&self) -> Result<u32, RegisterError> {
-        let translation = if self.translates.load(Ordering::Relaxed) { global::TRANSLATION } else { 0 };
-        Ok(self.read_present(GSTS)? & !global::ONE_SHOT | translation)
+        let shown = self.read_present(GSTS)? & !global::ONE_SHOT;
+        Ok(match self.translates.load(Ordering::Relaxed) {
+            ON => shown | global::TRANSLATION,
+            OFF => shown & !global::TRANSLATION,
+            _ => shown,
+        })
     }
 
     /// Records that translation is requested, or that it is off.
     pub(crate) fn keep_translating(&self, translates: bool) {
-        self.translates.store(translates, Ordering::Relaxed);
+        self.translates.store(if translates { ON } else { OFF }, Ordering::Relaxed);
     }
 
     /// Clears the command `bit` and waits until its status reads clear. No other CPU may give a command.

@@ -55,9 +55,12 @@ extern crate alloc;
 #[allow(unsafe_code, reason = "implements the unsafe trait `Iommu`")]
 mod attach;
 mod attachments;
+#[allow(unsafe_code, reason = "a unit that changes hands")]
+mod bring_up;
 pub mod chipset;
 pub mod dmar;
 mod faults;
+mod foreign;
 #[allow(unsafe_code, reason = "a register write can open all memory")]
 mod hardware;
 mod inherit;
@@ -82,6 +85,10 @@ mod unit;
 mod units;
 
 #[doc(inline)]
+pub use bring_up::{BringUpError, Prepared, TakeOver};
+#[doc(inline)]
+pub use foreign::Interrupts;
+#[doc(inline)]
 pub use hardware::RegisterError;
 #[doc(inline)]
 pub use inherit::InheritanceError;
@@ -92,6 +99,6 @@ pub use mmio::Mmio;
 #[doc(inline)]
 pub use queue::{Discipline, QueueUse, SUBMISSIONS_MAX, Ticket};
 #[doc(inline)]
-pub use unit::{BringUpError, TakeOver, Unit, UnitConfig};
+pub use unit::{Unit, UnitConfig};
 #[doc(inline)]
 pub use units::{UNITS_MAX, UnitCount, Units, UnitsTicket};

@@ -15,8 +15,9 @@ impl MappedRegisters {
     ///
     /// # Safety
     /// `base` points to the register block of a unit, of which `bytes` are mapped, uncached, for as long as this value
-    /// lives. Everything that [`Mmio`] promises about the registers holds: the unit has no other driver, and its
-    /// devices reach memory only through it.
+    /// lives. Everything that [`Mmio`] promises about the registers holds: the unit has no other driver,
+    /// except as [`Interrupts::Foreign`](crate::Interrupts::Foreign) allows it, and its devices reach memory only
+    /// through it.
     ///
     /// [`Unit::bring_up`]: crate::Unit::bring_up
     pub const unsafe fn new(base: *mut u8, bytes: u32) -> Self {

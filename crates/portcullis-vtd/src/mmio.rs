@@ -13,7 +13,8 @@ use crate::spec::registers::BLOCK_BYTES;
 /// following.
 /// - The registers are those of one unit, and of the same unit at every call.
 /// - The devices of that unit reach memory through it and in no other way.
-/// - Nothing but these calls writes the registers.
+/// - Nothing but these calls writes the registers, except as
+///   [`Interrupts::Foreign`](crate::Interrupts::Foreign) allows it.
 /// - If several values stand for one unit, no two of them are brought up at the same time.
 ///   [`Unit::bring_up`](crate::Unit::bring_up) checks whether the unit is on, but does not claim it in the same step.
 pub unsafe trait Mmio: Send + Sync {

@@ -4,13 +4,14 @@ use portcullis::platform::Context;
 use portcullis::table::{Frame, Walker};
 use portcullis::{NoMemory, PhysAddr, Platform};
 
-/// Proof that hardware no longer reads or writes our pages: it was seen with translation and queue off.
+/// Proof that hardware no longer reads or writes our pages: it was seen with translation off, and with no queue or with
+/// that of another driver.
 #[derive(Debug)]
 pub(crate) struct Stopped(());
 
 impl Stopped {
-    /// The unit's global status shows translation and queue off. Hardware clears those bits only once its last access
-    /// through them is over (§10.4.5).
+    /// The unit's global status shows translation and our queue off. Hardware clears those bits only once its last
+    /// access through them is over (§10.4.5).
     pub(crate) const fn seen() -> Self {
         Self(())
     }

@@ -5,11 +5,12 @@ use crate::frames::Hardware;
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
 use portcullis::designs::DesignId;
-use portcullis::{DomainConfig, DynDomain, NewDomainError};
+use portcullis::{DomainConfig, DynDomain, NewDomainError, QueueError};
 use portcullis_vtd::spec::faults::FaultRecord;
-use portcullis_vtd::{BringUpError, MappedRegisters, RegisterError, Unit, UnitConfig};
+use portcullis_vtd::{BringUpError, Interrupts, MappedRegisters, Prepared, RegisterError, TakeOver, Unit, UnitConfig};
 
 type Vtd = Unit<MappedRegisters, Host>;
+type PreparedVtd = Prepared<MappedRegisters, Host>;
 
 macro_rules! roots {
     ($($operation:literal $function:path;)*) => {
@@ -23,6 +24,9 @@ macro_rules! roots {
 
 roots! {
     "bring up" bring_up;
+    "prepare" prepare;
+    "switch" switch;
+    "submit words" submit_words;
     "halt" halt;
     "resume" resume;
     "faults" faults;
@@ -33,6 +37,22 @@ roots! {
 fn bring_up(to: &mut MaybeUninit<Vtd>, registers: MappedRegisters) -> Result<(), BringUpError> {
     to.write(Unit::bring_up(registers, Host, UnitConfig::default())?);
     Ok(())
+}
+
+fn prepare(to: &mut MaybeUninit<PreparedVtd>, registers: MappedRegisters) -> Result<(), BringUpError> {
+    let config = UnitConfig { interrupts: Interrupts::Foreign, ..UnitConfig::default() };
+    to.write(Unit::prepare(registers, Host, config, TakeOver::Never, |_| Ok(()))?);
+    Ok(())
+}
+
+unsafe fn switch(prepared: &mut MaybeUninit<PreparedVtd>, to: &mut MaybeUninit<Vtd>) -> Result<(), BringUpError> {
+    // SAFETY: the caller's promise, passed on.
+    to.write(unsafe { prepared.assume_init_read().switch() }?);
+    Ok(())
+}
+
+fn submit_words(unit: &Vtd, words: &[[u64; 2]]) -> Result<(), QueueError> {
+    unit.submit_words(words)
 }
 
 fn halt(unit: &Vtd) -> Result<(), RegisterError> {

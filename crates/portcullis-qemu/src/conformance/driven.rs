@@ -13,7 +13,7 @@ use portcullis::{
 };
 use portcullis_vtd::spec::descriptors::InvalidationDescriptor;
 use portcullis_vtd::spec::faults::FaultReason;
-use portcullis_vtd::{BringUpError, Discipline, TakeOver, Unit, UnitConfig};
+use portcullis_vtd::{BringUpError, Discipline, Interrupts, TakeOver, Unit, UnitConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,6 +30,7 @@ const CONFIG: UnitConfig = UnitConfig {
     segment: 0,
     discipline: Discipline::Combining,
     flushes_writes: false,
+    interrupts: Interrupts::Unused,
 };
 
 /// Page `index` of the memory that checks map.

@@ -5,5 +5,6 @@ mod breakage;
 mod differential;
 mod edu;
 mod firmware;
+mod interrupts;
 mod take_over;
 mod traffic;

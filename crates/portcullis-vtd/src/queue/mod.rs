@@ -36,11 +36,11 @@ use cells::{Cells, Place};
 use merging::Merging;
 use ring::{Ring, has_landed, look, probe_write, status_index, write};
 
-use crate::hardware::{Hardware, Patience};
+use crate::hardware::{Hardware, Patience, RegisterError};
 use crate::page::{Page, Stopped};
 use crate::sorted::{OnLines, try_on_lines};
 use crate::spec::descriptors::{InvalidationDescriptor, OnePage, StatusWrite};
-use crate::spec::registers::{FSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
+use crate::spec::registers::{FSTS, GSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
 use crate::sync::{AtomicU64, Hint, Ordering};
 use crate::unbroken::Unbroken;
@@ -48,7 +48,7 @@ use crate::{BringUpError, Mmio};
 use core::num::NonZeroU64;
 use portcullis::platform::{LockClass, Wait};
 use portcullis::table::Frame;
-use portcullis::{NoMemory, PhysAddr, Platform, QueueError};
+use portcullis::{NoMemory, PAGE_SIZE, PhysAddr, Platform, QueueError};
 
 /// The number of descriptors that fit into the page.
 pub(crate) const SLOTS: usize = ENTRIES / 2;
@@ -266,13 +266,27 @@ impl<P: Platform> Queue<P> {
         Ok(())
     }
 
+    /// Whether the queue address register has our ring.
+    pub(crate) fn is_at(&self, address: u64) -> bool {
+        address & !(PAGE_SIZE - 1) == self.descriptors.phys().as_u64()
+    }
+
     /// Refuses submissions from now on. Takes no lock.
     pub(crate) fn close(&self) {
         self.ring().close();
     }
 
+    /// Turns the queue of the unit off if it is on.
+    pub(crate) fn turn_off<M: Mmio>(hardware: &Hardware<M, P>) -> Result<(), RegisterError> {
+        if hardware.read_present(GSTS)? & global::QUEUED_INVALIDATION != 0 {
+            Self::drain(hardware);
+            hardware.disable(global::QUEUED_INVALIDATION)?;
+        }
+        Ok(())
+    }
+
     /// Waits until the hardware has fetched every descriptor, which must happen before the queue is turned off.
-    pub(crate) fn drain<M: Mmio>(hardware: &Hardware<M, P>) {
+    fn drain<M: Mmio>(hardware: &Hardware<M, P>) {
         // If the queue has stopped on an error, this times out, and the caller can only turn the queue off.
         hardware.spin(Wait::QueueRoom, || (hardware.read64(IQH) == hardware.read64(IQT)).then_some(()));
     }

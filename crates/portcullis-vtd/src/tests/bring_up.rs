@@ -44,6 +44,7 @@ fn comes_up_in_order_and_leaves_nothing_behind() {
             fake.with(|state| state.commands.clone()),
             [global::ROOT_TABLE, global::QUEUED_INVALIDATION, global::TRANSLATION]
         );
+        assert_eq!(fake.with(|state| state.fault_event), fault_event::MASKED);
         let executed = fake.take_executed();
         assert_eq!(executed[0], InvalidationDescriptor::ContextCache(ContextScope::Global));
         assert_eq!(

@@ -41,9 +41,11 @@ pub(super) struct State {
     pub(super) stuck_faults: u32,
     pub(super) protected: u32,
     pub(super) root: u64,
-    queue: u64,
+    pub(super) queue: u64,
     pub(super) head: u64,
-    tail: u64,
+    pub(super) tail: u64,
+    /// The fault event control register.
+    pub(super) fault_event: u32,
     pub(super) behaviour: Behaviour,
     /// A descriptor with these quadwords raises a queue error.
     pub(super) refuse: Option<[u64; 2]>,
@@ -51,6 +53,14 @@ pub(super) struct State {
     pub(super) stall: Option<[u64; 2]>,
     /// Bits of the global status that no longer change.
     pub(super) stuck: u32,
+    /// Bits of the global status that no longer come on.
+    pub(super) dead: u32,
+    /// Bits of the global status that no longer go off.
+    pub(super) undying: u32,
+    /// A stuck queue goes off when the next command comes, and starts again with it.
+    pub(super) goes_off_late: bool,
+    /// The protected regions stay protected.
+    pub(super) stuck_protected: bool,
     /// All registers read as all ones, as when the unit is gone.
     pub(super) gone: bool,
     pub(super) held: VecDeque<StatusWrite>,
@@ -64,6 +74,8 @@ pub(super) struct State {
     pub(super) commands: Vec<u32>,
     /// How often translation was turned off.
     pub(super) opened: usize,
+    /// How often interrupt remapping was turned off.
+    pub(super) unmapped_interrupts: usize,
     /// A watched device, and below its context entry each time the root table was set.
     pub(super) watched: Option<SourceId>,
     pub(super) seen_at_root: Vec<Option<ContextEntry>>,
@@ -186,7 +198,8 @@ impl<'h> FakeUnit<'h> {
     }
 
     fn command(&self, state: &mut State, value: u32) {
-        let lasting = global::TRANSLATION | global::QUEUED_INVALIDATION | global::ADVANCED_FAULTS;
+        let interrupts = global::INTERRUPT_REMAPPING | global::COMPATIBILITY_INTERRUPTS;
+        let lasting = global::TRANSLATION | global::QUEUED_INVALIDATION | global::ADVANCED_FAULTS | interrupts;
         let mut next = state.status & !lasting | value & lasting;
         if value & global::ROOT_TABLE != 0 {
             next |= global::ROOT_TABLE;
@@ -200,8 +213,14 @@ impl<'h> FakeUnit<'h> {
         }
         let lasting_stuck = state.stuck & !global::WRITE_BUFFER_FLUSH;
         next = next & !lasting_stuck | state.status & lasting_stuck;
+        next = next & (!state.dead | state.status) | state.status & state.undying;
+        if state.goes_off_late && value & global::QUEUED_INVALIDATION != 0 {
+            (state.head, state.goes_off_late) = (0, false);
+            state.stuck &= !global::QUEUED_INVALIDATION;
+        }
         state.commands.push(value & !state.status);
         state.opened += usize::from(state.status & !next & global::TRANSLATION != 0);
+        state.unmapped_interrupts += usize::from(state.status & !next & global::INTERRUPT_REMAPPING != 0);
         if next & global::QUEUED_INVALIDATION == 0 {
             state.head = 0;
         }
@@ -230,6 +249,7 @@ unsafe impl Mmio for &FakeUnit<'_> {
                 state.faults | state.stuck_faults | if pending { status::PENDING } else { 0 }
             }
             PMEN => state.protected,
+            FECTL => state.fault_event,
             other => panic!("a 32-bit read of {other:#x}"),
         })
     }
@@ -241,6 +261,7 @@ unsafe impl Mmio for &FakeUnit<'_> {
             ECAP => state.extended,
             IQH => state.head,
             IQT => state.tail,
+            IQA => state.queue,
             RTADDR => state.root,
             other => match state.records.get(&(other & !15)) {
                 Some(record) => record[usize::from(other & 8 != 0)],
@@ -253,8 +274,11 @@ unsafe impl Mmio for &FakeUnit<'_> {
         self.with(|state| match offset {
             GCMD => self.command(state, value),
             FSTS => state.faults &= !(value & (status::QUEUE_ERRORS | status::OVERFLOW)),
-            FECTL => assert_eq!(value, fault_event::MASKED),
-            PMEN => state.protected = value & protected_memory::ENABLE | value >> 31,
+            FECTL => state.fault_event = value,
+            PMEN => {
+                let enabled = if state.stuck_protected { protected_memory::ENABLED } else { value >> 31 };
+                state.protected = value & protected_memory::ENABLE | enabled;
+            }
             other => {
                 assert_eq!((other & 15, value), (12, FaultRecord::FAULT_UPPER), "a 32-bit write of {other:#x}");
                 state.records.get_mut(&(other & !15)).expect("a recording register")[1] &= !FaultRecord::FAULT;

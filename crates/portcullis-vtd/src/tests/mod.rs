@@ -6,6 +6,7 @@ mod domains;
 mod every_unit;
 mod fake_unit;
 mod faults;
+mod foreign;
 mod full_ring;
 mod halts;
 mod host;
@@ -25,7 +26,7 @@ mod strict_host;
 mod units;
 
 use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
-use crate::{Discipline, Unit, UnitConfig};
+use crate::{Discipline, Interrupts, Unit, UnitConfig};
 use fake_unit::FakeUnit;
 use host::Host;
 use portcullis::iommu::{AttachError, DomainId, Invalidation, Iommu, QueueError, Translation};
@@ -40,6 +41,7 @@ const CONFIG: UnitConfig = UnitConfig {
     segment: 0,
     discipline: Discipline::Combining,
     flushes_writes: false,
+    interrupts: Interrupts::Unused,
 };
 
 type Driver<'a> = Unit<&'a FakeUnit<'a>, &'a Host>;

@@ -5,7 +5,7 @@ use super::fake_unit::FakeUnit;
 use super::host::Host;
 use super::{close, open, page, page_descriptor};
 use crate::spec::registers::global;
-use crate::{Mmio, Unit, UnitConfig};
+use crate::{Interrupts, Mmio, TakeOver, Unit, UnitConfig};
 use portcullis::iommu::{AttachError, DomainId, Iommu, SourceId, Translation};
 use portcullis::platform::fake::hooks::{HookedHost, has_panicked, hooked, panic_at};
 use portcullis::{PhysAddr, QueueError};
@@ -125,4 +125,29 @@ fn run(number: usize) -> bool {
 fn a_panic_at_any_access_leaves_the_gate_shut() {
     let hooks = (1..).take_while(|number| run(*number)).count();
     assert!(hooks > 100, "there are more than {hooks} accesses");
+}
+
+/// The unit changes hands, with a panic at access `number` of that. Returns whether there was one.
+fn run_switch(number: usize) -> bool {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    fake.with(|state| state.status = global::INTERRUPT_REMAPPING | global::QUEUED_INVALIDATION);
+    let (registers, hooked_host) = (Hooked(&fake), HookedHost(&host.fake));
+    let config = UnitConfig { wait_us_max: 50, interrupts: Interrupts::Foreign, ..UnitConfig::default() };
+    let prepared = Unit::prepare(&registers, &hooked_host, config, TakeOver::Never, |_| Ok(())).expect("a sound unit");
+    let pages = host.fake.frames_lent();
+    panic_at(number);
+    // SAFETY: there is no other driver.
+    let switched = step(number, || unsafe { prepared.switch() }.expect("a sound unit"));
+    assert_eq!(switched.is_none(), has_panicked(), "hook {number}");
+    assert_eq!(host.fake.frames_lent(), pages, "hook {number}: the hardware may know the pages (S4)");
+    let panicked = has_panicked();
+    panic_at(0);
+    panicked
+}
+
+#[test]
+fn a_panic_in_the_middle_of_a_switch_gives_no_page_back() {
+    let hooks = (1..).take_while(|number| run_switch(*number)).count();
+    assert!(hooks > 20, "there are more than {hooks} accesses");
 }
