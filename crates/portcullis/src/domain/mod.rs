@@ -1,9 +1,9 @@
 //! A domain: the object through which a driver maps its buffers.
 //!
-//! There are two interfaces. The raw interface ([`Domain::map_raw`], [`Domain::unmap_raw`]) is for C, and for kernels
-//! whose drivers keep only addresses. The typed interface ([`Domain::map`], [`Domain::unmap`], [`Domain::batch`]) owns
-//! a buffer while the device can reach it. It works only under strict protection, because a buffer that it gives back
-//! must belong to its owner alone.
+//! There are two interfaces. The typed interface ([`Domain::map`], [`Domain::unmap`], [`Domain::batch`]) owns a buffer
+//! while the device can reach it. It works only under strict protection, because a buffer that it gives back must
+//! belong to its owner alone. The raw interface ([`Domain::map_raw`], [`Domain::unmap_raw`]) is for C, and for kernels
+//! whose drivers keep only addresses.
 //!
 //! A compiler cannot see what a device does to memory. The code that maps memory through the raw interface, and the
 //! code that programs the device, are responsible for it: until the mapping is gone, the memory must be intended for
@@ -58,7 +58,7 @@ use crate::sync::AtomicUsize;
 /// use portcullis::domain::fake::FakeBuffer;
 /// use portcullis::iommu::fake::FakeIommu;
 /// use portcullis::platform::fake::FakeHost;
-/// use portcullis::{Access, Open, PhysAddr, Protection, SourceId};
+/// use portcullis::{Access, Open, Protection, SourceId};
 ///
 /// let host = FakeHost::default();
 /// let iommu = FakeIommu::new(&host);
@@ -67,8 +67,18 @@ use crate::sync::AtomicUsize;
 /// let mapping = domain.map(FakeBuffer::new(1), Access::DeviceWrites)?;
 /// // Program `mapping.iova()` into a descriptor, and wait for the device.
 /// let _buffer = domain.unmap(mapping)?; // the device cannot reach it any more
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
-/// // The raw interface, for drivers that keep addresses only.
+/// The raw interface, for drivers that keep addresses only:
+/// ```
+/// # use portcullis::designs::Portcullis;
+/// # use portcullis::iommu::fake::FakeIommu;
+/// # use portcullis::platform::fake::FakeHost;
+/// # use portcullis::{Access, Open, PhysAddr, Protection};
+/// # let host = FakeHost::default();
+/// # let iommu = FakeIommu::new(&host);
+/// # let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
 /// // SAFETY: the fake devices do no DMA.
 /// let iova = unsafe { domain.map_raw(PhysAddr::new(0x1234_0000), 1500, Access::DeviceReads) }?;
 /// domain.unmap_raw(iova, 1500)?;
