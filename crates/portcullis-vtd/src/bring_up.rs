@@ -306,7 +306,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         if let Err(error) = self.translate() {
             // Translation may be on, or may come on later, so the pages stay out of use.
             let is_to_go_off = self.foreign.is_some() && status & global::TRANSLATION == 0;
-            let off = if is_to_go_off { self.do_not_translate() } else { Ok(()) };
+            let off = if is_to_go_off { self.hardware.stop_translating() } else { Ok(()) };
             return Err(self.without_queue(off.map_or_else(BringUpError::NotRestored, |()| error)));
         }
         *self.is_up.get_mut() = true;
@@ -315,13 +315,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
 
     /// Gives the other driver its queue after `error`, and returns what the caller is to hear.
     pub(crate) fn without_queue(&self, error: BringUpError) -> BringUpError {
-        let left = if self.foreign.is_some() { self.leave_queue() } else { Ok(()) };
-        left.map_or_else(BringUpError::NotRestored, |()| error)
-    }
-
-    fn do_not_translate(&self) -> Result<(), RegisterError> {
-        self.hardware.keep_translating(false);
-        self.hardware.disable(global::TRANSLATION)
+        self.hand_queue_back().map_or_else(BringUpError::NotRestored, |()| error)
     }
 
     /// Drops the faults of the previous owner. Firmware may have had them written to a log in memory, where this driver

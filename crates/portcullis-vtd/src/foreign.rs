@@ -65,25 +65,24 @@ impl Foreign {
     fn take<M: Mmio, P: Platform>(&self, hardware: &Hardware<M, P>) -> Result<(), BringUpError> {
         let status = hardware.read_present(GSTS)?;
         let is_on = status & global::QUEUED_INVALIDATION != 0;
+        let mut off = Ok(());
         self.was_on.store(is_on, Ordering::Relaxed);
         self.address.store(hardware.read64(IQA), Ordering::Relaxed);
         self.fault_event.store(hardware.read32(FECTL), Ordering::Relaxed);
         if is_on {
             // A command that the hardware has not fetched is lost when the queue is turned off.
-            let is_empty = || (hardware.read64(IQH) == hardware.read64(IQT)).then_some(());
+            let is_empty = || Queue::is_fetched(hardware);
             let timeout = RegisterError::Timeout { offset: IQH, limit_us: hardware.wait_us_max };
             hardware.spin(Wait::QueueRoom, is_empty).ok_or(BringUpError::NotTaken(timeout))?;
-            let off = hardware.disable(global::QUEUED_INVALIDATION);
+            off = hardware.disable(global::QUEUED_INVALIDATION);
             // It stays on, and this takes the command back.
             if off.is_err() && hardware.enable(global::QUEUED_INVALIDATION).is_ok() && is_empty().is_some() {
                 return off.map_err(BringUpError::NotTaken);
             }
-            // Also if it went off late, and began again at its first slot: the caller hands it back.
-            self.has_queue.store(false, Ordering::Relaxed);
-            return Ok(off?);
         }
+        // Also if it went off late, and began again at its first slot: the caller hands it back.
         self.has_queue.store(false, Ordering::Relaxed);
-        Ok(())
+        Ok(off?)
     }
 
     /// Gives the queue back. Ours is off.
@@ -143,6 +142,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         }
         Queue::turn_off(&self.hardware)?;
         foreign.hand_back(&self.hardware)
+    }
+
+    /// Gives the other driver its queue, if there is one.
+    pub(crate) fn hand_queue_back(&self) -> Result<(), RegisterError> {
+        if self.foreign.is_some() { self.leave_queue() } else { Ok(()) }
     }
 
     /// The queue that is on is ours, whatever another call has done in between.

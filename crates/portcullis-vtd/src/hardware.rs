@@ -176,6 +176,12 @@ impl<M: Mmio, P: Platform> Hardware<M, P> {
         self.translates.store(if translates { ON } else { OFF }, Ordering::Relaxed);
     }
 
+    /// Turns translation off. No other CPU may give a command.
+    pub(crate) fn stop_translating(&self) -> Result<(), RegisterError> {
+        self.keep_translating(false);
+        self.disable(global::TRANSLATION)
+    }
+
     /// Clears the command `bit` and waits until its status reads clear. No other CPU may give a command.
     pub(crate) fn disable(&self, bit: u32) -> Result<(), RegisterError> {
         self.write32(GCMD, self.lasting()? & !bit);

@@ -122,9 +122,8 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// As for [`shut_down`](Unit::shut_down).
     pub unsafe fn halt_open(&self) -> Result<(), RegisterError> {
         self.halt()?;
-        self.hardware.keep_translating(false);
         // A unit that does not open goes on translating.
-        self.hardware.disable(global::TRANSLATION).inspect_err(|_| self.hardware.keep_translating(true))
+        self.hardware.stop_translating().inspect_err(|_| self.hardware.keep_translating(true))
     }
 
     /// Brings back a unit that was [halted](Unit::halt) and may have lost power since: restores registers, tables,
@@ -213,7 +212,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             self.release(stopped);
         }
         // The other driver needs its queue, also if the unit does not stop.
-        let left = if self.foreign.is_some() { self.leave_queue() } else { Ok(()) };
+        let left = self.hand_queue_back();
         stopped.map(drop).and(left)
     }
 

@@ -288,7 +288,12 @@ impl<P: Platform> Queue<P> {
     /// Waits until the hardware has fetched every descriptor, which must happen before the queue is turned off.
     fn drain<M: Mmio>(hardware: &Hardware<M, P>) {
         // If the queue has stopped on an error, this times out, and the caller can only turn the queue off.
-        hardware.spin(Wait::QueueRoom, || (hardware.read64(IQH) == hardware.read64(IQT)).then_some(()));
+        hardware.spin(Wait::QueueRoom, || Self::is_fetched(hardware));
+    }
+
+    /// `Some` if the hardware has fetched every descriptor.
+    pub(crate) fn is_fetched<M: Mmio>(hardware: &Hardware<M, P>) -> Option<()> {
+        (hardware.read64(IQH) == hardware.read64(IQT)).then_some(())
     }
 
     /// Gives the pages back.
