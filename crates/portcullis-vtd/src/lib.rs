@@ -61,6 +61,8 @@ pub mod chipset;
 pub mod dmar;
 mod faults;
 mod foreign;
+#[allow(unsafe_code, reason = "units that change hands")]
+mod handover;
 #[allow(unsafe_code, reason = "a register write can open all memory")]
 mod hardware;
 mod inherit;
@@ -88,6 +90,8 @@ mod units;
 pub use bring_up::{BringUpError, Prepared, TakeOver};
 #[doc(inline)]
 pub use foreign::Interrupts;
+#[doc(inline)]
+pub use handover::{ForeignQueue, Handover, NotSwitched, switch_all};
 #[doc(inline)]
 pub use hardware::RegisterError;
 #[doc(inline)]

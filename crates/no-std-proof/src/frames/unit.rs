@@ -7,7 +7,10 @@ use core::mem::MaybeUninit;
 use portcullis::designs::DesignId;
 use portcullis::{DomainConfig, DynDomain, NewDomainError, QueueError};
 use portcullis_vtd::spec::faults::FaultRecord;
-use portcullis_vtd::{BringUpError, Interrupts, MappedRegisters, Prepared, RegisterError, TakeOver, Unit, UnitConfig};
+use portcullis_vtd::{
+    BringUpError, Handover, Interrupts, MappedRegisters, NotSwitched, Prepared, RegisterError, TakeOver, Unit, UnitConfig,
+    switch_all,
+};
 
 type Vtd = Unit<MappedRegisters, Host>;
 type PreparedVtd = Prepared<MappedRegisters, Host>;
@@ -26,6 +29,8 @@ roots! {
     "bring up" bring_up;
     "prepare" prepare;
     "switch" switch;
+    "switch all" switch_several;
+    "hand back" hand_back;
     "submit words" submit_words;
     "halt" halt;
     "resume" resume;
@@ -49,6 +54,25 @@ unsafe fn switch(prepared: &mut MaybeUninit<PreparedVtd>, to: &mut MaybeUninit<V
     // SAFETY: the caller's promise, passed on.
     to.write(unsafe { prepared.assume_init_read().switch() }?);
     Ok(())
+}
+
+/// A unit of several.
+struct OfSeveral(Handover<MappedRegisters, Host>);
+
+impl AsMut<Handover<MappedRegisters, Host>> for OfSeveral {
+    fn as_mut(&mut self) -> &mut Handover<MappedRegisters, Host> {
+        &mut self.0
+    }
+}
+
+unsafe fn switch_several(units: &mut [&mut OfSeveral]) -> Result<(), NotSwitched> {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { switch_all(units) }
+}
+
+unsafe fn hand_back(unit: &mut OfSeveral) -> Result<(), RegisterError> {
+    // SAFETY: as above.
+    unsafe { unit.0.hand_back() }
 }
 
 fn submit_words(unit: &Vtd, words: &[[u64; 2]]) -> Result<(), QueueError> {

@@ -9,20 +9,20 @@ use crate::{BringUpError, Interrupts, RegisterError, TakeOver, Unit, UnitConfig}
 use portcullis::{Iommu, PhysAddr, QueueError};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const FOREIGN: UnitConfig = UnitConfig { interrupts: Interrupts::Foreign, ..CONFIG };
+pub(super) const FOREIGN: UnitConfig = UnitConfig { interrupts: Interrupts::Foreign, ..CONFIG };
 /// Interrupts are remapped, with the queue of the driver that does it.
-const REMAPS: u32 = global::INTERRUPT_REMAPPING | global::QUEUED_INVALIDATION;
+pub(super) const REMAPS: u32 = global::INTERRUPT_REMAPPING | global::QUEUED_INVALIDATION;
 /// Where that queue is, and its size.
 const THEIR_QUEUE: u64 = 0x7654_3001;
 /// How far that driver has got in it.
-const THEIR_TAIL: u64 = 0x420;
+pub(super) const THEIR_TAIL: u64 = 0x420;
 /// What it has written to the fault event control register.
 const THEIR_EVENT: u32 = fault_event::PENDING;
 /// Pages of a unit without devices.
-const PAGES: usize = 4;
+pub(super) const PAGES: usize = 4;
 
 /// A unit that remaps interrupts for another driver.
-fn remapping(host: &Host) -> FakeUnit<'_> {
+pub(super) fn remapping(host: &Host) -> FakeUnit<'_> {
     let fake = FakeUnit::new(host);
     fake.with(|state| {
         (state.status, state.queue) = (REMAPS, THEIR_QUEUE);
@@ -44,7 +44,7 @@ fn shut_down(unit: Driver<'_>) -> Result<(), RegisterError> {
 
 /// The other driver has its queue, at its beginning, and interrupts were remapped all the time.
 #[track_caller]
-fn assert_handed_back(fake: &FakeUnit<'_>, and: u32) {
+pub(super) fn assert_handed_back(fake: &FakeUnit<'_>, and: u32) {
     fake.with(|state| {
         assert_eq!(state.status & !global::ROOT_TABLE, REMAPS | and);
         assert_eq!((state.queue, state.head, state.tail), (THEIR_QUEUE, 0, 0));
@@ -54,17 +54,17 @@ fn assert_handed_back(fake: &FakeUnit<'_>, and: u32) {
 
 /// The other driver has its queue as it was.
 #[track_caller]
-fn assert_untouched(fake: &FakeUnit<'_>, tail: u64) {
+pub(super) fn assert_untouched(fake: &FakeUnit<'_>, tail: u64) {
     fake.with(|state| {
         assert_eq!((state.status, state.queue, state.head, state.tail), (REMAPS, THEIR_QUEUE, THEIR_TAIL, tail));
         assert_eq!((state.fault_event, state.unmapped_interrupts), (THEIR_EVENT, 0));
     });
 }
 
-const LATE: RegisterError = RegisterError::Timeout { offset: GSTS, limit_us: CONFIG.wait_us_max };
+pub(super) const LATE: RegisterError = RegisterError::Timeout { offset: GSTS, limit_us: CONFIG.wait_us_max };
 
 /// The command for one interrupt entry.
-fn interrupt(index: u16) -> InvalidationDescriptor {
+pub(super) fn interrupt(index: u16) -> InvalidationDescriptor {
     InvalidationDescriptor::InterruptEntryCache { entries: Some((index, 0)) }
 }
 

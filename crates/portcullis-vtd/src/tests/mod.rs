@@ -9,6 +9,7 @@ mod faults;
 mod foreign;
 mod full_ring;
 mod halts;
+mod handover;
 mod host;
 mod inherits;
 mod locked;
