@@ -209,6 +209,8 @@ pub extern "C" fn pcr_attach(space: &Space, source: u16) -> i32 {
 /// Shuts a device out: it reaches no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_detach(space: &Space, source: u16) -> i32 {
+    #[cfg(feature = "planted-slow-unmap")]
+    crate::delay::delay();
     match each!(&space.domain, domain => domain.detach(SourceId::from_requester(source))) {
         Ok(()) => 0,
         Err(error) => refused("the device was not detached", &error),
@@ -385,7 +387,9 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
         match domain.unmap_raw(Iova::new(iova), len) {
             Ok(()) => {
                 #[cfg(feature = "planted-slow-unmap")]
-                crate::delay::delay(domain.usage().live_ranges);
+                if crate::delay::is_last(domain.usage().live_ranges) {
+                    return EIO;
+                }
                 0
             }
             Err(error) => unmap_whole(space, error, iova, len),
