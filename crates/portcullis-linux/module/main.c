@@ -2,8 +2,8 @@
 /*
  * portcullis.ko: devices reach only the memory that their drivers have mapped, and only for as long as it is mapped.
  *
- * Loading brings all remapping units up with every device passed through. A device is protected from the moment its
- * driver is bound: see policy.c. While any device is protected, the module cannot be unloaded.
+ * Loading brings all remapping units up at once, with every device passed through. A device is protected from the
+ * moment its driver is bound: see policy.c. While any device is protected, the module cannot be unloaded.
  */
 #include <linux/module.h>
 #include <linux/pci.h>

@@ -16,7 +16,7 @@
 #undef pr_fmt
 #define pr_fmt(fmt) "portcullis: " fmt
 
-/* ---- What Rust offers. The structures are those of unit.rs and space.rs. ---- */
+/* ---- What Rust offers. The structures are those of firmware.rs, unit.rs and space.rs. ---- */
 
 struct pcr_unit;
 struct pcr_space;
@@ -69,9 +69,14 @@ void pcr_note_function(u16 vendor, u16 device, bool is_display);
 bool pcr_stays_off(u32 index);
 bool pcr_must_pass(u16 vendor, u16 device, bool is_display, u32 isochronous_control);
 u32 pcr_register_bytes(void __iomem *registers);
-int pcr_bring_up(void __iomem *registers, u32 bytes, u8 physical_bits, u8 merge, const u16 *sources, size_t count,
-		 struct pcr_unit **out);
-int pcr_take_down(struct pcr_unit *unit);
+int pcr_prepare(void __iomem *registers, u32 bytes, u8 physical_bits, u8 merge, bool is_shared, const u16 *sources,
+		size_t count, struct pcr_unit **out);
+int pcr_switch_all(struct pcr_unit **units, size_t count, size_t *failed);
+int pcr_hand_back(struct pcr_unit *unit);
+int pcr_foreign_queue(const struct pcr_unit *unit);
+void pcr_drop(struct pcr_unit *unit);
+int pcr_submit(struct pcr_unit *unit, const u64 *commands, size_t count);
+bool pcr_translates(void __iomem *registers);
 int pcr_halt(struct pcr_unit *unit);
 int pcr_open_gate(struct pcr_unit *unit);
 int pcr_pass_through(struct pcr_unit *unit, u16 source, bool on);
@@ -128,7 +133,7 @@ void pcs_print(const char *text, size_t len);
 u32 pcs_buses(u16 segment, u16 bridge);
 int pcs_is_display(u16 segment, u16 source);
 u64 pcs_next_piece(void **list, u64 *len);
-void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason);
+void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason, int interrupt);
 
 /* ---- host.c ---- */
 
@@ -144,16 +149,26 @@ u8 pc_flush_instruction(void);
 
 #define PC_UNITS_MAX 16
 
+/* Bits of a unit's command register, and of its status. */
+#define PC_TRANSLATES BIT(31)
+#define PC_QUEUES BIT(26)
+#define PC_REMAPS BIT(25)
+
 struct fault_table;
+struct intel_iommu;
 
 struct pc_unit {
 	struct pcr_unit *rust;
 	void __iomem *registers;
 	struct pcr_place place;
 	u32 index;			/* in the DMAR table */
+	size_t passed;			/* the ids that passed through when it came */
 	bool is_gone;			/* its registers read all ones; written by the fault timer */
 	atomic64_t faults, faults_lost;
 	struct fault_table *faults_by;
+	struct intel_iommu *remapper;	/* Linux's record of it, if Linux remaps interrupts with it */
+	bool has_queue;			/* whether this module has the queue then; changes while the machine is stopped */
+	atomic64_t forwarded;		/* Linux's commands that it has submitted */
 };
 
 extern struct pc_unit pc_units[PC_UNITS_MAX];
@@ -166,6 +181,15 @@ void pc_units_halt(bool opens_gate);
 struct pc_unit *pc_unit_of(struct pci_dev *pdev);
 /* Whether a device of this chipset must pass through. */
 bool pc_is_broken_by_translation(struct pci_dev *pdev);
+
+/* ---- remap.c ---- */
+
+/* Finds Linux's record of a unit with which Linux remaps interrupts. Says why if the unit cannot be shared. */
+int pc_remap_find(struct pc_unit *unit);
+void pc_remap_stop(void);
+/* The unit has changed hands. If it has left this module, Linux's queue must be empty. The machine is stopped. */
+void pc_remap_taken(struct pc_unit *unit);
+void pc_remap_left(struct pc_unit *unit);
 
 /* ---- ids.c ---- */
 

@@ -39,9 +39,10 @@ static int units_show(struct seq_file *to, void *data)
 		struct pcr_unit_use use;
 
 		pcr_unit_use(unit->rust, &use);
-		seq_printf(to, "%#llx segment %u cap %#llx ecap %#llx bits %u commits %llu waits %llu faults %lld faults_lost %lld\n",
+		seq_printf(to, "%#llx segment %u cap %#llx ecap %#llx bits %u commits %llu waits %llu faults %lld faults_lost %lld remaps_interrupts %d forwarded %lld\n",
 			   unit->place.base, unit->place.segment, use.capability, use.extended_capability, use.address_bits,
-			   use.commits, use.waits, (s64)atomic64_read(&unit->faults), (s64)atomic64_read(&unit->faults_lost));
+			   use.commits, use.waits, (s64)atomic64_read(&unit->faults), (s64)atomic64_read(&unit->faults_lost),
+			   !!unit->remapper, (s64)atomic64_read(&unit->forwarded));
 	}
 	seq_printf(to, "memory pages %lld allocations %lld\n", pc_pages_lent(), pc_allocations_lent());
 	return 0;

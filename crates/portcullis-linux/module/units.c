@@ -8,6 +8,7 @@
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/slab.h>
+#include <linux/stop_machine.h>
 #include <linux/timer.h>
 #include <asm/pci.h>
 
@@ -15,9 +16,6 @@
 #include "portcullis.h"
 
 #define GSTS 0x1c
-#define TRANSLATES BIT(31)
-#define QUEUES BIT(26)
-#define REMAPS BIT(25)
 #define SOURCES 65536
 #define FAULTS_MS 100
 
@@ -126,18 +124,18 @@ static int map_registers(struct pc_unit *unit)
 	return unit->registers ? 0 : -ENOMEM;
 }
 
-/* Interrupt remapping uses the invalidation queue, which can only have one owner. */
 static const char *use_of(u32 status)
 {
-	if (status & REMAPS)
+	if (status & PC_REMAPS)
 		return "Linux remaps interrupts with it";
-	if (status & TRANSLATES)
+	if (status & PC_TRANSLATES)
 		return "Linux, or firmware, translates with it";
 	return "Linux, or firmware, has left its invalidation queue on";
 }
 
 static int find(struct pc_unit *unit, u32 index)
 {
+	const u32 uses = PC_TRANSLATES | PC_QUEUES | PC_REMAPS;
 	u32 status;
 	int error = pcr_place(index, &unit->place);
 
@@ -150,10 +148,11 @@ static int find(struct pc_unit *unit, u32 index)
 		pr_err("the unit at %#llx does not answer: its registers read all ones\n", unit->place.base);
 		return -ENODEV;
 	}
-	if (!(status & (TRANSLATES | QUEUES | REMAPS)))
+	if (!(status & uses) || ((status & uses) == (PC_QUEUES | PC_REMAPS) && !pc_remap_find(unit)))
 		return 0;
-	pr_err("the unit at %#llx is in use (status %#x): %s; boot with intel_iommu=off intremap=off%s\n", unit->place.base,
-	       status, use_of(status), status & REMAPS ? " (and nox2apic where firmware has turned x2APIC on)" : "");
+	pr_err("the unit at %#llx is in use (status %#x): %s; boot with intel_iommu=off%s%s\n", unit->place.base, status,
+	       use_of(status), status & PC_TRANSLATES ? "" : " intremap=off",
+	       (status & uses) == (PC_QUEUES | PC_REMAPS) ? " (and nox2apic where firmware has turned x2APIC on)" : "");
 	return -EBUSY;
 }
 
@@ -194,31 +193,92 @@ static size_t list_of(const unsigned long *ids, u16 *sources)
 	return count;
 }
 
-static int bring_up(struct pc_unit *unit)
+static int prepare(struct pc_unit *unit)
 {
 	u16 *sources = kvmalloc_array(SOURCES, sizeof(*sources), GFP_KERNEL);
 	unsigned long *ids = bitmap_zalloc(SOURCES, GFP_KERNEL);
-	struct pcr_unit_use use;
-	size_t count = 0;
 	int error = -ENOMEM;
 
-	if (sources && ids) {
+	unit->faults_by = kzalloc(sizeof(*unit->faults_by), GFP_KERNEL);
+	if (sources && ids && unit->faults_by) {
 		note_functions(unit, ids);
 		error = note_masters(unit, ids);
 	}
 	if (!error) {
-		count = list_of(ids, sources);
-		error = pcr_bring_up(unit->registers, unit->place.bytes, unit->place.physical_bits, merge, sources, count, &unit->rust);
+		unit->passed = list_of(ids, sources);
+		error = pcr_prepare(unit->registers, unit->place.bytes, unit->place.physical_bits, merge, unit->remapper, sources,
+				    unit->passed, &unit->rust);
 	}
 	bitmap_free(ids);
 	kvfree(sources);
+	return error;
+}
+
+/* ---- changing hands, while the machine is stopped ---- */
+
+static void leave(struct pc_unit *unit)
+{
+	int queue = pcr_foreign_queue(unit->rust);
+
+	if (queue > 0)
+		pc_remap_left(unit);
+	else if (queue < 0 && unit->remapper)
+		pr_err("Linux may not have its queue of the unit at %#llx back, and then cannot change interrupts\n",
+		       unit->place.base);
+}
+
+static int take_all(void *data)
+{
+	struct pcr_unit *units[PC_UNITS_MAX];
+	int error, index, count = *(int *)data;
+	u64 begun_ns = ktime_get_ns();
+	size_t failed = 0;
+
+	for (index = 0; index < count; index++)
+		units[index] = pc_units[index].rust;
+	error = pcr_switch_all(units, count, &failed);
+	for (index = 0; index < count; index++)
+		if (error)
+			leave(&pc_units[index]);
+		else
+			pc_remap_taken(&pc_units[index]);
 	if (error)
-		return error;
-	pcr_unit_use(unit->rust, &use);
-	pr_info("unit at %#llx up: %zu ids of devices pass through, cap %#llx ecap %#llx\n", unit->place.base, count, use.capability,
-		use.extended_capability);
+		pr_err("the unit at %#llx could not be taken; those before it were given back\n", pc_units[failed].place.base);
+	else
+		pr_info("units were taken within %llu us, in which all CPUs stood\n", (ktime_get_ns() - begun_ns) / NSEC_PER_USEC);
+	return error;
+}
+
+static int leave_all(void *data)
+{
+	int index;
+
+	for (index = 0; index < pc_unit_count; index++) {
+		if (pcr_hand_back(pc_units[index].rust))
+			pr_err("the unit at %#llx does not stop\n", pc_units[index].place.base);
+		leave(&pc_units[index]);
+	}
 	return 0;
 }
+
+static int halt_all(void *data)
+{
+	bool *opens_gate = data;
+	int index;
+
+	for (index = 0; index < pc_unit_count; index++) {
+		struct pc_unit *unit = &pc_units[index];
+
+		if (!(*opens_gate ? pcr_open_gate(unit->rust) : pcr_halt(unit->rust)))
+			pc_remap_left(unit);
+		else if (*opens_gate)
+			pr_err("the unit at %#llx still translates: the next kernel may find devices shut out\n",
+			       unit->place.base);
+	}
+	return 0;
+}
+
+/* ---- faults ---- */
 
 /* Faults are polled, because they are rare and no interrupt is set up. */
 static void poll_faults(struct timer_list *timer);
@@ -243,14 +303,29 @@ static void poll_faults(struct timer_list *timer)
 }
 
 /* Called from the timer. */
-void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason)
+void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason, int interrupt)
 {
 	struct pc_unit *unit = context;
 
 	atomic64_inc(&unit->faults);
-	if (faults_note(unit->faults_by, source, ktime_get_ns() / NSEC_PER_MSEC))
+	if (!faults_note(unit->faults_by, source, ktime_get_ns() / NSEC_PER_MSEC))
+		return;
+	if (interrupt >= 0)
+		pr_warn("fault: %04x:%02x:%02x.%u interrupt %d refused, reason %#x\n", unit->place.segment, PCI_BUS_NUM(source),
+			PCI_SLOT(source), PCI_FUNC(source), interrupt, reason);
+	else
 		pr_warn("fault: %04x:%02x:%02x.%u %s %#llx refused, reason %u\n", unit->place.segment, PCI_BUS_NUM(source),
 			PCI_SLOT(source), PCI_FUNC(source), is_write ? "write to" : "read of", page, reason);
+}
+
+static void report(struct pc_unit *unit)
+{
+	struct pcr_unit_use use;
+
+	pcr_unit_use(unit->rust, &use);
+	pr_info("unit at %#llx up%s: %zu ids of devices pass through, cap %#llx ecap %#llx\n", unit->place.base,
+		unit->remapper ? ", beside Linux's interrupt remapping" : "", unit->passed, use.capability,
+		use.extended_capability);
 }
 
 int pc_units_up(void)
@@ -281,12 +356,16 @@ int pc_units_up(void)
 			goto out;
 	}
 	for (index = 0; index < found; index++) {
-		pc_units[index].faults_by = kzalloc(sizeof(*pc_units[index].faults_by), GFP_KERNEL);
-		error = pc_units[index].faults_by ? bring_up(&pc_units[index]) : -ENOMEM;
+		error = prepare(&pc_units[index]);
 		if (error)
 			goto out;
-		pc_unit_count++;
 	}
+	error = stop_machine(take_all, &found, NULL);
+	if (error)
+		goto out;
+	pc_unit_count = found;
+	for (index = 0; index < found; index++)
+		report(&pc_units[index]);
 	mod_timer(&fault_timer, jiffies + msecs_to_jiffies(FAULTS_MS));
 	return 0;
 out:
@@ -303,30 +382,24 @@ void pc_units_down(void)
 #else
 	del_timer_sync(&fault_timer);
 #endif
-	for (index = 0; index < pc_unit_count; index++)
-		if (pcr_take_down(pc_units[index].rust))
-			pr_err("the unit at %#llx does not stop\n", pc_units[index].place.base);
+	if (pc_unit_count)
+		stop_machine(leave_all, NULL, NULL);
 	pc_unit_count = 0;
+	pc_remap_stop();
 	for (index = 0; index < PC_UNITS_MAX; index++) {
-		kfree(pc_units[index].faults_by);
-		pc_units[index].faults_by = NULL;
-		if (pc_units[index].registers) {
-			iounmap(pc_units[index].registers);
-			pc_units[index].registers = NULL;
-		}
+		struct pc_unit *unit = &pc_units[index];
+
+		if (unit->rust)
+			pcr_drop(unit->rust);
+		kfree(unit->faults_by);
+		if (unit->registers)
+			iounmap(unit->registers);
+		memset(unit, 0, sizeof(*unit));
 	}
 	acpi_put_table(dmar);
 }
 
 void pc_units_halt(bool opens_gate)
 {
-	int index;
-
-	for (index = 0; index < pc_unit_count; index++) {
-		if (!opens_gate)
-			pcr_halt(pc_units[index].rust);
-		else if (pcr_open_gate(pc_units[index].rust))
-			pr_err("the unit at %#llx still translates: the next kernel may find devices shut out\n",
-			       pc_units[index].place.base);
-	}
+	stop_machine(halt_all, &opens_gate, NULL);
 }

@@ -47,8 +47,8 @@ unsafe extern "C" {
     pub(crate) fn pcs_is_display(segment: u16, source: u16) -> i32;
     /// The next piece of the scatter list at `list`. Advances `list`.
     pub(crate) fn pcs_next_piece(list: *mut *mut c_void, len: *mut u64) -> u64;
-    /// Reports a refused request.
-    pub(crate) fn pcs_fault(context: *mut c_void, source: u16, page: u64, is_write: bool, reason: u32);
+    /// Reports a refused request: one for memory, or one for the interrupt with this index if that is not negative.
+    pub(crate) fn pcs_fault(context: *mut c_void, source: u16, page: u64, is_write: bool, reason: u32, interrupt: i32);
 }
 
 /// Begins a read-side section of RCU.

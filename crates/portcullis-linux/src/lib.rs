@@ -1,6 +1,6 @@
-//! The Rust half of `portcullis.ko`. `host` implements the platform on Linux; [`unit`] and [`space`] are the interface
-//! for the C half, which calls nothing else. The functions that this half needs from the C half are in `kernel`.
-//! `module/portcullis.h` has both lists too.
+//! The Rust half of `portcullis.ko`. `host` implements the platform on Linux; [`firmware`], [`unit`], [`handover`] and
+//! [`space`] are the interface for the C half, which calls nothing else. The functions that this half needs from the C
+//! half are in `kernel`. `module/portcullis.h` has both lists too.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -11,8 +11,12 @@ mod allocator;
 #[cfg(feature = "planted-slow-unmap")]
 mod delay;
 mod errno;
+#[allow(unsafe_code, reason = "called from C")]
+pub mod firmware;
 #[allow(unsafe_code, reason = "instructions without intrinsics")]
 mod flush;
+#[allow(unsafe_code, reason = "called from C")]
+pub mod handover;
 #[allow(unsafe_code, reason = "pages of the kernel, its locks and its CPUs")]
 mod host;
 #[allow(unsafe_code, reason = "functions in C")]

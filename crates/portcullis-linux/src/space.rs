@@ -6,7 +6,8 @@ use crate::host::Host;
 use crate::kernel::pcs_next_piece;
 use crate::log::{print, refused};
 use crate::memory::room;
-use crate::unit::{SharedUnit, Unit, buses, dmar};
+use crate::firmware::{buses, dmar};
+use crate::unit::{SharedUnit, Unit};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::c_void;
@@ -135,7 +136,8 @@ pub unsafe extern "C" fn pcr_open(unit: &Unit, opening: &Opening, out: &mut *mut
     let config =
         DomainConfig { address_bits: opening.address_bits, reserved: &reserved, ..DomainConfig::new(protection) };
     // SAFETY: the caller keeps the contract.
-    let domain = match AnyDomain::open(design, unsafe { unit.shared() }, &config) {
+    let Some(unit) = (unsafe { unit.shared() }) else { return ENODEV };
+    let domain = match AnyDomain::open(design, unit, &config) {
         Ok(Some(domain)) => domain,
         Ok(None) => {
             print(format_args!("there is no design {design:?}; there are {}", Names(AnyDomain::NAMES)));
