@@ -37,6 +37,8 @@ pub(super) struct Scenario {
     pub(super) icount: bool,
     /// Options of the machine's IOMMU. Empty for a machine without one.
     pub(super) iommu: String,
+    /// When the tests also boot it with interrupt remapping, if it is part of every run without.
+    pub(super) remapping: Runs,
     pub(super) has_attacker: bool,
     /// Whether the machine has a disk and a network card besides the attacker.
     pub(super) has_traffic: bool,
@@ -61,6 +63,7 @@ pub(super) enum Runs {
     Full,
     /// If it is named.
     Named,
+    Never,
 }
 
 /// Features that only a few machines have.
@@ -94,7 +97,8 @@ impl Default for Scenario {
             cpus: 2,
             memory_mib: 512,
             icount: false,
-            iommu: "intremap=off".into(),
+            iommu: WITHOUT_REMAPPING.into(),
+            remapping: Runs::Full,
             has_attacker: true,
             has_traffic: false,
             devices: String::new(),
@@ -107,9 +111,25 @@ impl Default for Scenario {
     }
 }
 
+/// Without interrupt remapping, and with it. Emulators of this age have no x2APIC.
+const WITHOUT_REMAPPING: &str = "intremap=off";
+const WITH_REMAPPING: &str = "intremap=on,eim=off";
+
 const ATTACKER: &str = "-device edu,dma_mask=0xffffffffffff,addr=1";
 
 impl Scenario {
+    /// The same machine with interrupt remapping, if there is to be one.
+    pub(super) fn with_remapping(&self) -> Option<Self> {
+        let iommu = self.iommu.replace(WITHOUT_REMAPPING, WITH_REMAPPING);
+        // What is not part of every run has no part of every run besides it.
+        let runs = match (self.runs, self.remapping) {
+            (_, Runs::Never) => return None,
+            (Runs::Always, remapping) => remapping,
+            (runs, _) => runs,
+        };
+        (iommu != self.iommu).then(|| Self { name: format!("{}-remapping", self.name), iommu, runs, ..self.clone() })
+    }
+
     /// Boots the machine, with the modules that were built for its kernel, and waits for the end of the job.
     pub(super) fn run(&self, store: &Store, kernel: &Kernel, built: Option<&Modules>) -> Result<Transcript, Failure> {
         let scratch = Scratch::new(store, &self.name)?;

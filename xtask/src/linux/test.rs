@@ -34,7 +34,7 @@ pub(super) fn test(workspace: &Workspace, store: &Store, full: bool, only: &[Str
         _ if !only.is_empty() => only.contains(&machine.name),
         Runs::Always => true,
         Runs::Full => full,
-        Runs::Named => false,
+        Runs::Named | Runs::Never => false,
     };
     let (older, newer): (Vec<&Scenario>, Vec<_>) =
         machines.iter().filter(is_meant).partition(|machine| machine.series == Series::Six1);

@@ -150,6 +150,32 @@ disk_up() { until_true [ -b /dev/nvme0n1 ]; }
 # sum_of FROM COUNT: the checksum of COUNT MiB of the disk from MiB FROM on, read without caches.
 sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }
 
+# remaps: whether the kernel remaps interrupts.
+remaps() { dmesg | grep -q "DMAR-IR: Enabled IRQ remapping"; }
+# storm TURNS: moves the interrupts of the disk and of the card from CPU to CPU, of four. Sets `moves` to the number of
+# changes. Interrupts that the kernel places itself stay where they are.
+storm() {
+	moves=0
+	interrupts=$(sed -n 's/^ *\([0-9]*\):.*\(nvme\|eth\)[0-9].*/\1/p' /proc/interrupts)
+	for turn in $(seq "$1"); do
+		for interrupt in $interrupts; do
+			echo $(((turn + interrupt) % 4)) 2>/dev/null >"/proc/irq/$interrupt/smp_affinity_list" && moves=$((moves + 1))
+		done
+		usleep 20000
+	done
+}
+# Whether a driver has found out by itself what an interrupt should have told it.
+has_lost_interrupts() { dmesg | grep -E "completion polled|timeout, aborting|Detected Hardware Unit Hang|NETDEV WATCHDOG"; }
+# arrives CPU: the interrupts of the first network card go to this CPU, and packets arrive there.
+arrives() {
+	interrupts=$(sed -n 's/^ *\([0-9]*\):.*eth0.*/\1/p' /proc/interrupts)
+	for interrupt in $interrupts; do echo "$1" >"/proc/irq/$interrupt/smp_affinity_list"; done
+	before=$(of_cpu "$1")
+	ping -c 10 -i 0.01 10.0.2.2 | grep -q "10 packets received" && [ "$(of_cpu "$1")" -ge $((before + 10)) ]
+}
+# of_cpu CPU: the interrupts of that card on this CPU.
+of_cpu() { awk -v column=$(($1 + 2)) '/eth0/ { sum += $column } END { print sum + 0 }' /proc/interrupts; }
+
 # registers DEVICE: the address of an attacker's registers. They can be used without its driver, and
 # after the kernel has removed the device.
 registers() {

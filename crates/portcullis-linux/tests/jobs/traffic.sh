@@ -1,5 +1,5 @@
 # The units are brought up while a disk and a network card are in use. Then both are protected, beside a device that is
-# not. Drivers are unbound and bound again. Every byte must be right.
+# not. Drivers are unbound and bound again, and interrupts move from CPU to CPU. Every byte must be right.
 . /lib.sh
 load e1000e && load nvme && card_up && disk_up || fail "a device does not work"
 dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null
@@ -13,6 +13,7 @@ sent=$(fetched)
 ping -c 20 -i 0.1 10.0.2.2 >/tmp/card &
 usleep 300000
 load portcullis || fail "the module is not loaded"
+storm 4
 wait
 [ ! -s /tmp/disk ] || fail "the disk was read wrongly while the module was loaded"
 grep -q "20 packets received" /tmp/card || fail "packets were lost while the module was loaded"
@@ -32,6 +33,8 @@ for round in 1 2; do
 	done
 	([ "$(fetched)" = "$sent" ] || echo "round $round, card") >>/tmp/wrong &
 	ping -c 100 -i 0.01 -s 1400 10.0.2.2 >/tmp/pings &
+	storm 10
+	[ "$moves" -ge 40 ] || fail "only $moves changes of affinity"
 	wait
 	[ ! -s /tmp/wrong ] || fail "wrong bytes: $(cat /tmp/wrong)"
 	grep -q "100 packets received" /tmp/pings || fail "packets were lost"
@@ -43,12 +46,22 @@ cat $SEEN/devices $SEEN/units
 [ "$(count "$(disk)" maps)" -gt 500 ] && [ "$(count "$(card)" maps)" -gt 100 ] || fail "the domains were not used"
 [ "$(count "$(disk)" failed)" = 0 ] && [ "$(count "$(card)" failed)" = 0 ] || fail "a map or an unmap has failed"
 [ "$(of_units faults)" = 0 ] || fail "S5 rights: a device was refused what it needed"
+! has_lost_interrupts || fail "an interrupt was lost"
+arrives 1 && arrives 3 && arrives 0 || fail "the card's interrupts do not move"
+if remaps; then
+	[ "$(of_units remaps_interrupts) $(of_units forwarded)" != "1 0" ] || fail "the kernel has not used the queue"
+	! echo 0 2>/dev/null >/proc/sys/kernel/ftrace_enabled || fail "what redirects the kernel can be turned off"
+fi
 if rmmod portcullis 2>/dev/null; then fail "the module is unloaded while devices are protected"; fi
 
 device=$(disk)
-unbind "$device" && unbind "$(card)" || fail "a driver does not go"
+card=$(card)
+unbind "$device" && unbind "$card" || fail "a driver does not go"
 none_protected || fail "a device is protected without a driver"
 rmmod portcullis || fail "the module is not unloaded"
 dmesg | grep -q "gone, and nothing is left behind" || fail "memory is left behind"
 dmesg | grep "buffers mapped" && fail "a driver has left buffers mapped"
 bind "$device" nvme && disk_up && [ "$(sum_of 0 4)" = "$right" ] || fail "the disk does not work without the module"
+bind "$card" "$driver" && card_up && arrives 2 && arrives 1 || fail "the card's interrupts do not move without the module"
+storm 3
+[ "$(sum_of 0 4)" = "$right" ] && ! has_lost_interrupts || fail "an interrupt was lost without the module"

@@ -13,7 +13,7 @@ struct Machines {
     machine: Vec<Scenario>,
 }
 
-/// All machines, in the order of the file.
+/// All machines, in the order of the file, each followed by the one with interrupt remapping.
 pub(in crate::linux) fn machines(workspace: &Workspace) -> Result<Vec<Scenario>, Failure> {
     let path = workspace.root.join(TESTS).join("machines.toml");
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
@@ -23,7 +23,7 @@ pub(in crate::linux) fn machines(workspace: &Workspace) -> Result<Vec<Scenario>,
         let job = workspace.root.join(TESTS).join(format!("jobs/{name}.sh"));
         scenario.job = fs::read_to_string(&job).map_err(Failure::file(job))?;
     }
-    Ok(machine)
+    Ok(machine.into_iter().flat_map(|machine| [machine.with_remapping(), Some(machine)]).flatten().collect())
 }
 
 #[cfg(test)]
