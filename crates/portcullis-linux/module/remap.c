@@ -68,8 +68,8 @@ static void *address_of(const char *name)
 	})
 
 /*
- * The offset in struct intel_iommu of Linux's copy of the command register, as the kernel's own description of its types
- * tells.
+ * The offset in struct intel_iommu of Linux's copy of the command register, as the kernel's own description of its
+ * types tells.
  */
 static u32 copy_at;
 
@@ -81,7 +81,9 @@ static int find_copy(void)
 	s32 id;
 	u32 i;
 
-	id = IS_ERR_OR_NULL(types) ? -ENOENT : static_call(pc_btf_find_by_name_kind)(types, "intel_iommu", BTF_KIND_STRUCT);
+	id = -ENOENT;
+	if (!IS_ERR_OR_NULL(types))
+		id = static_call(pc_btf_find_by_name_kind)(types, "intel_iommu", BTF_KIND_STRUCT);
 	if (id >= 0) {
 		record = static_call(pc_btf_type_by_id)(types, id);
 		for_each_member(i, record, member) {
@@ -137,7 +139,8 @@ static int submit(struct intel_iommu *remapper, struct qi_desc *list, unsigned i
 	return error;
 }
 
-static void notrace redirect(unsigned long ip, unsigned long parent, struct ftrace_ops *ops, struct ftrace_regs *registers)
+static void notrace redirect(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
+			     struct ftrace_regs *registers)
 {
 	/*
 	 * One instruction. While it is true, nothing else runs on this CPU, so what is true is meant for the caller even if

@@ -2,11 +2,11 @@
 //! closed when the driver has gone.
 
 use crate::errno::{EINVAL, EIO, ENODEV, ENOMEM, Errno};
+use crate::firmware::{buses, dmar};
 use crate::host::Host;
 use crate::kernel::pcs_next_piece;
 use crate::log::{print, refused};
 use crate::memory::room;
-use crate::firmware::{buses, dmar};
 use crate::unit::{SharedUnit, Unit};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

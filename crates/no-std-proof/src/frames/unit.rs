@@ -8,8 +8,8 @@ use portcullis::designs::DesignId;
 use portcullis::{DomainConfig, DynDomain, NewDomainError, QueueError};
 use portcullis_vtd::spec::faults::FaultRecord;
 use portcullis_vtd::{
-    BringUpError, Handover, Interrupts, MappedRegisters, NotSwitched, Prepared, RegisterError, TakeOver, Unit, UnitConfig,
-    switch_all,
+    BringUpError, Handover, Interrupts, MappedRegisters, NotSwitched, Prepared, RegisterError, TakeOver, Unit,
+    UnitConfig, switch_all,
 };
 
 type Vtd = Unit<MappedRegisters, Host>;

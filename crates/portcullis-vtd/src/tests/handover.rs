@@ -122,8 +122,8 @@ fn a_unit_that_is_not_given_back_is_known() {
     assert!(text.starts_with("unit 2 of those that were to change hands has not: the unit could not be given back"));
 }
 
-/// One unit remaps interrupts, and one stays with the other driver alone: a domain over the former and a third waits for
-/// both, and the excluded one sees nothing.
+/// Two of three units are taken, and the third stays with the other driver: a domain over the two waits for both, and
+/// the excluded one sees nothing.
 #[test]
 fn a_domain_over_shared_units_waits_for_each() {
     let host = Host::new(true);
