@@ -83,7 +83,7 @@ pub enum BringUpError {
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
     /// The driver that remaps interrupts still has its queue, as it was: the queue has commands that the hardware does
-    /// not fetch ([`IQH`](crate::spec::registers::IQH)), or it does not go off. Nothing was changed.
+    /// not fetch ([`IQH`](crate::spec::registers::IQH)), or it does not go off, or the unit is gone. Nothing was changed.
     #[error("the queue of the driver that remaps interrupts could not be taken: {0}")]
     NotTaken(RegisterError),
     /// The unit was not brought up or resumed, and is not as it was: the driver that remaps interrupts does not have
@@ -289,7 +289,10 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             Ok(status) => status,
             Err(error) => {
                 self.release(&Stopped::never_told());
-                return Err(self.without_queue(error));
+                return Err(match error {
+                    BringUpError::Register(error) if self.is_queue_lent() => BringUpError::NotTaken(error),
+                    error => self.without_queue(error),
+                });
             }
         };
         let shown = self.take_faults_over(status).map_err(BringUpError::from).and_then(|()| self.show());
@@ -399,14 +402,18 @@ impl<M: Mmio, P: Platform> Prepared<M, P> {
     /// That of [`take_over`](Unit::take_over), from [`Unit::prepare`] on. Under [`Interrupts::Foreign`] there may be
     /// the driver that remaps interrupts. It must keep to what is said there from now on.
     pub unsafe fn switch(mut self) -> Result<Unit<M, P>, BringUpError> {
+        let (changed, unit) = self.change();
+        changed.map(|()| unit)
+    }
+
+    /// Returns the unit after an error too: then its pages were given back, or stay out of use.
+    pub(crate) fn change(&mut self) -> (Result<(), BringUpError>, Unit<M, P>) {
         self.is_told = true;
         // In place, because a unit is large and kernel stacks are small.
         let changed = self.unit.as_mut().map(Unit::change_hands);
-        // Taken in any case: after an error the pages were given back, or stay out of use.
         match (changed, self.unit.take()) {
-            (Some(Ok(())), Some(unit)) => Ok(unit),
-            (Some(Err(error)), _) => Err(error),
-            _ => unreachable!("only this function takes the unit, and `self` with it"),
+            (Some(changed), Some(unit)) => (changed, unit),
+            _ => unreachable!("who calls this drops `self` then"),
         }
     }
 }

@@ -16,6 +16,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// [`RegisterError::Gone`]: the registers read all ones, which is no fault of a device.
     pub fn faults(&self, out: &mut impl FnMut(FaultRecord)) -> Result<bool, RegisterError> {
         let found = self.hardware.read_present(FSTS)?;
+        self.keep_fault_event_masked();
         if found & status::PENDING != 0 {
             let registers = self.capability.fault_records();
             let oldest = u32::from(status::first_record(found));

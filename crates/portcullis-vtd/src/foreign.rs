@@ -5,7 +5,7 @@ use crate::hardware::{Hardware, RegisterError};
 use crate::queue::{BURST_MAX, Queue};
 use crate::spec::descriptors::is_wait;
 use crate::spec::faults::status;
-use crate::spec::registers::{FECTL, FSTS, GSTS, IQA, IQH, IQT, global};
+use crate::spec::registers::{FECTL, FSTS, GSTS, IQA, IQH, IQT, fault_event, global};
 use crate::{BringUpError, Mmio, Unit};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use portcullis::platform::Wait;
@@ -23,9 +23,10 @@ pub enum Interrupts {
     /// head and tail at its first slot. The fault event gets its former mask.
     ///
     /// What the other driver must keep to:
-    /// - While this driver has the queue, it writes no register of the queue or of faults (`IQT`, `IQA`, `FSTS`,
-    ///   `FECTL`). The registers of the interrupt table are its own. A command of it (`GCMD`) leaves translation and
-    ///   queue as the status shows them, and does not overlap a command of this driver.
+    /// - While this driver has the queue, it writes no register of the queue (`IQT`, `IQA`). It may unmask the fault
+    ///   event (`FECTL`) and take faults, which are then not among [those of this driver](Unit::faults); that call masks
+    ///   the event again. The registers of the interrupt table are its own. A command of it (`GCMD`) leaves translation
+    ///   and queue as the status shows them, and does not overlap a command of this driver.
     /// - It does nothing with the unit while the queue changes hands: by [`switch`](crate::Prepared::switch),
     ///   [`halt`](Unit::halt), [`halt_open`](Unit::halt_open), [`resume`](Unit::resume) or
     ///   [`shut_down`](Unit::shut_down), which must not overlap each other either.
@@ -35,6 +36,18 @@ pub enum Interrupts {
     /// A unit that was dropped, and not shut down, has our queue: it cannot be shared again, because nothing says where
     /// the other driver has its own.
     Foreign,
+}
+
+/// The queue of the driver that [remaps interrupts](Interrupts::Foreign) with a unit, while this driver does not use it.
+/// Says nothing if there is no such driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ForeignQueue {
+    /// It goes on as it was.
+    Untouched,
+    /// It is on, empty, and has head and tail at its first slot.
+    Restarted,
+    /// It may be off, or not that driver's: the hardware did not answer.
+    Unknown,
 }
 
 /// The queue of the other driver, as it was when it was taken.
@@ -117,6 +130,12 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         words.chunks(BURST_MAX).try_for_each(|burst| self.invalidate(burst))
     }
 
+    /// The queue of the other driver, once this one has left the unit or halted it.
+    pub(crate) fn foreign_queue(&self) -> ForeignQueue {
+        let is_ours = self.foreign.as_ref().is_some_and(|foreign| !foreign.has_queue());
+        if is_ours { ForeignQueue::Unknown } else { ForeignQueue::Restarted }
+    }
+
     /// Whether another driver has the queue now.
     pub(crate) fn is_queue_lent(&self) -> bool {
         self.foreign.as_ref().is_some_and(Foreign::has_queue)
@@ -142,6 +161,15 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         }
         Queue::turn_off(&self.hardware)?;
         foreign.hand_back(&self.hardware)
+    }
+
+    /// Masks the fault event again, which the other driver unmasks when it moves the event to another CPU.
+    pub(crate) fn keep_fault_event_masked(&self) {
+        if self.foreign.as_ref().is_some_and(|foreign| !foreign.has_queue())
+            && self.hardware.read32(FECTL) & fault_event::MASKED == 0
+        {
+            self.hardware.write32(FECTL, fault_event::MASKED);
+        }
     }
 
     /// Gives the other driver its queue, if there is one.

@@ -1,8 +1,7 @@
 //! Several units change hands together: all of them, or none. A driver that remaps interrupts does so with all units of
 //! a machine, and goes on with all of them or with none.
 
-use crate::{BringUpError, Mmio, Prepared, RegisterError, Unit};
-use core::mem;
+use crate::{BringUpError, ForeignQueue, Mmio, Prepared, RegisterError, Unit};
 use portcullis::Platform;
 use thiserror::Error;
 
@@ -14,18 +13,6 @@ pub enum Handover<M: Mmio, P: Platform> {
     Taken(Unit<M, P>),
     /// It is not, or not any more.
     Left(ForeignQueue),
-}
-
-/// The queue of the driver that [remaps interrupts](crate::Interrupts::Foreign) with a unit, once this driver has left
-/// the unit. Says nothing if there is no such driver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ForeignQueue {
-    /// It goes on as it was.
-    Untouched,
-    /// It is empty, with head and tail at its first slot.
-    Restarted,
-    /// It may be off, or not that driver's: the hardware did not answer.
-    Unknown,
 }
 
 /// Why units have not changed hands: none of them has.
@@ -48,52 +35,42 @@ impl<M: Mmio, P: Platform> Handover<M, P> {
         }
     }
 
+    /// The queue of the other driver, if this one does not have it.
+    pub fn foreign_queue(&self) -> ForeignQueue {
+        match self {
+            Self::Prepared(_) => ForeignQueue::Untouched,
+            Self::Taken(unit) => unit.foreign_queue(),
+            Self::Left(queue) => *queue,
+        }
+    }
+
     /// [Shuts the unit down](Unit::shut_down) if it is this driver's. Nothing is left of it in any case.
     ///
     /// # Errors
-    /// Those of [`Unit::shut_down`].
+    /// Those of [`Unit::shut_down`]. [`foreign_queue`](Handover::foreign_queue) then tells whether the other driver has
+    /// its queue.
     ///
     /// # Safety
     /// As for [`Unit::shut_down`].
     pub unsafe fn hand_back(&mut self) -> Result<(), RegisterError> {
-        let (queue, handed_back) = match mem::replace(self, Self::Left(ForeignQueue::Unknown)) {
-            // SAFETY: the caller keeps the contract.
-            Self::Taken(unit) => match unsafe { unit.shut_down() } {
-                Ok(()) => (ForeignQueue::Restarted, Ok(())),
-                Err(error) => (ForeignQueue::Unknown, Err(error)),
-            },
-            Self::Prepared(_) => (ForeignQueue::Untouched, Ok(())),
-            Self::Left(queue) => (queue, Ok(())),
+        let ended = match self {
+            Self::Taken(unit) => unit.end(),
+            Self::Prepared(_) | Self::Left(_) => Ok(()),
         };
-        *self = Self::Left(queue);
-        handed_back
+        *self = Self::Left(self.foreign_queue());
+        ended
     }
 
     /// See [`Prepared::switch`]. [`BringUpError::Changing`] if the unit is not prepared.
-    ///
-    /// # Safety
-    /// As there.
-    unsafe fn switch(&mut self) -> Result<(), BringUpError> {
-        let prepared = match mem::replace(self, Self::Left(ForeignQueue::Unknown)) {
-            Self::Prepared(prepared) => prepared,
-            other => {
-                *self = other;
-                return Err(BringUpError::Changing);
-            }
+    fn switch(&mut self) -> Result<(), BringUpError> {
+        let Self::Prepared(prepared) = self else { return Err(BringUpError::Changing) };
+        let (changed, unit) = prepared.change();
+        *self = match changed {
+            Ok(()) => Self::Taken(unit),
+            Err(BringUpError::NotTaken(_)) => Self::Left(ForeignQueue::Untouched),
+            Err(_) => Self::Left(unit.foreign_queue()),
         };
-        // SAFETY: the caller keeps the contract.
-        match unsafe { prepared.switch() } {
-            Ok(unit) => *self = Self::Taken(unit),
-            Err(error) => {
-                *self = Self::Left(match error {
-                    BringUpError::NotTaken(_) => ForeignQueue::Untouched,
-                    BringUpError::NotRestored(_) => ForeignQueue::Unknown,
-                    _ => ForeignQueue::Restarted,
-                });
-                return Err(error);
-            }
-        }
-        Ok(())
+        changed
     }
 }
 
@@ -109,8 +86,7 @@ impl<M: Mmio, P: Platform> Handover<M, P> {
 /// That of [`Prepared::switch`], for each of them. No device behind them may rely on being kept from memory.
 pub unsafe fn switch_all<M: Mmio, P: Platform, U: AsMut<Handover<M, P>>>(units: &mut [U]) -> Result<(), NotSwitched> {
     for index in 0..units.len() {
-        // SAFETY: the caller keeps the contract.
-        if let Err(error) = unsafe { units[index].as_mut().switch() } {
+        if let Err(error) = units[index].as_mut().switch() {
             for unit in units[..index].iter_mut().rev() {
                 // SAFETY: as before the switch, devices reach all memory. What the unit is then says whether it failed.
                 let _ = unsafe { unit.as_mut().hand_back() };

@@ -89,9 +89,9 @@ mod units;
 #[doc(inline)]
 pub use bring_up::{BringUpError, Prepared, TakeOver};
 #[doc(inline)]
-pub use foreign::Interrupts;
+pub use foreign::{ForeignQueue, Interrupts};
 #[doc(inline)]
-pub use handover::{ForeignQueue, Handover, NotSwitched, switch_all};
+pub use handover::{Handover, NotSwitched, switch_all};
 #[doc(inline)]
 pub use hardware::RegisterError;
 #[doc(inline)]

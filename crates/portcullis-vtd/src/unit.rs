@@ -207,6 +207,11 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
     /// From then on, every device behind the unit reaches all memory. The caller must make sure that this does no
     /// harm: there is no such device, or none does DMA.
     pub unsafe fn shut_down(mut self) -> Result<(), RegisterError> {
+        self.end()
+    }
+
+    /// See [`shut_down`](Unit::shut_down). Nothing but [`foreign_queue`](Unit::foreign_queue) may be asked afterwards.
+    pub(crate) fn end(&mut self) -> Result<(), RegisterError> {
         let stopped = self.stop();
         if let Ok(stopped) = &stopped {
             self.release(stopped);

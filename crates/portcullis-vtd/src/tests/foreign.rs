@@ -222,7 +222,7 @@ fn a_queue_that_is_not_handed_back_is_told() {
     fake.with(|state| state.gone = true);
     // SAFETY: as above.
     let gone = unsafe { prepared.switch() }.err();
-    assert_eq!(gone, Some(RegisterError::Gone { offset: GSTS }.into()));
+    assert_eq!(gone, Some(BringUpError::NotTaken(RegisterError::Gone { offset: GSTS })));
     assert_eq!(host.fake.frames_lent(), 0);
 
     let fake = remapping(&host);

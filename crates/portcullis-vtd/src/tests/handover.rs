@@ -111,13 +111,40 @@ fn a_unit_that_is_not_given_back_is_known() {
     assert_eq!([0, 1, 2].map(|index| left(&units[index])), expected);
     assert_handed_back(&fakes[1], 0);
 
-    // The first goes away while the others change hands.
+    // It goes away before it is switched, and the first one after that.
     let fakes = self::fakes(&host);
     let mut units = fakes.each_ref().map(|fake| prepare(&host, fake));
-    switch(&mut units[..1]).expect("a sound unit");
+    fakes[1].with(|state| state.gone = true);
+    let gone = BringUpError::NotTaken(RegisterError::Gone { offset: GSTS });
+    assert_eq!(switch(&mut units), Err(NotSwitched { index: 1, error: gone }));
+    assert_eq!([0, 1].map(|index| left(&units[index])), [ForeignQueue::Restarted, ForeignQueue::Untouched].map(Some));
+    let mut again = prepare(&host, &fakes[0]);
+    switch(core::slice::from_mut(&mut again)).expect("a sound unit");
+    assert_eq!(again.foreign_queue(), ForeignQueue::Unknown, "it is ours");
     fakes[0].with(|state| state.gone = true);
-    assert!(hand_back(&mut units[0]).is_err());
-    assert_eq!(left(&units[0]), Some(ForeignQueue::Unknown));
+    assert!(hand_back(&mut again).is_err());
+    assert_eq!(left(&again), Some(ForeignQueue::Unknown));
+
+    // Translation does not go off, and the other driver has its queue all the same: after a hand-over that has failed,
+    // and after one that has not.
+    for stuck in [false, true] {
+        let fake = remapping(&host);
+        fake.with(|state| state.undying = global::TRANSLATION);
+        if stuck {
+            fake.with(|state| {
+                state.capability = CAPABILITY.with_plmr(true).0;
+                state.protected = protected_memory::ENABLE | protected_memory::ENABLED;
+                state.stuck_protected = true;
+            });
+        }
+        let mut unit = prepare(&host, &fake);
+        assert_eq!(switch(core::slice::from_mut(&mut unit)).is_err(), stuck);
+        if !stuck {
+            assert_eq!(hand_back(&mut unit), Err(LATE));
+        }
+        assert_eq!(left(&unit), Some(ForeignQueue::Restarted));
+        assert_handed_back(&fake, global::TRANSLATION);
+    }
     let text = NotSwitched { index: 2, error: BringUpError::NotRestored(LATE) }.to_string();
     assert!(text.starts_with("unit 2 of those that were to change hands has not: the unit could not be given back"));
 }
