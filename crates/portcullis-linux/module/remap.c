@@ -9,7 +9,7 @@
  * queue until it is done, so the machine does not stop in between, and no CPU ever waits for a queue that changes
  * hands.
  *
- * Linux exports nothing of what is used here. A kprobe tells where a function is, and a static call jumps to it. A
+ * Linux does not export most of what is used here. A kprobe tells where a function is, and a static call jumps to it. A
  * call through a pointer would trap on CPUs that check for valid targets (IBT).
  */
 #include <linux/bpf.h>
@@ -40,7 +40,6 @@ DEFINE_STATIC_CALL_RET0(pc_dmar_reenable_qi, dmar_reenable_qi);
 DEFINE_STATIC_CALL_RET0(pc_dmar_find_matched_drhd_unit, dmar_find_matched_drhd_unit);
 DEFINE_STATIC_CALL_RET0(pc_bpf_get_btf_vmlinux, bpf_get_btf_vmlinux);
 DEFINE_STATIC_CALL_RET0(pc_btf_find_by_name_kind, btf_find_by_name_kind);
-DEFINE_STATIC_CALL_RET0(pc_btf_type_by_id, btf_type_by_id);
 DEFINE_STATIC_CALL_RET0(pc_btf_name_by_offset, btf_name_by_offset);
 
 static void *address_of(const char *name)
@@ -55,10 +54,15 @@ static void *address_of(const char *name)
 		return NULL;
 	}
 	unregister_kprobe(&probe);
+#ifdef CONFIG_X86_KERNEL_IBT
+	/* A kprobe lies behind the mark of a target, or behind what has replaced the mark. The function begins with it. */
+	if (((u32 *)at)[-1] == gen_endbr() || ((u32 *)at)[-1] == gen_endbr_poison())
+		at -= sizeof(u32);
+#endif
 	return at;
 }
 
-#define find(name)                                              \
+#define resolve(name)                                           \
 	({                                                      \
 		typeof(&name) at = address_of(#name);           \
 								\
@@ -85,7 +89,7 @@ static int find_copy(void)
 	if (!IS_ERR_OR_NULL(types))
 		id = static_call(pc_btf_find_by_name_kind)(types, "intel_iommu", BTF_KIND_STRUCT);
 	if (id >= 0) {
-		record = static_call(pc_btf_type_by_id)(types, id);
+		record = btf_type_by_id(types, id);
 		for_each_member(i, record, member) {
 			if (strcmp(static_call(pc_btf_name_by_offset)(types, member->name_off), "gcmd"))
 				continue;
@@ -143,8 +147,8 @@ static void notrace redirect(unsigned long ip, unsigned long parent, struct ftra
 			     struct ftrace_regs *registers)
 {
 	/*
-	 * One instruction. While it is true, nothing else runs on this CPU, so what is true is meant for the caller even if
-	 * the caller may move to another CPU.
+	 * If it is true, interrupts are off and this CPU is in submit(), so this is the call from there. It is read by one
+	 * instruction, so a task that moves to another CPU cannot mix two of them.
 	 */
 	if (raw_cpu_read(is_passed_on))
 		return;
@@ -177,14 +181,13 @@ static int start(void)
 	static char name[] = "qi_submit_sync";
 	int error;
 
-	if (!find(qi_submit_sync) || !find(dmar_reenable_qi) || !find(dmar_find_matched_drhd_unit) ||
-	    !find(bpf_get_btf_vmlinux) || !find(btf_find_by_name_kind) || !find(btf_type_by_id) ||
-	    !find(btf_name_by_offset))
+	if (!resolve(qi_submit_sync) || !resolve(dmar_reenable_qi) || !resolve(dmar_find_matched_drhd_unit) ||
+	    !resolve(bpf_get_btf_vmlinux) || !resolve(btf_find_by_name_kind) || !resolve(btf_name_by_offset))
 		return -ENOENT;
-	error = find_copy() ?: ftrace_set_filter(&hook, name, strlen(name), 1);
+	error = find_copy();
 	if (error)
 		return error;
-	error = register_ftrace_function(&hook);
+	error = ftrace_set_filter(&hook, name, strlen(name), 1) ?: register_ftrace_function(&hook);
 	if (error) {
 		pr_err("this kernel does not redirect its function %s (ftrace): error %d\n", name, error);
 		ftrace_free_filter(&hook);
@@ -199,7 +202,8 @@ void pc_remap_stop(void)
 {
 	if (!is_redirected)
 		return;
-	unregister_ftrace_function(&hook);
+	if (unregister_ftrace_function(&hook))
+		pr_emerg("the kernel still redirects a function to this module: reboot\n");
 	ftrace_free_filter(&hook);
 	wait_for_callers();
 	is_redirected = false;
@@ -207,30 +211,52 @@ void pc_remap_stop(void)
 
 /* ---- units ---- */
 
+/*
+ * Linux's record of the unit at `base`. Any device leads to a unit, and that to the others, also to one without devices.
+ * The head of their list lies in the kernel's image, and the units do not.
+ */
+static struct intel_iommu *record_of(u64 base)
+{
+	struct dmar_drhd_unit *any = NULL, *unit;
+	struct intel_iommu *record = NULL;
+	struct pci_dev *pdev = NULL;
+
+	for_each_pci_dev(pdev) {
+		any = static_call(pc_dmar_find_matched_drhd_unit)(pdev);
+		if (any)
+			break;
+	}
+	pci_dev_put(pdev);
+	rcu_read_lock();
+	unit = any;
+	while (unit && !record) {
+		if ((unsigned long)unit < __START_KERNEL_map && unit->reg_base_addr == base)
+			record = unit->iommu;
+		unit = list_entry_rcu(unit->list.next, struct dmar_drhd_unit, list);
+		if (unit == any)
+			break;
+	}
+	rcu_read_unlock();
+	return record;
+}
+
 int pc_remap_find(struct pc_unit *unit)
 {
 	const u32 used = PC_QUEUES | PC_REMAPS;
-	struct pci_dev *pdev = NULL;
 	int error = is_redirected ? 0 : start();
 
 	if (error)
 		return error;
-	for_each_pci_dev(pdev) {
-		struct dmar_drhd_unit *found =
-			pc_unit_of(pdev) == unit ? static_call(pc_dmar_find_matched_drhd_unit)(pdev) : NULL;
-
-		if (!found || found->reg_base_addr != unit->place.base || !found->iommu)
-			continue;
-		pci_dev_put(pdev);
-		unit->remapper = found->iommu;
-		if ((*copy_of(unit) & (used | PC_TRANSLATES)) == used)
-			return 0;
-		pr_err("the kernel's copy of its command register (%#x) is not what the unit shows\n", *copy_of(unit));
-		unit->remapper = NULL;
-		return -EINVAL;
+	unit->remapper = record_of(unit->place.base);
+	if (!unit->remapper) {
+		pr_err("the kernel has no record of this unit\n");
+		return -ENODEV;
 	}
-	pr_err("the kernel knows no device behind it\n");
-	return -ENODEV;
+	if ((*copy_of(unit) & (used | PC_TRANSLATES)) == used)
+		return 0;
+	pr_err("the kernel's copy of its command register (%#x) is not what the unit shows\n", *copy_of(unit));
+	unit->remapper = NULL;
+	return -EINVAL;
 }
 
 /* Both are called while the machine is stopped. */

@@ -126,10 +126,10 @@ static int map_registers(struct pc_unit *unit)
 
 static const char *use_of(u32 status)
 {
-	if (status & PC_REMAPS)
-		return "Linux remaps interrupts with it";
 	if (status & PC_TRANSLATES)
 		return "Linux, or firmware, translates with it";
+	if (status & PC_REMAPS)
+		return "Linux remaps interrupts with it";
 	return "Linux, or firmware, has left its invalidation queue on";
 }
 
@@ -223,29 +223,34 @@ static void leave(struct pc_unit *unit)
 	if (queue > 0)
 		pc_remap_left(unit);
 	else if (queue < 0 && unit->remapper)
-		pr_err("Linux may not have its queue of the unit at %#llx back, and then cannot change interrupts\n",
+		pr_err("Linux may not have its queue of the unit at %#llx back; then a CPU that changes an interrupt hangs: reboot\n",
 		       unit->place.base);
 }
+
+struct taking {
+	int count;
+	u64 ns;
+};
 
 static int take_all(void *data)
 {
 	struct pcr_unit *units[PC_UNITS_MAX];
-	int error, index, count = *(int *)data;
+	struct taking *taking = data;
 	u64 begun_ns = ktime_get_ns();
 	size_t failed = 0;
+	int error, index;
 
-	for (index = 0; index < count; index++)
+	for (index = 0; index < taking->count; index++)
 		units[index] = pc_units[index].rust;
-	error = pcr_switch_all(units, count, &failed);
-	for (index = 0; index < count; index++)
+	error = pcr_switch_all(units, taking->count, &failed);
+	for (index = 0; index < taking->count; index++)
 		if (error)
 			leave(&pc_units[index]);
 		else
 			pc_remap_taken(&pc_units[index]);
 	if (error)
 		pr_err("the unit at %#llx could not be taken; those before it were given back\n", pc_units[failed].place.base);
-	else
-		pr_info("units were taken within %llu us, in which all CPUs stood\n", (ktime_get_ns() - begun_ns) / NSEC_PER_USEC);
+	taking->ns = ktime_get_ns() - begun_ns;
 	return error;
 }
 
@@ -269,11 +274,12 @@ static int halt_all(void *data)
 	for (index = 0; index < pc_unit_count; index++) {
 		struct pc_unit *unit = &pc_units[index];
 
-		if (!(*opens_gate ? pcr_open_gate(unit->rust) : pcr_halt(unit->rust)))
-			pc_remap_left(unit);
-		else if (*opens_gate)
+		if ((*opens_gate ? pcr_open_gate(unit->rust) : pcr_halt(unit->rust)) && *opens_gate)
 			pr_err("the unit at %#llx still translates: the next kernel may find devices shut out\n",
 			       unit->place.base);
+		/* If Linux does not have its queue back, what it submits fails. */
+		if (pcr_foreign_queue(unit->rust) > 0)
+			pc_remap_left(unit);
 	}
 	return 0;
 }
@@ -330,6 +336,7 @@ static void report(struct pc_unit *unit)
 
 int pc_units_up(void)
 {
+	struct taking taking = {};
 	int error, count, index, found = 0;
 
 	if (ACPI_FAILURE(acpi_get_table(ACPI_SIG_DMAR, 0, &dmar))) {
@@ -360,10 +367,12 @@ int pc_units_up(void)
 		if (error)
 			goto out;
 	}
-	error = stop_machine(take_all, &found, NULL);
+	taking.count = found;
+	error = stop_machine(take_all, &taking, NULL);
 	if (error)
 		goto out;
 	pc_unit_count = found;
+	pr_info("the units were taken in %llu us, while all CPUs stood\n", taking.ns / NSEC_PER_USEC);
 	for (index = 0; index < found; index++)
 		report(&pc_units[index]);
 	mod_timer(&fault_timer, jiffies + msecs_to_jiffies(FAULTS_MS));

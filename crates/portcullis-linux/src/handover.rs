@@ -4,7 +4,7 @@ use crate::errno::EIO;
 use crate::log::{print, refused};
 use crate::unit::Unit;
 use portcullis_vtd::spec::registers::{BLOCK_BYTES, GSTS, global};
-use portcullis_vtd::{ForeignQueue, Handover, MappedRegisters, Mmio, switch_all};
+use portcullis_vtd::{ForeignQueue, MappedRegisters, Mmio, switch_all};
 
 /// Brings units up, all of them or none. If one fails, stores its place in `failed`.
 ///
@@ -37,14 +37,14 @@ pub unsafe extern "C" fn pcr_hand_back(unit: &mut Unit) -> i32 {
     }
 }
 
-/// What has become of the queue of the driver that remaps interrupts, once this one has left the unit: 0 if it goes on
-/// as it was, 1 if it is empty and begins at its first slot, a negative error number if that is not known.
+/// The queue of the driver that remaps interrupts: 0 if it is as it was, 1 if it is on, empty and at its first slot, a
+/// negative error number if that driver does not have it, or it is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_foreign_queue(unit: &Unit) -> i32 {
-    match unit.vtd {
-        Handover::Prepared(_) | Handover::Left(ForeignQueue::Untouched) => 0,
-        Handover::Left(ForeignQueue::Restarted) => 1,
-        Handover::Taken(_) | Handover::Left(ForeignQueue::Unknown) => EIO,
+    match unit.vtd.foreign_queue() {
+        ForeignQueue::Untouched => 0,
+        ForeignQueue::Restarted => 1,
+        ForeignQueue::Unknown => EIO,
     }
 }
 
