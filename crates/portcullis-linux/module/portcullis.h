@@ -76,7 +76,6 @@ int pcr_hand_back(struct pcr_unit *unit);
 int pcr_foreign_queue(const struct pcr_unit *unit);
 void pcr_drop(struct pcr_unit *unit);
 int pcr_submit(struct pcr_unit *unit, const u64 *commands, size_t count);
-bool pcr_translates(void __iomem *registers);
 int pcr_halt(struct pcr_unit *unit);
 int pcr_open_gate(struct pcr_unit *unit);
 int pcr_pass_through(struct pcr_unit *unit, u16 source, bool on);
@@ -149,7 +148,8 @@ u8 pc_flush_instruction(void);
 
 #define PC_UNITS_MAX 16
 
-/* Bits of a unit's command register, and of its status. */
+/* A unit's status register, and bits of it and of the command register. */
+#define PC_STATUS 0x1c
 #define PC_TRANSLATES BIT(31)
 #define PC_QUEUES BIT(26)
 #define PC_REMAPS BIT(25)

@@ -259,13 +259,19 @@ int pc_remap_find(struct pc_unit *unit)
 	return -EINVAL;
 }
 
+static void update_copy(struct pc_unit *unit)
+{
+	u32 translates = readl(unit->registers + PC_STATUS) & PC_TRANSLATES;
+
+	*copy_of(unit) = (*copy_of(unit) & ~PC_TRANSLATES) | translates;
+}
+
 /* Both are called while the machine is stopped. */
 void pc_remap_taken(struct pc_unit *unit)
 {
 	if (!unit->remapper)
 		return;
-	if (pcr_translates(unit->registers))
-		*copy_of(unit) |= PC_TRANSLATES;
+	update_copy(unit);
 	WRITE_ONCE(unit->has_queue, true);
 }
 
@@ -273,8 +279,7 @@ void pc_remap_left(struct pc_unit *unit)
 {
 	if (!unit->remapper)
 		return;
-	if (!pcr_translates(unit->registers))
-		*copy_of(unit) &= ~PC_TRANSLATES;
+	update_copy(unit);
 	WRITE_ONCE(unit->has_queue, false);
 	/* Linux goes on where it was in its queue, and the hardware begins at the first slot. */
 	static_call(pc_dmar_reenable_qi)(unit->remapper);

@@ -15,7 +15,6 @@
 #include "faults.h"
 #include "portcullis.h"
 
-#define GSTS 0x1c
 #define SOURCES 65536
 #define FAULTS_MS 100
 
@@ -143,7 +142,7 @@ static int find(struct pc_unit *unit, u32 index)
 	error = error ?: map_registers(unit);
 	if (error)
 		return error;
-	status = readl(unit->registers + GSTS);
+	status = readl(unit->registers + PC_STATUS);
 	if (status == U32_MAX) {
 		pr_err("the unit at %#llx does not answer: its registers read all ones\n", unit->place.base);
 		return -ENODEV;

@@ -3,8 +3,7 @@
 use crate::errno::EIO;
 use crate::log::{print, refused};
 use crate::unit::Unit;
-use portcullis_vtd::spec::registers::{BLOCK_BYTES, GSTS, global};
-use portcullis_vtd::{ForeignQueue, MappedRegisters, Mmio, switch_all};
+use portcullis_vtd::{ForeignQueue, switch_all};
 
 /// Brings units up, all of them or none. If one fails, stores its place in `failed`.
 ///
@@ -74,15 +73,4 @@ pub unsafe extern "C" fn pcr_submit(unit: &Unit, commands: *const ForeignCommand
         }
         0
     })
-}
-
-/// Whether a unit translates.
-///
-/// # Safety
-/// `registers` must be a mapped page of registers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcr_translates(registers: *mut u8) -> bool {
-    // SAFETY: the caller keeps the contract, and nothing is written.
-    let registers = unsafe { MappedRegisters::new(registers, BLOCK_BYTES) };
-    !cfg!(feature = "planted-stale-copy") && registers.read32(GSTS) & global::TRANSLATION != 0
 }

@@ -21,10 +21,10 @@ const CONFIG: &str = include_str!("debug.config");
 /// What `uname -r` prints behind the number of the version.
 const SUFFIX: &str = "-portcullis-debug";
 /// The programs and headers that the build needs besides a compiler, and their packages.
-const PROGRAMS: [&str; 3] = ["flex", "bison", "bc"];
+const PROGRAMS: [(&str, &str); 4] = [("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("pahole", "dwarves")];
 const HEADERS: [(&str, &str); 2] = [("libelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")];
 /// The tests that run if none is named.
-const TESTS: [&str; 4] = ["attack", "traffic", "late", "policy"];
+const TESTS: [&str; 5] = ["attack", "traffic", "traffic-remapping", "late", "policy"];
 /// The feature of the Rust half for kernels whose locks know their holders.
 const LOCKS: &str = "large-locks";
 /// Behind a job: the kernel has these checks, and has not stopped to check locks.
@@ -66,7 +66,7 @@ fn built(store: &Store) -> Result<Kernel, Failure> {
 /// Builds the kernel below `unpacked`, and installs it there as a package would. Its tree keeps what modules are built
 /// against.
 fn build(unpacked: &Path) -> Result<(), Failure> {
-    let programs = PROGRAMS.iter().map(|program| apt::require(program, program));
+    let programs = PROGRAMS.iter().map(|(program, package)| apt::require(program, package));
     let headers = HEADERS.iter().map(|(header, package)| apt::require_header(header, package));
     programs.chain(headers).collect::<Result<(), _>>().map_err(Failure::Other)?;
     let tree = unpacked.join("tree");

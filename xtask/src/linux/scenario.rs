@@ -127,7 +127,13 @@ impl Scenario {
             (Runs::Always, remapping) => remapping,
             (runs, _) => runs,
         };
-        (iommu != self.iommu).then(|| Self { name: format!("{}-remapping", self.name), iommu, runs, ..self.clone() })
+        if iommu == self.iommu {
+            return None;
+        }
+        let mut machine = Self { name: format!("{}-remapping", self.name), iommu, runs, ..self.clone() };
+        // `lib.sh` looks whether the kernel does it.
+        machine.variables.insert("REMAPS".into(), "1".into());
+        Some(machine)
     }
 
     /// Boots the machine, with the modules that were built for its kernel, and waits for the end of the job.

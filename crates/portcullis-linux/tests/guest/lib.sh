@@ -12,6 +12,9 @@ fail() {
 	exit 1
 }
 
+# Whether the kernel remaps interrupts, as this machine is to.
+[ -z "$REMAPS" ] || dmesg | grep -q "DMAR-IR: Enabled IRQ remapping" || fail "interrupts are not remapped"
+
 # load NAME [PARAMETERS]: inserts a module with these parameters, after the modules that it needs and that are missing.
 load() {
 	name=${1//-/_}
@@ -150,8 +153,6 @@ disk_up() { until_true [ -b /dev/nvme0n1 ]; }
 # sum_of FROM COUNT: the checksum of COUNT MiB of the disk from MiB FROM on, read without caches.
 sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }
 
-# remaps: whether the kernel remaps interrupts.
-remaps() { dmesg | grep -q "DMAR-IR: Enabled IRQ remapping"; }
 # storm TURNS: moves the interrupts of the disk and of the card from CPU to CPU, of four. Sets `moves` to the number of
 # changes. Interrupts that the kernel places itself stay where they are.
 storm() {

@@ -48,8 +48,8 @@ cat $SEEN/devices $SEEN/units
 [ "$(of_units faults)" = 0 ] || fail "S5 rights: a device was refused what it needed"
 ! has_lost_interrupts || fail "an interrupt was lost"
 arrives 1 && arrives 3 && arrives 0 || fail "the card's interrupts do not move"
-if remaps; then
-	[ "$(of_units remaps_interrupts) $(of_units forwarded)" != "1 0" ] || fail "the kernel has not used the queue"
+if [ -n "$REMAPS" ]; then
+	[ "$(of_units remaps_interrupts)" = 1 ] && [ "$(of_units forwarded)" -gt 0 ] || fail "the kernel has not used the queue"
 	! echo 0 2>/dev/null >/proc/sys/kernel/ftrace_enabled || fail "what redirects the kernel can be turned off"
 fi
 if rmmod portcullis 2>/dev/null; then fail "the module is unloaded while devices are protected"; fi

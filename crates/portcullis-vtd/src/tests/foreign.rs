@@ -373,6 +373,22 @@ fn a_unit_that_has_lost_its_table_is_not_turned_on() {
     assert!(fake.with(|state| state.commands.iter().all(|command| command & global::TRANSLATION == 0)));
 }
 
+/// The other driver unmasks its fault event when it moves the event to another CPU.
+#[test]
+fn a_fault_event_that_was_unmasked_is_masked_again() {
+    let host = Host::new(true);
+    let fake = remapping(&host);
+    let unit = bring_up(&host, &fake).expect("a sound unit");
+    fake.with(|state| state.fault_event = 0);
+    unit.faults(&mut |_| {}).expect("it is there");
+    assert_eq!(fake.with(|state| state.fault_event), fault_event::MASKED);
+    // Not while it has its queue.
+    unit.halt().expect("it stops");
+    unit.faults(&mut |_| {}).expect("it is there");
+    assert_eq!(fake.with(|state| state.fault_event), THEIR_EVENT);
+    shut_down(unit).expect("it stops");
+}
+
 /// Only a caller that answers for the other driver shares a unit, and devices that are admitted cannot be shut out
 /// before the hardware knows our tables.
 #[test]
