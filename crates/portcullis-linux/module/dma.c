@@ -69,6 +69,13 @@ static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size,
 	return note_map(device, pcr_map(device->space, phys, size, dir), size);
 }
 
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+static dma_addr_t map_phys(struct device *dev, phys_addr_t phys, size_t size, enum dma_data_direction dir,
+			   unsigned long attrs)
+{
+	return map(dev, phys, size, dir, attrs);
+}
+#else
 static dma_addr_t map_page(struct device *dev, struct page *page, unsigned long offset, size_t size,
 			   enum dma_data_direction dir, unsigned long attrs)
 {
@@ -80,6 +87,7 @@ static dma_addr_t map_resource(struct device *dev, phys_addr_t phys, size_t size
 {
 	return map(dev, phys, size, dir, attrs);
 }
+#endif
 
 static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_t size, bool is_deferred)
 {
@@ -306,18 +314,27 @@ const struct dma_map_ops pc_ops = {
 	.free_pages = pc_free_pages,
 	.mmap = pc_mmap,
 	.get_sgtable = pc_get_sgtable,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+	.map_phys = map_phys,
+	.unmap_phys = unmap_page,
+#else
 	.map_page = map_page,
 	.unmap_page = unmap_page,
-	.map_sg = map_sg,
-	.unmap_sg = unmap_sg,
 	.map_resource = map_resource,
 	.unmap_resource = unmap_page,
+#endif
+	.map_sg = map_sg,
+	.unmap_sg = unmap_sg,
 	.dma_supported = dma_supported,
 	.get_required_mask = get_required_mask,
 };
 
 void pc_defer(struct dma_map_ops *ops)
 {
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+	ops->unmap_phys = unmap_page_deferred;
+#else
 	ops->unmap_page = ops->unmap_resource = unmap_page_deferred;
+#endif
 	ops->unmap_sg = unmap_sg_deferred;
 }

@@ -299,8 +299,12 @@ static struct pc_device *make(struct pci_dev *pdev, const struct pc_policy *poli
 	device->policy = *policy;
 	device->has_driver = device->is_there = true;
 	INIT_DELAYED_WORK(&device->look, look_after);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+	hrtimer_setup(&device->timer, on_tick, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
+#else
 	hrtimer_init(&device->timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
 	device->timer.function = on_tick;
+#endif
 	pc_wake_ports(pdev);
 	return device;
 }
@@ -351,7 +355,7 @@ static bool link(struct pc_device *device)
 
 bool pc_is_protected(struct pci_dev *pdev)
 {
-	return pdev->dev.dma_ops && pdev->dev.dma_ops->map_page == pc_ops.map_page;
+	return pdev->dev.dma_ops && pdev->dev.dma_ops->map_sg == pc_ops.map_sg;
 }
 
 /* A driver is bound while buffers of the former driver are still mapped. */

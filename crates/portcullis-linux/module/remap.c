@@ -212,8 +212,8 @@ void pc_remap_stop(void)
 /* ---- units ---- */
 
 /*
- * Linux's record of the unit at `base`. Any device leads to a unit, and that to the others, also to one without devices.
- * The head of their list lies in the kernel's image, and the units do not.
+ * Linux's record of the unit at `base`. Any device leads to a unit, and that to the others, also to one without
+ * devices. The head of their list lies in the kernel's image, and the units do not.
  */
 static struct intel_iommu *record_of(u64 base)
 {

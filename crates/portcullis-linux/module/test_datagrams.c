@@ -89,7 +89,7 @@ static int datagrams(const char *address, unsigned int bytes, unsigned int count
 		return -ENOMEM;
 	error = sock_create_kern(&init_net, PF_INET, SOCK_DGRAM, IPPROTO_UDP, &socket);
 	if (!error) {
-		error = kernel_connect(socket, (struct sockaddr *)&to, sizeof(to), 0) ?:
+		error = kernel_connect(socket, (void *)&to, sizeof(to), 0) ?:
 			measure(socket, payload, bytes, count);
 		sock_release(socket);
 	}

@@ -21,6 +21,7 @@
  *   echo 0000:00:05.0 > gone    this device on the first bus answers no reads of its configuration; none: all do
  */
 #include <linux/debugfs.h>
+#include <linux/kernel_stat.h>
 #include <linux/module.h>
 #include <linux/tick.h>
 #include <linux/uaccess.h>

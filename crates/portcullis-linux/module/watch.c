@@ -11,6 +11,11 @@
 /* The longest time that a port is open before it is seen. */
 #define LOOK_MS 100
 
+/* Newer kernels have another name for it. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0)
+#define system_unbound_wq system_dfl_wq
+#endif
+
 static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(looking, look);
 

@@ -9,14 +9,12 @@ use super::module;
 use super::object;
 use super::packages::Store;
 use super::scenario::Scenario;
-use crate::apt;
 use crate::columns::aligned;
 use crate::failure::Failure;
 use crate::process::output;
 use crate::workspace::Workspace;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::process::Command;
 
 const JOB: &str = include_str!("../../../crates/portcullis-linux/tests/jobs/bench_works.sh");
 
@@ -49,11 +47,11 @@ const DEVICES: &str = "-netdev hubport,id=net0,hubid=0 -device e1000e,netdev=net
     -blockdev null-co,node-name=disk,size=67108864,read-zeroes=on -device nvme,drive=disk,serial=one,addr=6";
 
 /// Runs every work in every configuration. Results go to standard output, and progress to standard error.
-pub(super) fn bench(workspace: &Workspace, store: &Store, json: bool) -> Result<(), Failure> {
-    let kernel = Kernel::newest(store, Series::Six12)?;
+pub(super) fn bench(workspace: &Workspace, store: &Store, series: Series, json: bool) -> Result<(), Failure> {
+    let kernel = Kernel::newest(store, series)?;
     let core = object::build(workspace, store, &[])?;
     let modules = module::build(workspace, store, &kernel.headers, &core)?;
-    let qemu = output(Command::new(apt::qemu()?).arg("--version"))?;
+    let qemu = output(kernel.qemu(store)?.arg("--version"))?;
     let qemu = qemu.lines().next().unwrap_or_default().to_owned();
     let mut report = Report { kernel: kernel.headers.version.clone(), qemu, ..Report::default() };
     for Configuration { name, append, mode, expect } in CONFIGURATIONS {

@@ -5,7 +5,6 @@ use super::kernel::Kernel;
 use super::modules::Library;
 use super::packages::Store;
 use super::scenario::Scenario;
-use crate::apt;
 use crate::failure::{Failure, tail};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -74,7 +73,7 @@ impl Guest<'_> {
         fs::write(&archive, self.initramfs()?).map_err(Failure::file(&archive))?;
         let console = File::create(&log).map_err(Failure::file(&log))?;
         let errors = console.try_clone().map_err(Failure::file(&log))?;
-        let mut command = self.command(&apt::qemu()?, &archive);
+        let mut command = self.command(self.kernel.qemu(store)?, &archive);
         let begun = Instant::now();
         let machine = command.stdin(Stdio::null()).stdout(console).stderr(errors).spawn();
         let end = machine.and_then(|mut machine| wait(&mut machine, Duration::from_secs(self.scenario.limit_s)));
@@ -98,8 +97,7 @@ impl Guest<'_> {
         archive.finish()
     }
 
-    fn command(&self, qemu: &Path, initramfs: &Path) -> Command {
-        let mut command = Command::new(qemu);
+    fn command(&self, mut command: Command, initramfs: &Path) -> Command {
         if self.scenario.icount {
             command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
         } else {

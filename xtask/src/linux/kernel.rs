@@ -1,14 +1,20 @@
 //! The kernels that the module is built for: Debian's kernels, unpacked, or the headers of an installed kernel.
 
 use super::packages::{self, Store};
+use super::suite::{self, Suite};
+use crate::apt;
 use crate::failure::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The prefix of the packages with headers.
 const HEADERS: &str = "linux-headers-";
 /// The suffix of the packages for this architecture, and of their kernels.
 const MACHINE: &str = "-amd64";
+
+/// The package with a QEMU.
+const QEMU: &str = "qemu-system-x86";
 
 /// The package with a busybox that needs no libraries.
 const BUSYBOX: &str = "busybox-static";
@@ -24,6 +30,9 @@ pub(crate) enum Series {
     #[value(name = "6.1")]
     #[serde(rename = "6.1")]
     Six1,
+    /// The newest in the backports of Debian 13, with its programs.
+    #[serde(rename = "newest")]
+    Newest,
 }
 
 impl Series {
@@ -31,6 +40,7 @@ impl Series {
         match self {
             Self::Six12 => "linux-headers-6.12.",
             Self::Six1 => "linux-headers-6.1.0-",
+            Self::Newest => HEADERS,
         }
     }
 }
@@ -41,6 +51,8 @@ pub(crate) struct Headers {
     /// The version that `uname -r` prints on that kernel.
     pub(crate) version: String,
     pub(super) folder: PathBuf,
+    /// The root of the programs with which a module is built. None if they are this machine's.
+    programs: Option<PathBuf>,
 }
 
 /// A kernel to boot, its headers, and the programs of its guests.
@@ -53,6 +65,9 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// The newest kernel of a series that the distribution has.
     pub(crate) fn newest(store: &Store, series: Series) -> Result<Self, Failure> {
+        if let Series::Newest = series {
+            return Self::of_suite(store, &Suite::listed(store)?);
+        }
         let names = packages::named(series.prefix())?;
         let Some(version) = newest(&names) else {
             let why = format!("no {}*{MACHINE} in the list of packages", series.prefix());
@@ -71,7 +86,21 @@ impl Kernel {
         let at = Path::new("usr/src").join(headers);
         let root = store.unpacked(version, &wanted, |unpacked, root| mend(root, &unpacked.join(&at)))?;
         let folder = root.join(at);
-        Self::installed(store, Headers { version: version.to_owned(), folder }, root)
+        Self::installed(store, Headers { version: version.to_owned(), folder, programs: None }, root)
+    }
+
+    /// The newest kernel of a suite that is not this machine's, with a compiler for its modules and a QEMU of its time.
+    fn of_suite(store: &Store, suite: &Suite) -> Result<Self, Failure> {
+        let names = suite.named(HEADERS)?;
+        let Some(version) = newest(&names) else {
+            let what = "a kernel with its headers".to_owned();
+            return Err(Failure::NotToBeHad { what, why: format!("no {HEADERS}*{MACHINE} in the suite") });
+        };
+        let headers = format!("{HEADERS}{version}");
+        let packages = [&headers, &format!("linux-binary-{version}"), &format!("linux-modules-{version}"), QEMU];
+        let root = suite.unpacked(store, version, &packages)?;
+        let folder = root.join("usr/src").join(headers);
+        Self::installed(store, Headers { version: version.to_owned(), folder, programs: Some(root.clone()) }, root)
     }
 
     /// The kernel that is installed below `root`.
@@ -80,9 +109,19 @@ impl Kernel {
         Ok(Self { headers, busybox, root })
     }
 
+    /// A QEMU that boots it.
+    pub(super) fn qemu(&self, store: &Store) -> Result<Command, Failure> {
+        match &self.headers.programs {
+            None => Ok(Command::new(apt::qemu()?)),
+            Some(root) => Ok(suite::program(store, root, "qemu-system-x86_64")),
+        }
+    }
+
     /// The image that boots.
     pub(super) fn image(&self) -> PathBuf {
-        self.root.join(format!("boot/vmlinuz-{}", self.headers.version))
+        let installed = self.root.join(format!("boot/vmlinuz-{}", self.headers.version));
+        // Newer packages leave it to another program to put it there.
+        if installed.is_file() { installed } else { self.modules().join("vmlinuz") }
     }
 
     /// The folder of its modules.
@@ -100,7 +139,18 @@ impl Headers {
         let path = folder.join("include/generated/utsrelease.h");
         let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
         let version = release(&text).ok_or_else(|| Failure::contents(path)("has no UTS_RELEASE"))?;
-        Ok(Self { version: version.to_owned(), folder })
+        Ok(Self { version: version.to_owned(), folder, programs: None })
+    }
+
+    /// `make`, for a module.
+    pub(super) fn make(&self, store: &Store) -> Command {
+        let (mut make, folder) = match &self.programs {
+            None => (Command::new("make"), self.folder.as_path()),
+            // What lies below the root is at the root.
+            Some(root) => (suite::program(store, root, "make"), self.folder.strip_prefix(root).unwrap_or(&self.folder)),
+        };
+        make.arg("-C").arg(Path::new("/").join(folder));
+        make
     }
 }
 
@@ -123,8 +173,11 @@ fn mend(root: &Path, headers: &Path) -> Result<(), Failure> {
 
 /// The version of the newest kernel whose headers are in any of these packages.
 fn newest(names: &[String]) -> Option<&str> {
-    // Cloud kernels lack drivers, and real-time kernels have other locks.
-    let is_plain = |version: &&str| !["-cloud-", "-rt-", "common"].iter().any(|other| version.contains(other));
+    // Cloud kernels lack drivers, and real-time kernels have other locks. A package without a number names another one.
+    let is_plain = |version: &&str| {
+        version.starts_with(|letter: char| letter.is_ascii_digit())
+            && !["-cloud-", "-rt-", "common"].iter().any(|other| version.contains(other))
+    };
     let versions = names.iter().filter_map(|name| name.strip_prefix(HEADERS));
     let numbers = |version: &&str| -> Vec<u64> {
         version.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
@@ -147,6 +200,7 @@ mod tests {
             "linux-headers-6.12.120+deb12-cloud-amd64",
             "linux-headers-6.12.121+deb12-rt-amd64",
             "linux-headers-6.12.122+deb12-arm64",
+            "linux-headers-rt-amd64",
         ];
         assert_eq!(newest(&names.map(str::to_owned)), Some("6.12.111+deb12-amd64"));
         assert_eq!(newest(&["linux-headers-6.12.117+deb12-common".to_owned()]), None);

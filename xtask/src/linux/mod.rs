@@ -15,6 +15,7 @@ pub(crate) mod packages;
 mod plain;
 mod scenario;
 mod scratch;
+mod suite;
 mod test;
 mod toolchain;
 
@@ -41,7 +42,7 @@ pub(crate) enum Linux {
     /// Boots kernels of the distribution in QEMU with the module. An attacker must be refused, a disk and a network
     /// card must work, also when memory runs out, and the module must refuse machines that it cannot protect.
     Test {
-        /// Tests more machines, and an older kernel.
+        /// Tests more machines, an older kernel, and the newest one.
         #[arg(long)]
         full: bool,
         /// Runs only the tests with these names, as a run prints them.
@@ -58,6 +59,9 @@ pub(crate) enum Linux {
     /// Counts the instructions of maps and unmaps, of datagrams and of reads from a disk, in QEMU: without an IOMMU,
     /// with Linux's own IOMMU driver, and with the module.
     Bench {
+        /// The series of the kernel.
+        #[arg(long, default_value = "6.12")]
+        kernel: Series,
         /// Prints a JSON document instead of a table.
         #[arg(long)]
         json: bool,
@@ -84,7 +88,7 @@ pub(crate) fn linux(workspace: &Workspace, command: &Linux) -> Result<(), Failur
         Linux::Build { kernel } => build(workspace, &store, kernel.as_ref()),
         Linux::Test { full, only } => test::test(workspace, &store, *full, only),
         Linux::Debug { only } => debug::debug(workspace, &store, only),
-        Linux::Bench { json } => bench::bench(workspace, &store, *json),
+        Linux::Bench { kernel, json } => bench::bench(workspace, &store, *kernel, *json),
         Linux::Boot { job, series, append, modules } => boot(&store, job, *series, append, modules),
     }
 }

@@ -12,7 +12,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// The C half.
 const SOURCE: &str = "crates/portcullis-linux/module";
@@ -83,15 +82,15 @@ impl<'a> Compiled<'a> {
     /// modpost is an error. The makefiles report it once, and not again for an object that is there. So after a build
     /// that has not ended well, the folder is emptied.
     fn make(&self, prepare: impl FnOnce(&Path) -> Result<Vec<OsString>, Failure>) -> Result<(), Failure> {
-        let Self { headers: Headers { version, folder: headers }, folder, .. } = self;
+        let Self { store, headers, folder } = self;
         let stamp = folder.join(STAMP);
         match fs::remove_file(&stamp) {
             Ok(()) => (),
             Err(error) if error.kind() == ErrorKind::NotFound => remake(folder)?,
             Err(error) => return Err(Failure::file(stamp)(error)),
         }
-        let mut command = Command::new("make");
-        command.arg("-C").arg(headers).arg(format!("M={}", folder.display()));
+        let mut command = headers.make(store);
+        command.arg(format!("M={}", folder.display()));
         // BTF needs pahole, which few machines have.
         command.arg("CONFIG_DEBUG_INFO_BTF_MODULES=").args(prepare(folder)?);
         let output = run(&mut command)?;
@@ -100,7 +99,7 @@ impl<'a> Compiled<'a> {
             return Err(Failure::Command { command: line(&command), output: tail(&printed) });
         }
         if let Some(line) = warning(&printed) {
-            let what = format!("the build of the module for {version} has a warning:\n    {line}");
+            let what = format!("the build of the module for {} has a warning:\n    {line}", headers.version);
             return Err(Failure::Other(what));
         }
         fs::write(&stamp, "").map_err(Failure::file(stamp))

@@ -8,7 +8,10 @@ use crate::process::output;
 use crate::stages::succeed;
 use crate::workspace::{KERNEL_MODULE, Workspace};
 use object::read::archive::ArchiveFile;
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object, ObjectSymbol};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -50,6 +53,9 @@ const FLAGS: [&str; 18] = [
     "-Zpatchable-function-entry=16,16",
 ];
 
+/// The longest name of a symbol. A kernel has room for 511 bytes of a name, and objtool puts a prefix before it.
+const NAME_BYTES: usize = 480;
+
 /// The Rust half, built.
 pub(super) struct Core {
     pub(super) path: PathBuf,
@@ -78,8 +84,13 @@ pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> 
     let archive = fs::read(&library).map_err(Failure::file(&library))?;
     let member = member(&archive).map_err(Failure::contents(library))?;
     fs::write(&path, member).map_err(Failure::file(&path))?;
+    let names = path.with_extension("names");
+    let renamed = shorter(member).map_err(Failure::contents(&path))?;
+    fs::write(&names, renamed).map_err(Failure::file(&names))?;
     // Debian's core contains debug info of its own.
-    output(Command::new("objcopy").arg("--strip-debug").arg(&path))?;
+    output(
+        Command::new("objcopy").arg("--strip-debug").arg(format!("--redefine-syms={}", names.display())).arg(&path),
+    )?;
     let object = fs::read(&path).map_err(Failure::file(&path))?;
     let flaws = fitness::flaws(&object).map_err(Failure::contents(&path))?;
     if !flaws.is_empty() {
@@ -87,6 +98,19 @@ pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> 
         return Err(Failure::contents(path)(format!("not fit for a kernel:\n    {flaws}")));
     }
     Ok(Core { path, flavour })
+}
+
+/// The symbols with a longer name than [`NAME_BYTES`], each in a line with a shorter one.
+fn shorter(object: &[u8]) -> Result<String, object::Error> {
+    let object = ElfFile64::<LittleEndian>::parse(object)?;
+    let names = object.symbols().filter_map(|symbol| symbol.name().ok()).filter(|name| name.len() > NAME_BYTES);
+    let line = |name: &str| {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        format!("{name} {}_{:016x}\n", &name[..NAME_BYTES - 17], hasher.finish())
+    };
+    // Names are mangled, and mangled names are ASCII.
+    Ok(names.filter(|name| name.is_ascii()).map(line).collect())
 }
 
 /// The member of the library in which all crates are linked as one. The other members are functions that the kernel

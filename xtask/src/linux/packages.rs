@@ -43,8 +43,31 @@ impl Store {
         packages: &[String],
         mend: impl FnOnce(&Path, &Path) -> Result<(), Failure>,
     ) -> Result<PathBuf, Failure> {
+        let wanted = versions(packages)?;
+        self.made(set, &wanted, |unpacked, root| {
+            let downloads = tempfile::tempdir_in(&self.cache).map_err(Failure::file(&self.cache))?;
+            eprintln!("xtask: downloading {}", packages.join(", "));
+            let fetch =
+                || apt::succeeds(Command::new("apt-get").arg("download").args(packages).current_dir(downloads.path()));
+            // The list of packages may be out of date.
+            let fetched = fetch() || (apt::update() && fetch());
+            if !fetched {
+                return Err(unfetched(packages)?);
+            }
+            files(downloads.path())?.iter().try_for_each(|package| extract(package, unpacked))?;
+            mend(unpacked, root)
+        })
+    }
+
+    /// A folder that `make` has filled with what `wanted` names. `make` gets the folder, and its later place.
+    pub(super) fn made(
+        &self,
+        set: &str,
+        wanted: &str,
+        make: impl FnOnce(&Path, &Path) -> Result<(), Failure>,
+    ) -> Result<PathBuf, Failure> {
         // The path is a part, because it is in mended files.
-        let wanted = format!("{}\n{}", self.cache.display(), versions(packages)?);
+        let wanted = format!("{}\n{wanted}", self.cache.display());
         let mut key = DefaultHasher::new();
         wanted.hash(&mut key);
         let root = self.cache.join(format!("{set}-{:016x}", key.finish()));
@@ -53,20 +76,9 @@ impl Store {
             return Ok(root);
         }
         let making = tempfile::tempdir_in(&self.cache).map_err(Failure::file(&self.cache))?;
-        let (unpacked, downloads) = (making.path().join("root"), making.path().join("packages"));
+        let unpacked = making.path().join("root");
         remake(&unpacked)?;
-        remake(&downloads)?;
-        eprintln!("xtask: downloading {}", packages.join(", "));
-        let fetch = || apt::succeeds(Command::new("apt-get").arg("download").args(packages).current_dir(&downloads));
-        // The list of packages may be out of date.
-        let fetched = fetch() || (apt::update() && fetch());
-        if !fetched {
-            return Err(unfetched(packages)?);
-        }
-        for package in files(&downloads)? {
-            output(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&unpacked))?;
-        }
-        mend(&unpacked, &root)?;
+        make(&unpacked, &root)?;
         fs::write(unpacked.join(STAMP), &wanted).map_err(Failure::file(&unpacked))?;
         if fs::rename(&unpacked, &root).is_err() && !is_there() {
             // What is there is damaged.
@@ -75,6 +87,11 @@ impl Store {
         }
         Ok(root)
     }
+}
+
+/// Unpacks a package into a folder.
+pub(super) fn extract(package: &Path, folder: &Path) -> Result<(), Failure> {
+    output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(folder)).map(drop)
 }
 
 /// The packages, and the versions that would be downloaded of those that exist.

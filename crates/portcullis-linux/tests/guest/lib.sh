@@ -13,7 +13,7 @@ fail() {
 }
 
 # Whether the kernel remaps interrupts, as this machine is to.
-[ -z "$REMAPS" ] || dmesg | grep -q "DMAR-IR: Enabled IRQ remapping" || fail "interrupts are not remapped"
+[ -z "$REMAPS" ] || dmesg | grep -q "DMAR-IR: Enabled IRQ remapping in ${REMAPS#1}" || fail "interrupts are not remapped"
 
 # load NAME [PARAMETERS]: inserts a module with these parameters, after the modules that it needs and that are missing.
 load() {
