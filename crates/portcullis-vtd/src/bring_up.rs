@@ -83,7 +83,7 @@ pub enum BringUpError {
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
     /// The driver that remaps interrupts still has its queue, as it was: the queue has commands that the hardware does
-    /// not fetch ([`IQH`](crate::spec::registers::IQH)), or it does not go off, or the unit is gone. Nothing was changed.
+    /// not fetch ([`IQH`](crate::spec::registers::IQH)), it does not go off, or the unit is gone. Nothing was changed.
     #[error("the queue of the driver that remaps interrupts could not be taken: {0}")]
     NotTaken(RegisterError),
     /// The unit was not brought up or resumed, and is not as it was: the driver that remaps interrupts does not have

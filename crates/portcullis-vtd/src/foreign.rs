@@ -24,9 +24,9 @@ pub enum Interrupts {
     ///
     /// What the other driver must keep to:
     /// - While this driver has the queue, it writes no register of the queue (`IQT`, `IQA`). It may unmask the fault
-    ///   event (`FECTL`) and take faults, which are then not among [those of this driver](Unit::faults); that call masks
-    ///   the event again. The registers of the interrupt table are its own. A command of it (`GCMD`) leaves translation
-    ///   and queue as the status shows them, and does not overlap a command of this driver.
+    ///   event (`FECTL`) and take faults, which are then not among [those of this driver](Unit::faults). That call
+    ///   masks the event again. The registers of the interrupt table are its own. A command of it (`GCMD`) leaves
+    ///   translation and queue as the status shows them, and does not overlap a command of this driver.
     /// - It does nothing with the unit while the queue changes hands: by [`switch`](crate::Prepared::switch),
     ///   [`halt`](Unit::halt), [`halt_open`](Unit::halt_open), [`resume`](Unit::resume) or
     ///   [`shut_down`](Unit::shut_down), which must not overlap each other either.
@@ -38,8 +38,8 @@ pub enum Interrupts {
     Foreign,
 }
 
-/// The queue of the driver that [remaps interrupts](Interrupts::Foreign) with a unit, while this driver does not use it.
-/// Says nothing if there is no such driver.
+/// The queue of the driver that [remaps interrupts](Interrupts::Foreign) with a unit, while this driver does not use
+/// it. Says nothing if there is no such driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForeignQueue {
     /// It goes on as it was.
