@@ -27,6 +27,7 @@ extern const struct file_operations test_slow;
 extern const struct file_operations test_gone;
 extern const struct file_operations test_quiet;
 extern const struct file_operations test_end;
+extern const struct file_operations test_steps;
 void test_gone_stop(void);
 void test_end_stop(void);
 int test_slow_start(void);

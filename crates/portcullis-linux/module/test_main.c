@@ -17,6 +17,7 @@
  *   echo 0000:00:01.0 0x10 > alias         the device also uses the id of 02.0
  *   echo 0000:00:01.0 > slow    the next bind of this device's driver takes a second
  *   echo quiet > quiet          maps of edu that cannot succeed, with DMA_ATTR_NO_WARN; `loud`: without it
+ *   echo try > steps            that newer kernels' API of two steps refuses edu
  *   echo 0xfed90000 > end       when the machine reboots, the job ends with whether this unit translates
  *   echo 0000:00:05.0 > gone    this device on the first bus answers no reads of its configuration; none: all do
  */
@@ -78,6 +79,7 @@ static int __init portcullis_test_init(void)
 	debugfs_create_file("alias", 0200, folder, NULL, &test_alias);
 	debugfs_create_file("slow", 0200, folder, NULL, &test_slow);
 	debugfs_create_file("quiet", 0200, folder, NULL, &test_quiet);
+	debugfs_create_file("steps", 0200, folder, NULL, &test_steps);
 	debugfs_create_file("end", 0200, folder, NULL, &test_end);
 	debugfs_create_file("gone", 0200, folder, NULL, &test_gone);
 	return 0;

@@ -8,6 +8,8 @@ right=$(md5sum </tmp/data | cut -d' ' -f1)
 sent=$(fetched)
 [ "$(sum_of 0 4)" = "$right" ] && [ "$sent" != "$(md5sum </dev/null | cut -d' ' -f1)" ] || fail "a device does not work"
 
+has_unmapped_all() { [ "$(count "$1" live_ranges)" = "$(count "$1" lasting)" ]; }
+
 # Load the module under live traffic.
 (for turn in 1 2 3 4; do [ "$(sum_of 0 4)" = "$right" ] || echo WRONG; done >/tmp/disk) &
 ping -c 20 -i 0.1 10.0.2.2 >/tmp/card &
@@ -44,6 +46,7 @@ for round in 1 2; do
 done
 cat $SEEN/devices $SEEN/units
 [ "$(count "$(disk)" maps)" -gt 500 ] && [ "$(count "$(card)" maps)" -gt 100 ] || fail "the domains were not used"
+until_true has_unmapped_all "$(disk)" || fail "S2 strict: the disk keeps buffers that it does not use"
 [ "$(count "$(disk)" failed)" = 0 ] && [ "$(count "$(card)" failed)" = 0 ] || fail "a map or an unmap has failed"
 [ "$(of_units faults)" = 0 ] || fail "S5 rights: a device was refused what it needed"
 ! has_lost_interrupts || fail "an interrupt was lost"
