@@ -12,7 +12,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A fifth of a boot: the kernel tests its ciphers, and reads the certificates of those who sign its modules.
+/// A fifth of a boot: the kernel tests its ciphers, and reads the certificates of those who sign its modules. Newer
+/// kernels test on while a job runs.
 const QUICK: &str = " cryptomgr.notests initcall_blacklist=jent_mod_init,load_system_certificate_list";
 /// A kernel that trusts its time stamp counter patches the clock of its scheduler while it boots. Every CPU executes
 /// that code, at a breakpoint too if the emulator has seen one there (see [`Guest::run`]).
@@ -114,8 +115,8 @@ impl Guest<'_> {
         // The kernel prints messages below the given level; warnings have level 4. The kernel's test of its timer
         // sometimes fails if the emulator shares a few CPUs with much other work.
         let mut append = format!("console=ttyS0 panic=1 loglevel=5 no_timer_check {}", self.scenario.append);
+        append += QUICK;
         if !self.scenario.icount {
-            append += QUICK;
             append += UNPATCHED_CLOCK;
         }
         command.args(["-append", &append]);

@@ -19,9 +19,9 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// What every root needs, besides what is wanted of it.
 const BASE: [&str; 10] =
     ["base-files", "dash", "bash", "coreutils", "sed", "grep", "findutils", "mawk", "make", "binutils"];
-/// Runs the program `$2` with its arguments in the root `$1`, where the folders of this project are at their own places.
-const ENTER: &str = r#"root=$1; shift; folders=$1; shift
-for at in /dev /proc $folders; do mkdir -p "$root$at" && mount --rbind "$at" "$root$at" || exit; done
+/// Enters the root `$1`, in which the folders `$2` and `$3` are at their own places, and runs the rest as a program.
+const ENTER: &str = r#"root=$1 cache=$2 folder=$3; shift 3
+for at in /dev /proc "$cache" "$folder"; do mkdir -p "$root$at" && mount --rbind "$at" "$root$at" || exit; done
 exec chroot "$root" "$@""#;
 
 /// The lists of packages of the suite.
@@ -121,7 +121,7 @@ impl Suite {
     }
 }
 
-/// Where a machine gets the packages of its release, from its lists: each line has an archive, a release, and a component.
+/// Where a machine gets the packages of its release. A line of `lists` has an archive, a release, and a component.
 fn archive(lists: &str) -> Option<&str> {
     lists.lines().find_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
         // Updates are in releases of their own.
@@ -134,7 +134,7 @@ fn archive(lists: &str) -> Option<&str> {
 pub(super) fn program(store: &Store, root: &Path, name: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", ENTER, "sh"]).arg(root);
-    command.arg(format!("{} {}", store.cache.display(), store.folder.display())).arg(name);
+    command.args([&store.cache, &store.folder]).arg(name);
     command
 }
 
