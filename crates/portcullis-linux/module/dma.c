@@ -69,7 +69,7 @@ static __always_inline dma_addr_t map(struct device *dev, u64 phys, size_t size,
 	return note_map(device, pcr_map(device->space, phys, size, dir), size);
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+#ifdef PC_MAPS_PHYS
 static dma_addr_t map_phys(struct device *dev, phys_addr_t phys, size_t size, enum dma_data_direction dir,
 			   unsigned long attrs)
 {
@@ -314,7 +314,7 @@ const struct dma_map_ops pc_ops = {
 	.free_pages = pc_free_pages,
 	.mmap = pc_mmap,
 	.get_sgtable = pc_get_sgtable,
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+#ifdef PC_MAPS_PHYS
 	.map_phys = map_phys,
 	.unmap_phys = unmap_page,
 #else
@@ -331,7 +331,7 @@ const struct dma_map_ops pc_ops = {
 
 void pc_defer(struct dma_map_ops *ops)
 {
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+#ifdef PC_MAPS_PHYS
 	ops->unmap_phys = unmap_page_deferred;
 #else
 	ops->unmap_page = ops->unmap_resource = unmap_page_deferred;

@@ -40,7 +40,7 @@ static noinline void spin(struct reading *reading, u64 turns_max)
 	for (turns = 0; !READ_ONCE(reading->is_done) && turns < turns_max; turns++) {
 		cpu_relax();
 #ifdef TIF_NEED_RESCHED_LAZY
-		/* Newer kernels let a task end the read, which would wait for the next tick. */
+		/* In newer kernels a task ends the read. Without this it would run only at the next tick. */
 		if (test_thread_flag(TIF_NEED_RESCHED_LAZY))
 			schedule();
 #endif

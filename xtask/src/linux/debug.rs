@@ -1,5 +1,5 @@
 //! `cargo xtask linux debug`: the module in a kernel that checks locks, contexts, RCU and every access to memory. It is
-//! built from the distribution's source, which takes ten minutes on two CPUs, and two gigabytes of the cache.
+//! built from the distribution's source, which takes eleven minutes on two CPUs, and five gigabytes of the cache.
 
 use super::kernel::{Headers, Kernel};
 use super::packages::Store;

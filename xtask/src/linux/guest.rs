@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A fifth of a boot: the kernel tests its ciphers, and reads the certificates of those who sign its modules. Newer
-/// kernels test on while a job runs.
+/// kernels still test them while a job runs.
 const QUICK: &str = " cryptomgr.notests initcall_blacklist=jent_mod_init,load_system_certificate_list";
 /// A kernel that trusts its time stamp counter patches the clock of its scheduler while it boots. Every CPU executes
 /// that code, at a breakpoint too if the emulator has seen one there (see [`Guest::run`]).

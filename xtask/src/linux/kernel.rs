@@ -119,9 +119,11 @@ impl Kernel {
 
     /// The image that boots.
     pub(super) fn image(&self) -> PathBuf {
-        let installed = self.root.join(format!("boot/vmlinuz-{}", self.headers.version));
-        // Newer packages leave it to another program to put it there.
-        if installed.is_file() { installed } else { self.modules().join("vmlinuz") }
+        // Newer packages leave it to another program to put it into `boot`.
+        match self.headers.programs {
+            None => self.root.join(format!("boot/vmlinuz-{}", self.headers.version)),
+            Some(_) => self.modules().join("vmlinuz"),
+        }
     }
 
     /// The folder of its modules.

@@ -10,6 +10,7 @@ use crate::workspace::{KERNEL_MODULE, Workspace};
 use object::read::archive::ArchiveFile;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSymbol};
+use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -103,14 +104,16 @@ pub(super) fn build(workspace: &Workspace, store: &Store, features: &[&str]) -> 
 /// The symbols with a longer name than [`NAME_BYTES`], each in a line with a shorter one.
 fn shorter(object: &[u8]) -> Result<String, object::Error> {
     let object = ElfFile64::<LittleEndian>::parse(object)?;
-    let names = object.symbols().filter_map(|symbol| symbol.name().ok()).filter(|name| name.len() > NAME_BYTES);
-    let line = |name: &str| {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
-        format!("{name} {}_{:016x}\n", &name[..NAME_BYTES - 17], hasher.finish())
-    };
-    // Names are mangled, and mangled names are ASCII.
-    Ok(names.filter(|name| name.is_ascii()).map(line).collect())
+    let names: BTreeSet<_> = object.symbols().filter_map(|symbol| symbol.name().ok()).collect();
+    Ok(names.into_iter().filter_map(|name| Some(format!("{name} {}\n", short(name)?))).collect())
+}
+
+/// A shorter name, if this one is too long. Names are mangled, and mangled names are ASCII.
+fn short(name: &str) -> Option<String> {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let is_long = name.len() > NAME_BYTES && name.is_ascii();
+    is_long.then(|| format!("{}_{:016x}", &name[..NAME_BYTES - 17], hasher.finish()))
 }
 
 /// The member of the library in which all crates are linked as one. The other members are functions that the kernel
@@ -130,5 +133,19 @@ fn member(archive: &[u8]) -> Result<&[u8], String> {
             "has {} members of {CRATE}, where one is expected: is it linked with `lto = \"fat\"`?",
             ours.len()
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NAME_BYTES, short};
+
+    #[test]
+    fn long_names_are_cut_and_stay_apart() {
+        let long = |end: &str| "a".repeat(NAME_BYTES) + end;
+        assert_eq!(short(&long("")), None);
+        let (one, two) = (short(&long("b")).expect("too long"), short(&long("c")).expect("too long"));
+        assert_ne!(one, two);
+        assert_eq!((one.len(), short(&one)), (NAME_BYTES, None));
     }
 }

@@ -111,7 +111,7 @@ impl Default for Scenario {
     }
 }
 
-/// Without interrupt remapping, and with it. Emulators of this age have no x2APIC.
+/// Without interrupt remapping, and with it. QEMU 7.2 has no x2APIC.
 const WITHOUT_REMAPPING: &str = "intremap=off";
 const WITH_REMAPPING: &str = "intremap=on,eim=off";
 

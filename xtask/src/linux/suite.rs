@@ -22,7 +22,7 @@ const BASE: [&str; 10] =
 /// Enters the root `$1`, in which the folders `$2` and `$3` are at their own places, and runs the rest as a program.
 const ENTER: &str = r#"root=$1 cache=$2 folder=$3; shift 3
 for at in /dev /proc "$cache" "$folder"; do mkdir -p "$root$at" && mount --rbind "$at" "$root$at" || exit; done
-exec chroot "$root" "$@""#;
+exec unshare --root="$root" "$@""#;
 
 /// The lists of packages of the suite.
 pub(super) struct Suite {
@@ -36,19 +36,17 @@ impl Suite {
         if !apt::in_path("apt-get") || !Path::new(KEYS).is_file() {
             return Err(absent("this machine has no apt-get, or not the keys of the distribution"));
         }
-        if !run(Command::new("unshare").args(["--map-root-user", "--mount", "true"]))
-            .is_ok_and(|ran| ran.status.success())
-        {
+        let enter = ["--map-root-user", "--mount", "mount", "--rbind", "/proc", "/proc"];
+        if !run(Command::new("unshare").args(enter)).is_ok_and(|ran| ran.status.success()) {
             return Err(absent("programs cannot run in a namespace here (unshare)"));
         }
         let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
-        let own = output(Command::new("apt-get").args(["indextargets", "--format", format, "Identifier: Packages"]))?;
+        let list = ["indextargets", "--format", format, "Identifier: Packages", "Origin: Debian"];
+        let own = output(Command::new("apt-get").args(list))?;
         let archive = archive(&own).ok_or_else(|| absent("this machine has no list of packages"))?;
         let folder = store.folder.join("suite");
-        for part in ["lists/partial", "cache/archives/partial"] {
-            let part = folder.join(part);
-            fs::create_dir_all(&part).map_err(Failure::file(part))?;
-        }
+        let lists = folder.join("lists/partial");
+        fs::create_dir_all(&lists).map_err(Failure::file(lists))?;
         let write = |name: &str, text: String| {
             let file = folder.join(name);
             fs::write(&file, text).map_err(Failure::file(file))
@@ -58,14 +56,14 @@ impl Suite {
         let source = |suite: &str| format!("deb [signed-by={KEYS}] {archive} {suite} main\n");
         write("sources.list", source(SUITE) + &source(ADDITIONS))?;
         let suite = Self { folder };
-        // Lists of an earlier run will do.
-        if apt::succeeds(suite.apt("apt-get").arg("update")) || !suite.named("")?.is_empty() {
-            return Ok(suite);
+        // Without that option, a machine without a network is told that all is well.
+        match apt::succeeds(suite.apt("apt-get").args(["update", "--error-on=any"])) {
+            true => Ok(suite),
+            false => Err(absent("its lists of packages cannot be downloaded")),
         }
-        Err(absent("its lists of packages cannot be downloaded"))
     }
 
-    /// An apt command that knows the suite alone, and nothing of this machine.
+    /// An apt command that knows the packages of the suite alone. This machine's settings hold, such as a proxy.
     fn apt(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let mut set = |name: &str, value: &str| {
@@ -77,7 +75,7 @@ impl Suite {
         set("Dir::State::lists", &path("lists"));
         set("Dir::Cache", &path("cache"));
         set("Dir::Etc::SourceList", &path("sources.list"));
-        for unused in ["SourceParts", "Parts", "Preferences", "PreferencesParts"] {
+        for unused in ["SourceParts", "Preferences", "PreferencesParts"] {
             set(&format!("Dir::Etc::{unused}"), "/dev/null");
         }
         set("APT::Sandbox::User", "root");
@@ -92,8 +90,12 @@ impl Suite {
 
     /// A folder with these packages and all that they depend on.
     pub(super) fn unpacked(&self, store: &Store, set: &str, packages: &[&str]) -> Result<PathBuf, Failure> {
+        // A folder of its own: apt prints no address of what is there already.
+        let archives = tempfile::tempdir_in(&store.cache).map_err(Failure::file(&store.cache))?;
+        remake(&archives.path().join("partial"))?;
         let install = |how: &str| {
             let mut command = self.apt("apt-get");
+            command.arg("-o").arg(format!("Dir::Cache::archives={}", archives.path().display()));
             command.args(["install", "--yes", "--no-install-recommends", how, "--target-release", ADDITIONS]);
             command.args(BASE).args(packages);
             command
@@ -101,20 +103,19 @@ impl Suite {
         let printed = output(&mut install("--print-uris"))?;
         let wanted: String = printed.lines().filter(|line| line.starts_with('\'')).collect();
         store.made(set, &wanted, |unpacked, _| {
-            let archives = self.folder.join("cache/archives");
-            remake(&archives.join("partial"))?;
+            let absent = || Failure::NotDownloaded { packages: packages.iter().map(|&name| name.to_owned()).collect() };
             eprintln!("xtask: downloading {}, and what they need", packages.join(", "));
             if !apt::succeeds(&mut install("--download-only")) {
-                return Err(Failure::NotDownloaded {
-                    packages: packages.iter().map(|&name| name.to_owned()).collect(),
-                });
+                return Err(absent());
             }
-            let mut all = files(&archives)?;
+            let mut all = files(archives.path())?;
             all.retain(|file| file.extension().is_some_and(|extension| extension == "deb"));
-            // It has the links that join `/bin` and `/usr/bin`.
+            if all.is_empty() {
+                return Err(absent());
+            }
+            // base-files has the links that join `/bin` and `/usr/bin`.
             all.sort_by_key(|file| !file.file_name().unwrap_or_default().to_string_lossy().starts_with("base-files"));
             all.iter().try_for_each(|package| extract(package, unpacked))?;
-            remake(&archives)?;
             // Installing it would have made this link.
             symlink("mawk", unpacked.join("usr/bin/awk")).map_err(Failure::file(unpacked))
         })

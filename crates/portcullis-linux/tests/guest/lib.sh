@@ -154,7 +154,7 @@ disk_up() { until_true [ -b /dev/nvme0n1 ]; }
 sum_of() { dd if=/dev/nvme0n1 bs=1M skip="$1" count="$2" iflag=direct 2>/dev/null | md5sum | cut -d' ' -f1; }
 
 # storm TURNS: moves the interrupts of the disk and of the card from CPU to CPU, of four. Sets `moves` to the number of
-# changes. Interrupts that the kernel places itself stay where they are.
+# changes that the kernel took. Interrupts that the kernel places itself stay where they are.
 storm() {
 	moves=0
 	interrupts=$(sed -n 's/^ *\([0-9]*\):.*\(nvme\|eth\)[0-9].*/\1/p' /proc/interrupts)

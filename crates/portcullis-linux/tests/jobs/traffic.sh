@@ -35,7 +35,7 @@ for round in 1 2; do
 	done
 	([ "$(fetched)" = "$sent" ] || echo "round $round, card") >>/tmp/wrong &
 	ping -c 100 -i 0.01 -s 1400 10.0.2.2 >/tmp/pings &
-	storm 10
+	storm 12
 	[ "$moves" -ge 40 ] || fail "only $moves changes of affinity"
 	wait
 	[ ! -s /tmp/wrong ] || fail "wrong bytes: $(cat /tmp/wrong)"

@@ -13,7 +13,7 @@ struct Machines {
     machine: Vec<Scenario>,
 }
 
-/// All machines, in the order of the file, each followed by the one with interrupt remapping.
+/// All machines, in the order of the file, each behind the one with interrupt remapping.
 pub(in crate::linux) fn machines(workspace: &Workspace) -> Result<Vec<Scenario>, Failure> {
     let path = workspace.root.join(TESTS).join("machines.toml");
     let text = fs::read_to_string(&path).map_err(Failure::file(&path))?;
