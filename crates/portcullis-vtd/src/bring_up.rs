@@ -381,7 +381,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
 /// nothing of them. Dropping it gives them back.
 pub struct Prepared<M: Mmio, P: Platform> {
     /// `None` once it has changed hands.
-    unit: Option<Unit<M, P>>,
+    pub(crate) unit: Option<Unit<M, P>>,
     /// Whether the hardware may know its pages.
     is_told: bool,
 }
@@ -402,19 +402,15 @@ impl<M: Mmio, P: Platform> Prepared<M, P> {
     /// That of [`take_over`](Unit::take_over), from [`Unit::prepare`] on. Under [`Interrupts::Foreign`] there may be
     /// the driver that remaps interrupts. It must keep to what is said there from now on.
     pub unsafe fn switch(mut self) -> Result<Unit<M, P>, BringUpError> {
-        let (changed, unit) = self.change();
-        changed.map(|()| unit)
+        self.change()?;
+        self.unit.take().ok_or(BringUpError::Changing)
     }
 
-    /// Returns the unit after an error too: then its pages were given back, or stay out of use.
-    pub(crate) fn change(&mut self) -> (Result<(), BringUpError>, Unit<M, P>) {
+    /// After an error the pages of the unit were given back, or stay out of use.
+    pub(crate) fn change(&mut self) -> Result<(), BringUpError> {
         self.is_told = true;
         // In place, because a unit is large and kernel stacks are small.
-        let changed = self.unit.as_mut().map(Unit::change_hands);
-        match (changed, self.unit.take()) {
-            (Some(changed), Some(unit)) => (changed, unit),
-            _ => unreachable!("who calls this drops `self` then"),
-        }
+        self.unit.as_mut().map_or(Err(BringUpError::Changing), Unit::change_hands)
     }
 }
 

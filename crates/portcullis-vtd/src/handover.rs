@@ -64,11 +64,15 @@ impl<M: Mmio, P: Platform> Handover<M, P> {
     /// See [`Prepared::switch`]. [`BringUpError::Changing`] if the unit is not prepared.
     fn switch(&mut self) -> Result<(), BringUpError> {
         let Self::Prepared(prepared) = self else { return Err(BringUpError::Changing) };
-        let (changed, unit) = prepared.change();
-        *self = match changed {
-            Ok(()) => Self::Taken(unit),
-            Err(BringUpError::NotTaken(_)) => Self::Left(ForeignQueue::Untouched),
-            Err(_) => Self::Left(unit.foreign_queue()),
+        let changed = prepared.change();
+        let queue = match (changed, &prepared.unit) {
+            (Err(BringUpError::NotTaken(_)), _) => ForeignQueue::Untouched,
+            (_, Some(unit)) => unit.foreign_queue(),
+            (_, None) => ForeignQueue::Unknown,
+        };
+        *self = match prepared.unit.take().filter(|_| changed.is_ok()) {
+            Some(unit) => Self::Taken(unit),
+            None => Self::Left(queue),
         };
         changed
     }
