@@ -7,7 +7,7 @@ dd if=/tmp/data of=/dev/nvme0n1 bs=1M oflag=direct 2>/dev/null
 right=$(md5sum </tmp/data | cut -d' ' -f1)
 (while [ ! -e /tmp/stop ]; do [ "$(sum_of 0 4)" = "$right" ] || echo WRONG; done >/tmp/disk) &
 (ping -i 0.02 10.0.2.2 >/tmp/card) &
-(while [ ! -e /tmp/stop ]; do storm 1; done) &
+(while [ ! -e /tmp/stop ]; do storm 4 && echo "$moves" >/tmp/moves; done) &
 echo qi_submit_sync >/sys/kernel/tracing/set_ftrace_filter && echo function >/sys/kernel/tracing/current_tracer || fail "nothing traces"
 for turn in 1 2 3 4 5 6 7 8 9 10; do
 	load portcullis || fail "turn $turn: the module is not loaded"
@@ -22,6 +22,7 @@ dmesg | grep "units were taken"
 touch /tmp/stop
 killall -INT ping
 wait
+[ "$(cat /tmp/moves)" -ge 8 ] || fail "interrupts were not moved"
 [ ! -s /tmp/disk ] || fail "the disk was read wrongly"
 grep -q " 0% packet loss" /tmp/card || fail "packets were lost: $(tail -2 /tmp/card)"
 [ "$(dmesg | grep -c "gone, and nothing is left behind")" = 10 ] || fail "memory is left behind"
