@@ -230,6 +230,13 @@ u64 pcs_now_ns(void) { return ktime_get_ns(); }
  */
 pc_thin void pcs_rcu_lock(void) { rcu_read_lock_sched(); }
 pc_thin void pcs_rcu_unlock(void) { rcu_read_unlock_sched(); }
+void pc_wait_for_callers(void)
+{
+	synchronize_rcu();
+	if (IS_ENABLED(CONFIG_PREEMPTION))
+		synchronize_rcu_tasks();
+}
+
 u64 pcs_rcu_now(void) { return start_poll_synchronize_rcu(); }
 bool pcs_rcu_is_over(u64 name) { return poll_state_synchronize_rcu(name); }
 

@@ -479,14 +479,8 @@ static void end(struct pc_device *device)
 	list_del(&device->list);
 	mutex_unlock(&pc_devices_lock);
 	set_dma_ops(&device->pdev->dev, NULL);
-	/*
-	 * The last unmap may still be returning, in the text of this module. In an interrupt it runs with preemption off.
-	 * In a task it does not, and a kernel that is built to be preemptible then takes any tick for the end of a grace
-	 * period, whatever `preempt=` says. Such a task has left the module when it sleeps.
-	 */
-	synchronize_rcu();
-	if (IS_ENABLED(CONFIG_PREEMPTION))
-		synchronize_rcu_tasks();
+	/* The last unmap may still be returning, in the text of this module. */
+	pc_wait_for_callers();
 	stop_ticking(device);
 	close(device);
 	drop(device);

@@ -167,15 +167,6 @@ static struct ftrace_ops hook = {
 
 static bool is_redirected;
 
-/* Waits until no CPU is in a function that it had entered before, or in code that a function was redirected to. */
-static void wait_for_callers(void)
-{
-	synchronize_rcu();
-	/* A task may have been preempted there. */
-	if (IS_ENABLED(CONFIG_PREEMPTION))
-		synchronize_rcu_tasks();
-}
-
 static int start(void)
 {
 	static char name[] = "qi_submit_sync";
@@ -194,7 +185,8 @@ static int start(void)
 		return error;
 	}
 	is_redirected = true;
-	wait_for_callers();
+	/* They have entered Linux's function before it was redirected. */
+	pc_wait_for_callers();
 	return 0;
 }
 
@@ -205,7 +197,7 @@ void pc_remap_stop(void)
 	if (unregister_ftrace_function(&hook))
 		pr_emerg("the kernel still redirects a function to this module: reboot\n");
 	ftrace_free_filter(&hook);
-	wait_for_callers();
+	pc_wait_for_callers();
 	is_redirected = false;
 }
 
