@@ -140,9 +140,9 @@ void pcs_fault(void *context, u16 source, u64 page, bool is_write, u32 reason, i
 s64 pc_pages_lent(void);
 s64 pc_allocations_lent(void);
 /*
- * Waits until nobody is in a function any more that was entered before. In an interrupt a function runs with preemption
- * off. In a task it may not, and a kernel that is built to be preemptible then takes any tick for the end of a grace
- * period, whatever `preempt=` says. Such a task has left the function when it sleeps.
+ * Waits until no CPU and no task is in a function that it had entered before. In an interrupt a function runs with
+ * preemption off. In a task it may not, and a kernel that is built to be preemptible then takes any tick for the end of
+ * a grace period, whatever `preempt=` says. Such a task has left the function when it sleeps.
  */
 void pc_wait_for_callers(void);
 /* Must be called before any function in Rust. */
