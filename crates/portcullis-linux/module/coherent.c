@@ -45,7 +45,7 @@ static bool unmap(struct device *dev, dma_addr_t at, bool is_list, size_t size)
 	struct pc_device *device = pc_device_of(dev);
 	int error = is_list ? pcr_unmap_list(device->space, at) : pcr_unmap(device->space, at, size);
 
-	if (error && pc_was_not_unmapped(device, at, error))
+	if (error && pc_was_not_unmapped(device, at, is_list ? 1 : size, error))
 		return false;
 	atomic64_dec(&device->lasting);
 	pc_after_unmap(device, device->policy.is_deferred);

@@ -93,7 +93,7 @@ static __always_inline void unmap(struct pc_device *device, dma_addr_t at, size_
 {
 	int error = pcr_unmap(device->space, at, size);
 
-	if (unlikely(error) && pc_was_not_unmapped(device, at, error))
+	if (unlikely(error) && pc_was_not_unmapped(device, at, size, error))
 		return;
 	this_cpu_inc(device->counts->unmaps);
 	pc_after_unmap(device, is_deferred);
@@ -172,7 +172,7 @@ static bool unmap_run(struct pc_device *device, u64 at)
 {
 	int error = pcr_unmap_list(device->space, at);
 
-	return likely(!error) || !pc_was_not_unmapped(device, at, error);
+	return likely(!error) || !pc_was_not_unmapped(device, at, 1, error);
 }
 
 /* Takes back a run that does not lie where its device can reach it. If that fails, it counts as mapped and lost. */

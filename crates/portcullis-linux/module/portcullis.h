@@ -60,6 +60,9 @@ struct pcr_space_use {
  */
 #define PCR_LOST (~1ULL)
 
+/* What the unmaps return if pcr_unmap_whole is to be called. */
+#define PCR_REFUSED 1
+
 size_t pcr_lock_bytes(void);
 int pcr_table(const void *table, size_t len, u64 direct_map, u8 flush_instruction);
 int pcr_place(u32 index, struct pcr_place *out);
@@ -94,6 +97,8 @@ u64 pcr_map_with(struct pcr_space *space, u64 phys, u64 len, u32 direction, cons
 u64 pcr_map_list(struct pcr_space *space, void *list, u32 count, u32 direction, const struct pcr_wish *wish);
 int pcr_unmap(struct pcr_space *space, u64 iova, u64 len);
 int pcr_unmap_list(struct pcr_space *space, u64 iova);
+/* The number of mappings that were unmapped, or a negative error. */
+int pcr_unmap_whole(struct pcr_space *space, u64 iova, u64 len);
 s64 pcr_tick(struct pcr_space *space);
 void pcr_space_use(struct pcr_space *space, struct pcr_space_use *out);
 
@@ -370,7 +375,7 @@ bool pc_was_not_mapped(struct pc_device *device, u64 at);
  * An unmap did not do what its driver asked for. Returns whether the device still has the buffer. The DMA API cannot
  * report that, so the driver gets its buffer back in any case.
  */
-bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error);
+bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, size_t size, int error);
 
 /* ---- policy.c ---- */
 

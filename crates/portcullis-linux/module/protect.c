@@ -169,9 +169,11 @@ bool pc_was_not_mapped(struct pc_device *device, u64 at)
 	return at >= PCR_LOST;
 }
 
-bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, int error)
+bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, size_t size, int error)
 {
 	this_cpu_inc(device->counts->failed);
+	if (error == PCR_REFUSED)
+		error = pcr_unmap_whole(device->space, at, size);
 	if (error > 0) {
 		pr_warn_ratelimited("%s: its driver has unmapped %pad as something else than it had mapped; all of that was unmapped\n",
 				    pci_name(device->pdev), &at);

@@ -266,12 +266,6 @@ fn not_mapped_with(error: RawMapError, wish: &Wish) -> u64 {
     if wish.is_quiet { failed(&error) } else { not_mapped(error) }
 }
 
-#[cold]
-#[inline(never)]
-fn not_unmapped(error: RawUnmapError) -> i32 {
-    refused("unmap", &error)
-}
-
 /// Maps a buffer for the device. Returns [`NOT_MAPPED`] or [`LOST`] on failure.
 ///
 /// # Safety
@@ -379,9 +373,21 @@ pub unsafe extern "C" fn pcr_map_list(
     }
 }
 
+/// `PCR_REFUSED`: no mapping is exactly what was to be unmapped, so [`pcr_unmap_whole`] is to be called.
+const REFUSED: i32 = 1;
+
+/// What an unmap that fails returns.
+#[cold]
+#[inline(never)]
+fn not_unmapped(error: RawUnmapError) -> i32 {
+    match error {
+        RawUnmapError::Refused(_) => REFUSED,
+        _ => refused("unmap", &error),
+    }
+}
+
 /// Unmaps a buffer. When this returns 0, the device has lost the buffer, or loses it within the window under deferred
-/// protection. A positive number says the same of that many mappings: the driver has unmapped a part of a mapping, or
-/// more than one, and all of each was unmapped.
+/// protection.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
     // As in `pcr_map`.
@@ -394,7 +400,7 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
                 }
                 0
             }
-            Err(error) => unmap_whole(space, error, iova, len),
+            Err(error) => not_unmapped(error),
         }
     })
 }
@@ -404,20 +410,20 @@ pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
 pub extern "C" fn pcr_unmap_list(space: &Space, iova: u64) -> i32 {
     match each!(&space.domain, domain => domain.unmap_raw_at(Iova::new(iova))) {
         Ok(_) => 0,
-        Err(error) => unmap_whole(space, error, iova, 1),
+        Err(error) => not_unmapped(error),
     }
 }
 
 /// How far before a page the mapping that has it is looked for, in pages.
 const BEGINS_WITHIN: u64 = 512;
 
-/// Unmaps the mappings of which an unmap names a part, from its first page on up to a page that has none. The DMA API
-/// cannot refuse an unmap: its driver uses the buffer again in any case, so the device must not. Returns their number.
-#[cold]
-#[inline(never)]
-fn unmap_whole(space: &Space, refused: RawUnmapError, iova: u64, len: u64) -> i32 {
-    let RawUnmapError::Refused(_) = refused else { return not_unmapped(refused) };
-    let Some(asked) = IovaRange::covering(Iova::new(iova), len) else { return not_unmapped(refused) };
+/// Unmaps the mappings of which a refused unmap names a part, from its first page on up to a page that has none. The
+/// DMA API cannot refuse an unmap: its driver uses the buffer again in any case, so the device must not. Returns their
+/// number.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcr_unmap_whole(space: &Space, iova: u64, len: u64) -> i32 {
+    let failed = |error: RawUnmapError| refused("unmap", &error);
+    let Some(asked) = IovaRange::covering(Iova::new(iova), len) else { return failed(UnmapError::BadRange.into()) };
     let unmap =
         |range: IovaRange| each!(&space.domain, domain => domain.unmap_raw(range.start(), range.pages() << PAGE_SHIFT));
     let first = asked.first_pfn();
@@ -431,7 +437,8 @@ fn unmap_whole(space: &Space, refused: RawUnmapError, iova: u64, len: u64) -> i3
             result => Some(result.map(|()| first + 1)),
         }
     });
-    let (mut unmapped, mut mappings) = (begins.unwrap_or(Err(refused)), 0);
+    let mut unmapped = begins.unwrap_or(Err(UnmapError::NotMapped(asked.start()).into()));
+    let mut mappings = 0;
     while let Ok(end) = unmapped {
         mappings += 1;
         let Some(rest) = IovaRange::new(end, asked.end_pfn().saturating_sub(end)) else { return mappings };
@@ -443,7 +450,7 @@ fn unmap_whole(space: &Space, refused: RawUnmapError, iova: u64, len: u64) -> i3
         };
     }
     // Some may have been unmapped, and still count as mapped: then the domain is kept longer, and not shorter.
-    unmapped.map_or_else(not_unmapped, |_| mappings)
+    unmapped.map_or_else(failed, |_| mappings)
 }
 
 /// Does what is due. Returns the microseconds until the next tick is due, or a negative number: `EIO` if the hardware
