@@ -141,14 +141,11 @@ pc_short unsigned long pcs_lock(void *lock)
 	return flags;
 }
 
-pc_short bool pcs_try_lock(void *lock, unsigned long *flags)
+pc_short unsigned long pcs_try_lock(void *lock)
 {
-	unsigned long before;
+	unsigned long flags;
 
-	if (!raw_spin_trylock_irqsave((raw_spinlock_t *)lock, before))
-		return false;
-	*flags = before;
-	return true;
+	return raw_spin_trylock_irqsave((raw_spinlock_t *)lock, flags) ? flags : PCS_HELD;
 }
 
 pc_short void pcs_unlock(void *lock, unsigned long flags) { raw_spin_unlock_irqrestore((raw_spinlock_t *)lock, flags); }
@@ -166,17 +163,15 @@ pc_short unsigned long pcs_lock(void *lock)
 	return flags;
 }
 
-pc_short bool pcs_try_lock(void *lock, unsigned long *flags)
+pc_short unsigned long pcs_try_lock(void *lock)
 {
-	unsigned long before;
+	unsigned long flags;
 
-	local_irq_save(before);
-	if (!arch_spin_trylock(&((raw_spinlock_t *)lock)->raw_lock)) {
-		local_irq_restore(before);
-		return false;
-	}
-	*flags = before;
-	return true;
+	local_irq_save(flags);
+	if (arch_spin_trylock(&((raw_spinlock_t *)lock)->raw_lock))
+		return flags;
+	local_irq_restore(flags);
+	return PCS_HELD;
 }
 
 pc_short void pcs_unlock(void *lock, unsigned long flags)

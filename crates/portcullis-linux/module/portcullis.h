@@ -119,7 +119,9 @@ u64 pcs_page_alloc(bool may_sleep);
 void pcs_page_free(u64 phys);
 void pcs_lock_init(void *lock, u32 class);
 pc_short unsigned long pcs_lock(void *lock);
-pc_short bool pcs_try_lock(void *lock, unsigned long *flags);
+/* What pcs_try_lock returns if the lock is held. */
+#define PCS_HELD (~0UL)
+pc_short unsigned long pcs_try_lock(void *lock);
 pc_short void pcs_unlock(void *lock, unsigned long flags);
 DECLARE_PER_CPU(u32, pcs_cpu);
 u32 pcs_cpus(void);

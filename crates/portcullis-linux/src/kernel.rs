@@ -3,6 +3,9 @@
 use core::arch::asm;
 use core::ffi::{c_char, c_void};
 
+/// `PCS_HELD`. No state of interrupts has all bits set.
+pub(crate) const HELD: usize = usize::MAX;
+
 unsafe extern "C" {
     /// Memory of the kernel's general allocator. It may sleep only between `pcs_may_sleep` and `pcs_may_not_sleep`.
     /// Null if there is no memory.
@@ -18,8 +21,8 @@ unsafe extern "C" {
     pub(crate) fn pcs_lock_init(lock: *mut c_void, class: u32);
     /// Takes a lock, disables interrupts, and returns their previous state.
     pub(crate) fn pcs_lock(lock: *mut c_void) -> usize;
-    /// Takes a lock as `pcs_lock` does, unless it is held. Writes the state of interrupts only if it takes the lock.
-    pub(crate) fn pcs_try_lock(lock: *mut c_void, flags: *mut usize) -> bool;
+    /// Takes a lock as `pcs_lock` does, or returns [`HELD`].
+    pub(crate) fn pcs_try_lock(lock: *mut c_void) -> usize;
     pub(crate) fn pcs_unlock(lock: *mut c_void, flags: usize);
     /// The per-CPU variable that holds the number of its CPU. It is read relative to `gs`.
     pub(crate) static pcs_cpu: u32;

@@ -1,6 +1,6 @@
 //! The kernel's raw spin lock, taken with interrupts off.
 
-use crate::kernel::{pcs_lock, pcs_lock_init, pcs_try_lock, pcs_unlock};
+use crate::kernel::{HELD, pcs_lock, pcs_lock_init, pcs_try_lock, pcs_unlock};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use portcullis::platform::{Lock, LockClass};
@@ -62,10 +62,11 @@ impl<T: Send> Lock<T> for SpinLock<T> {
 
     #[inline(always)]
     fn try_with<R>(&self, critical: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let mut flags = 0;
         // SAFETY: `new` made the lock.
-        let is_taken = unsafe { pcs_try_lock(self.raw(), &raw mut flags) };
-        // SAFETY: the lock was taken.
-        is_taken.then(|| unsafe { self.hold(flags, critical) })
+        match unsafe { pcs_try_lock(self.raw()) } {
+            HELD => None,
+            // SAFETY: the lock was taken.
+            flags => Some(unsafe { self.hold(flags, critical) }),
+        }
     }
 }
