@@ -103,16 +103,18 @@ impl Ticket {
 }
 
 /// A run of descriptors and the wait behind it. The low byte is the slot in which it begins, which also selects its
-/// status. The bits above are its sequence, which begins at one.
+/// status. The next bit is set, so it is never zero. The bits above are its sequence, which begins at one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Submission(NonZeroU64);
 
 impl Submission {
+    const SET: NonZeroU64 = NonZeroU64::new(1 << u8::BITS).expect("a bit is set");
+    const SEQUENCE_AT: u32 = u8::BITS + 1;
+
     #[inline]
     fn new(slot: u8, sequence: u64) -> Self {
         debug_assert!(sequence > 0);
-        // Sequences begin at one, so it is never zero. 2^56 of them are not used up.
-        Self(NonZeroU64::new(sequence << u8::BITS | u64::from(slot)).unwrap_or(NonZeroU64::MIN))
+        Self(Self::SET | (sequence << Self::SEQUENCE_AT | u64::from(slot)))
     }
 
     /// The slot in which the submission begins, and in which its status lies.
@@ -123,10 +125,10 @@ impl Submission {
 
     #[inline]
     pub(crate) const fn sequence(self) -> u64 {
-        self.0.get() >> u8::BITS
+        self.0.get() >> Self::SEQUENCE_AT
     }
 
-    /// The submission as one word, which is not zero and has its three highest bits clear: 2^53 sequences are not used
+    /// The submission as one word, which is not zero and has its three highest bits clear: 2^52 sequences are not used
     /// up.
     #[inline]
     const fn word(self) -> u64 {
