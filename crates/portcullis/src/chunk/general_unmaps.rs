@@ -123,11 +123,19 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             return self.unmap_elsewhere(range);
         }
         // The path for drivers that defer unmaps, one by one and often: it needs nothing further.
-        if policy.join::<TABLE_PAGES>(space, range) {
-            self.schedule_sweep_if_none();
-            return Ok(Committed::Deferred);
+        match policy.join::<TABLE_PAGES>(space, range) {
+            true if self.is_sweep_left_to_unmaps() => self.defer_and_sweep(),
+            true => Ok(Committed::Deferred),
+            false => self.commit_cleared(range),
         }
-        self.commit_cleared(range)
+    }
+
+    /// A deferred unmap that has to schedule a sweep.
+    #[cold]
+    #[inline(never)]
+    fn defer_and_sweep(&self) -> Result<Committed, RawUnmapError> {
+        self.schedule_sweep();
+        Ok(Committed::Deferred)
     }
 
     /// Commits an unmap whose mapping in a chunk has been cleared.

@@ -364,7 +364,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
 
     #[cold]
     #[inline(never)]
-    fn schedule_sweep(&self) {
+    pub(super) fn schedule_sweep(&self) {
         self.unmap_way.store(self.usual_way as u8, Ordering::Relaxed);
         // SeqCst, as the fence in `tick`: either this call finds that the last sweep is no longer due and schedules
         // another, or that sweep finds that another is wanted.

@@ -276,7 +276,8 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// Returns whether it could join.
     #[inline(always)]
     pub(crate) fn join<const WITHIN: u64>(&self, space: &AddressSpace<P, I>, range: IovaRange) -> bool {
-        matches!(self, Self::PerCpu(queues) if queues.closes_runs() && queues.join::<WITHIN, _>(space, range))
+        // Queues that do not close runs never open one.
+        matches!(self, Self::PerCpu(queues) if queues.join::<WITHIN, _>(space, range))
     }
 
     /// Lets an unmap that could not [join](Self::join) others wait in such a way that the next ones may join it. If
