@@ -21,7 +21,7 @@ const CRATE: &str = "portcullis_linux";
 /// A target without an operating system.
 const TARGET: &str = "x86_64-unknown-none";
 /// The compiler flags. They match those of Debian's kernels, so that objtool reports nothing.
-const FLAGS: [&str; 18] = [
+const FLAGS: [&str; 19] = [
     // A module lies in the last 2 GiB of the address space, and its loader supports neither a table of addresses (GOT)
     // nor one of jumps.
     "-Crelocation-model=static",
@@ -40,6 +40,8 @@ const FLAGS: [&str; 18] = [
     // Only instructions that all machines have, and no more registers than needed.
     "-Ztune-cpu=generic",
     "-Cforce-frame-pointers=n",
+    // Rare paths save the registers that only they need. Without this, every call of the function saves them.
+    "-Cllvm-args=-regalloc-csr-first-time-cost=4000",
     // In the end all crates, including core, are compiled as one.
     "-Cembed-bitcode=y",
     // Indirect branches lead only to marked targets (IBT).
