@@ -111,7 +111,7 @@ impl Fate {
     }
 
     fn failed(error: QueueError) -> Self {
-        Self(super::recovery::number_of(error) << Self::SHIFT | Self::HAS_FAILED)
+        Self(super::failure::number_of(error) << Self::SHIFT | Self::HAS_FAILED)
     }
 
     /// The same for the post whose CPU goes on duty.
@@ -131,7 +131,7 @@ impl Fate {
     pub(super) fn submission(self) -> Result<Option<Submission>, QueueError> {
         let value = self.0 >> Self::SHIFT;
         if self.0 & Self::HAS_FAILED != 0 {
-            return Err(super::recovery::error_of(value));
+            return Err(super::failure::error_of(value));
         }
         Ok(Submission::of_word(value))
     }

@@ -25,6 +25,7 @@
 
 mod cells;
 mod combining;
+mod failure;
 mod locked;
 mod merging;
 mod recovery;

@@ -1,6 +1,6 @@
 //! The ring of descriptors, and a status for each submission in it.
 
-use super::recovery::Failure;
+use super::failure::Failure;
 use super::{BURST_MAX, SLOTS, Submission, Words};
 use portcullis::platform::Step;
 use portcullis::table::{Entry, Frame};
