@@ -1,7 +1,6 @@
 //! The rest of a server: its network card, the driver of the card, the costs of its software, and the client at the
 //! other end of the link.
 
-use super::servers::OFFLOAD_PACKETS;
 use super::{Fragments, SegmentJoining};
 use portcullis::PAGE_SIZE;
 use portcullis_model::{Moderation, NicParameters, PIECES_MAX, STRIDING_PIECES_MAX};
@@ -335,6 +334,11 @@ pub struct Software {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applications: Option<Applications>,
 }
+
+/// The payload of a packet: an MTU of 1500 bytes, less 20 of IP and 32 of TCP with time stamps.
+pub(super) const SEGMENT_BYTES: u32 = 1448;
+/// 64 KiB, the most of an IP packet.
+pub(super) const OFFLOAD_PACKETS: u32 = (64 << 10) / SEGMENT_BYTES;
 
 /// EiovaR §7: 150 runs are made after the card was opened, and the mean is published. This is the middle one.
 pub(super) const EARLIER_RUNS: u32 = 75;

@@ -1,6 +1,6 @@
 //! The servers of the named machines. Every value has its source; see [`named`](super::named) for the letters.
 
-use super::server::EARLIER_RUNS;
+use super::server::{EARLIER_RUNS, OFFLOAD_PACKETS, SEGMENT_BYTES};
 use super::{
     Adaptation, Applications, Fragments, NicDriver, Reader, SegmentJoining, Server, Software, Striding, Writer,
 };
@@ -8,12 +8,8 @@ use portcullis::PAGE_SIZE;
 use portcullis_model::{Moderation, NicParameters};
 
 pub(super) const PS_PER_US: u64 = 1_000_000;
-/// The payload and the headers of a packet: an MTU of 1500 bytes, less 20 of IP and 32 of TCP with time stamps, which
-/// follow 14 of Ethernet.
-const SEGMENT_BYTES: u32 = 1448;
+/// The headers of a packet: 20 of IP and 32 of TCP with time stamps, which follow 14 of Ethernet.
 const HEADER_BYTES: u32 = 66;
-/// 64 KiB, the most of an IP packet.
-pub(super) const OFFLOAD_PACKETS: u32 = (64 << 10) / SEGMENT_BYTES;
 
 /// What both machines have in common: two servers back to back, with an MTU of 1500 bytes.
 fn software() -> Software {
