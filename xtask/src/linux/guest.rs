@@ -2,9 +2,11 @@
 
 use super::initramfs::Initramfs;
 use super::kernel::Kernel;
+use super::module::Modules;
 use super::modules::Library;
 use super::packages::Store;
 use super::scenario::Scenario;
+use super::scratch::Scratch;
 use crate::failure::{Failure, tail};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 /// kernels still test them while a job runs.
 const QUICK: &str = " cryptomgr.notests initcall_blacklist=jent_mod_init,load_system_certificate_list";
 /// A kernel that trusts its time stamp counter patches the clock of its scheduler while it boots. Every CPU executes
-/// that code, at a breakpoint too if the emulator has seen one there (see [`Guest::run`]).
+/// that code, at a breakpoint too if the emulator has seen one there (see [`Guest::boot`]).
 const UNPATCHED_CLOCK: &str = " tsc=unstable";
 /// How often a machine is booted until its job begins.
 const BOOTS: usize = 4;
@@ -28,17 +30,17 @@ const DONE: &str = "JOB-DONE ";
 const COMPLAINTS: [&str; 5] = ["BUG:", "WARNING:", "Call Trace", "Kernel panic", "rcu: INFO"];
 
 /// A machine that is ready to boot.
-pub(super) struct Guest<'a> {
-    pub(super) scenario: &'a Scenario,
-    pub(super) kernel: &'a Kernel,
+struct Guest<'a> {
+    scenario: &'a Scenario,
+    kernel: &'a Kernel,
     /// More arguments for QEMU.
-    pub(super) devices: Vec<String>,
+    devices: Vec<String>,
     /// The kernel's modules that the job loads.
-    pub(super) modules: Vec<&'a str>,
+    modules: Vec<&'a str>,
     /// Files of this machine, each with its path in the guest.
-    pub(super) files: Vec<(&'static str, PathBuf)>,
+    files: Vec<(&'static str, PathBuf)>,
     /// A script for its shell.
-    pub(super) job: String,
+    job: String,
 }
 
 /// The output of a guest.
@@ -48,13 +50,33 @@ pub(crate) struct Transcript {
     pub(crate) elapsed: Duration,
 }
 
+impl Scenario {
+    /// Boots the machine, with the modules that were built for its kernel, and waits for the end of the job.
+    pub(super) fn run(&self, store: &Store, kernel: &Kernel, built: Option<&Modules>) -> Result<Transcript, Failure> {
+        let scratch = Scratch::new(store, &self.name)?;
+        let mut files = self.files(&scratch, kernel)?;
+        files.extend(built.into_iter().flat_map(Modules::files));
+        let traffic = if self.has_traffic { "e1000e nvme" } else { "" };
+        let assigned = self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n"));
+        let guest = Guest {
+            scenario: self,
+            kernel,
+            devices: self.devices(&scratch)?,
+            modules: self.modules.split_whitespace().chain(traffic.split_whitespace()).collect(),
+            files,
+            job: assigned.chain([self.job.clone()]).collect(),
+        };
+        guest.boot(store)
+    }
+}
+
 impl Guest<'_> {
     /// Boots the machine and waits for the end of the job. The job must succeed, and the kernel must not complain.
     ///
     /// A machine that fails before its job begins is booted again, [`BOOTS`] times at most. A kernel patches its own
     /// code while it boots, and the emulator sometimes lets another CPU execute the breakpoint that stood there in the
     /// meantime.
-    pub(crate) fn run(&self, store: &Store) -> Result<Transcript, Failure> {
+    fn boot(&self, store: &Store) -> Result<Transcript, Failure> {
         for _ in 1..BOOTS {
             match self.run_once(store) {
                 Err(failure @ Failure::Guest { has_begun: false, .. }) => {

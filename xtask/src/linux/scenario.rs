@@ -1,10 +1,7 @@
 //! Machines, each with its job.
 
 use super::dmar;
-use super::guest::{Guest, Transcript};
 use super::kernel::{Kernel, Series};
-use super::module::Modules;
-use super::packages::Store;
 use super::scratch::Scratch;
 use crate::failure::Failure;
 use serde::Deserialize;
@@ -136,26 +133,8 @@ impl Scenario {
         Some(machine)
     }
 
-    /// Boots the machine, with the modules that were built for its kernel, and waits for the end of the job.
-    pub(super) fn run(&self, store: &Store, kernel: &Kernel, built: Option<&Modules>) -> Result<Transcript, Failure> {
-        let scratch = Scratch::new(store, &self.name)?;
-        let mut files = self.files(&scratch, kernel)?;
-        files.extend(built.into_iter().flat_map(Modules::files));
-        let traffic = if self.has_traffic { "e1000e nvme" } else { "" };
-        let assigned = self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n"));
-        let guest = Guest {
-            scenario: self,
-            kernel,
-            devices: self.devices(&scratch)?,
-            modules: self.modules.split_whitespace().chain(traffic.split_whitespace()).collect(),
-            files,
-            job: assigned.chain([self.job.clone()]).collect(),
-        };
-        guest.run(store)
-    }
-
     /// QEMU's arguments for the devices of the machine.
-    fn devices(&self, scratch: &Scratch) -> Result<Vec<String>, Failure> {
+    pub(super) fn devices(&self, scratch: &Scratch) -> Result<Vec<String>, Failure> {
         let words = |text| str::split_whitespace(text).collect::<Vec<_>>();
         let mut all = Vec::new();
         let mut add = |arguments: &[&str]| all.extend(arguments.iter().map(|&argument| argument.to_owned()));
@@ -180,7 +159,7 @@ impl Scenario {
     }
 
     /// The files of the guest besides the modules.
-    fn files(&self, scratch: &Scratch, kernel: &Kernel) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
+    pub(super) fn files(&self, scratch: &Scratch, kernel: &Kernel) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
         match self.with {
             With::Nothing | With::Monitor => Ok(Vec::new()),
             With::Firmware | With::LostMaster => {
