@@ -18,7 +18,7 @@
 //! could not serve looks for the next chunk, which happens once in 64 pages.
 
 use super::chunk_source::{ChunkSource, Ground, Next};
-use super::geometry::{CHUNK_PAGES, TABLE_PAGES, TABLE_UNITS, UNIT_PAGES};
+use super::geometry::{CHUNK_PAGES, TABLE_PAGES, TABLE_UNITS, TABLES_MAX, UNIT_PAGES};
 use super::open_tables::{Chunk, Wanted};
 use super::page_states::{self, MAPPING_PAGES_MAX};
 use crate::address::IovaRange;
@@ -45,8 +45,6 @@ pub const TABLE_IDLE_US: u64 = 100_000;
 pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < MAPPING_PAGES_MAX { TABLE_PAGES } else { MAPPING_PAGES_MAX };
 /// The number of cursor lines for rings. Rings whose numbers are equal modulo this share one.
 const RINGS: usize = if cfg!(loom) { 1 } else { 128 };
-/// The largest number of tables: 512 GiB of addresses.
-pub(super) const TABLES_MAX: u64 = if cfg!(loom) { 16 } else { 1 << 18 };
 /// The smallest number of tables for which chunks are worthwhile.
 const TABLES_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
 /// The first page if there are no chunks: so far beyond all addresses that none is near it.

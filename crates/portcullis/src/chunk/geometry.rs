@@ -1,4 +1,4 @@
-//! The sizes of units, chunks and tables.
+//! The sizes of units, chunks and tables, and how many tables there can be.
 
 use crate::table::{ENTRIES, Entry, Frame};
 
@@ -15,6 +15,8 @@ pub(super) const SLOW_UNITS: u32 = 1;
 pub const CHUNK_PAGES: u64 = CHUNK_UNITS as u64 * UNIT_PAGES;
 /// The number of pages of a table that are handed out.
 pub(super) const TABLE_PAGES: u64 = TABLE_UNITS as u64 * UNIT_PAGES;
+/// The largest number of tables: 512 GiB of addresses.
+pub(super) const TABLES_MAX: u64 = if cfg!(loom) { 16 } else { 1 << 18 };
 
 /// The entries of a unit in its table.
 pub(super) fn unit_entries(table: &Frame, unit: u32) -> &[Entry] {

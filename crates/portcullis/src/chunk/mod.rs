@@ -82,7 +82,7 @@
 //! - `general_unmaps.rs`: all other unmaps and commits;
 //! - `halves.rs`: the allocators of the two halves of the address space, as one allocator, and what one lends to the
 //!   other;
-//! - `geometry.rs`: the sizes of units, chunks and tables;
+//! - `geometry.rs`: the sizes of units, chunks and tables, and how many tables there can be;
 //! - `chunks.rs`: cursors, taking pages, and replacing a chunk;
 //! - `page_states.rs`: the states of a page and the bits of its entry;
 //! - `tables.rs`: finding a table by its number, without a lock;

@@ -1,7 +1,7 @@
 //! The records of leaf tables by number, in blocks that never move: streams give chunks back without a lock. No block
 //! is larger than a page, because a host may have nothing larger when it must not sleep.
 
-use super::chunks::TABLES_MAX;
+use super::geometry::TABLES_MAX;
 use super::table_record::TableRecord;
 use crate::error::NoMemory;
 use crate::platform::memory::try_fill;
