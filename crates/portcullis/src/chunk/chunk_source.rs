@@ -11,7 +11,6 @@
 //!
 //! No other code looks at entries to find out what is spent, and no two locks are held at the same time.
 
-use super::chunks::TABLE_IDLE_US;
 use super::geometry::TABLE_UNITS;
 use super::open_tables::{Chunk, Need, OpenTables, Wanted};
 use super::out_chunks::{Lookup, Out, OutChunks, young_list};
@@ -29,6 +28,11 @@ use crate::table::{ENTRIES, Frame};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+
+/// How long unused table pages are kept, in microseconds: the time from one sweep to the next. The first sweep after
+/// the last use of a table finds that it is unused. The second unlinks it, together with at most 63 others. The third
+/// frees its page if no software walk that began before the unlinking is still running.
+pub const TABLE_IDLE_US: u64 = 100_000;
 
 /// What tables are added to.
 pub(super) trait Ground<'g>: Copy {

@@ -37,10 +37,6 @@ use core::mem::MaybeUninit;
 const SMALL_PAGES_MAX: u64 = UNIT_PAGES.div_ceil(4);
 /// Half a chunk. Larger requests have cursors of their own, whose chunks are whole tables.
 const MIDDLE_PAGES_MAX: u64 = CHUNK_PAGES / 2;
-/// How long unused table pages are kept, in microseconds: the time from one sweep to the next. The first sweep after
-/// the last use of a table finds that it is unused. The second unlinks it, together with at most 63 others. The third
-/// frees its page if no software walk that began before the unlinking is still running.
-pub const TABLE_IDLE_US: u64 = 100_000;
 /// The largest request that chunks serve, in pages.
 pub const CHUNKED_PAGES_MAX: u64 = if TABLE_PAGES < MAPPING_PAGES_MAX { TABLE_PAGES } else { MAPPING_PAGES_MAX };
 /// The number of cursor lines for rings. Rings whose numbers are equal modulo this share one.

@@ -5,7 +5,8 @@
 //! by the magazines and the tree of `magazine`, from the lower half while it has room. These belong to the base mapper,
 //! which also commits for both halves whatever is not invalidated at once. Each serves what the other has no room for.
 
-use super::chunks::{Chunks, TABLE_IDLE_US, Taken};
+use super::chunk_source::TABLE_IDLE_US;
+use super::chunks::{Chunks, Taken};
 use super::geometry::CHUNK_PAGES;
 use super::halves::{Halves, has_place};
 use super::page_states::{self, ClearedMark};

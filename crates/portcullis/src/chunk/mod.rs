@@ -116,7 +116,8 @@ mod table_record;
 mod table_records;
 mod tables;
 
-pub use chunks::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
+pub use chunk_source::TABLE_IDLE_US;
+pub use chunks::CHUNKED_PAGES_MAX;
 pub use geometry::CHUNK_PAGES;
 pub use mapper::Chunked;
 pub use table_pool::TABLE_RESERVE;

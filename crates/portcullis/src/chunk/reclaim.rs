@@ -2,7 +2,7 @@
 //! domain's table, then invalidated in the hardware at all levels. Then all software walks that might have found them
 //! must end: a mistaken unmap may walk without a mapping that keeps the page.
 
-use super::chunks::TABLE_IDLE_US;
+use super::chunk_source::TABLE_IDLE_US;
 use super::halves::Halves;
 use super::mapper::Chunked;
 use crate::address::{IovaRange, PhysAddr};
