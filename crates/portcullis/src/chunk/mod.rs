@@ -93,6 +93,7 @@
 //! - `table_log.rs`, `table_list.rs`: the ready tables of a log, in the order in which they are filled again;
 //! - `table_pool.rs`: idle tables, and the numbers of tables;
 //! - `rate.rs`: which streams are slow;
+//! - `leaving.rs`: the pages of tables that are being freed;
 //! - `reclaim.rs`: freeing the pages of tables that are not needed.
 //!
 //! `table/leaf_pages.rs` adds a leaf table to the domain's table and removes it.
@@ -103,6 +104,7 @@ mod general_maps;
 mod general_unmaps;
 mod geometry;
 mod halves;
+mod leaving;
 mod mapper;
 mod open_tables;
 mod out_chunks;

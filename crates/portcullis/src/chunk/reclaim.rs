@@ -4,51 +4,19 @@
 
 use super::chunk_source::TABLE_IDLE_US;
 use super::halves::Halves;
+use super::leaving::Leaving;
 use super::mapper::Chunked;
 use crate::address::{IovaRange, PhysAddr};
 use crate::design::AssembledMapper;
 use crate::error::CommitError;
 use crate::iommu::{COMMANDS_MAX, Iommu};
 use crate::platform::memory::{push_within, try_reserve};
-use crate::platform::{Context, Lock, LockClass, Phase, Platform, Step};
-use crate::proof::Proof;
+use crate::platform::{Context, Lock, Phase, Platform, Step};
 use crate::table::ENTRIES;
-use alloc::vec::Vec;
 use core::mem;
 
 /// The largest number of table pages that are freed together.
 const LEAVING_MAX: usize = COMMANDS_MAX;
-
-/// The table pages that are being freed.
-pub(super) struct Reclaim<P: Platform>(P::Lock<State>);
-
-struct State {
-    leaving: Option<Leaving>,
-    /// A CPU is already freeing table pages. Other CPUs need not wait for it.
-    is_attended: bool,
-}
-
-/// Table pages that have been removed and are not freed yet.
-struct Leaving {
-    /// The pages, each with the number of its table.
-    tables: Vec<(PhysAddr, u32)>,
-    /// The token of the software walks that may still use the pages, once the host has supplied it.
-    walks: Option<u64>,
-    /// The proof that the hardware has lost the pages.
-    proof: Proof,
-}
-
-impl<P: Platform> Reclaim<P> {
-    /// No pages are being freed.
-    pub(super) fn new(platform: &P) -> Self {
-        Self(platform.lock(LockClass::Domain, State { leaving: None, is_attended: false }))
-    }
-
-    /// Called when the domain is dropped and no CPU walks its tables any more: frees the remaining pages.
-    pub(super) fn close<I: Iommu>(&mut self, base: &AssembledMapper<Halves<P>, P, I>) {
-        self.0.with(|state| state.leaving.take()).into_iter().for_each(|leaving| leaving.release(base));
-    }
-}
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
     /// Frees the table pages that have been removed and that no CPU walks, and removes the next ones.
@@ -138,16 +106,5 @@ impl<P: Platform, I: Iommu> Drop for Chunked<P, I> {
         if !self.base.space.has_panicked() {
             self.reclaim.close(&self.base);
         }
-    }
-}
-
-impl Leaving {
-    /// Frees the pages and makes their numbers available for new tables.
-    fn release<P: Platform, I: Iommu>(self, base: &AssembledMapper<Halves<P>, P, I>) {
-        for (page, _) in &self.tables {
-            // SAFETY: the page is from `unlink_tables`, and the walks that might have used it have ended.
-            unsafe { base.space.release_leaf_table(*page, &self.proof) };
-        }
-        self.tables.iter().for_each(|(_, number)| base.allocator.chunks.give_number_back(*number, &self.proof));
     }
 }
