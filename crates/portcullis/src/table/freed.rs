@@ -1,6 +1,5 @@
 //! Table pages that have left the table, but that hardware may still walk.
 
-use super::walker::Walker;
 use crate::address::PhysAddr;
 use crate::entry::{Entry, EntryValue};
 use crate::platform::{Platform, Step};
@@ -33,20 +32,10 @@ impl FreedTables {
         self.pages
     }
 
-    /// Adds a page.
+    /// Adds a page. The returned link must be made visible, unless no hardware walks the page.
     ///
     /// # Safety
     /// `frame` is a table page of `platform`. No entry points to it any more, and no CPU walks it.
-    pub(super) unsafe fn push<P: Platform>(&mut self, walker: Walker<'_, P>, frame: PhysAddr) {
-        // SAFETY: the caller's promise, passed on.
-        let link = unsafe { self.push_new(walker.platform(), frame) };
-        walker.show(core::slice::from_ref(link));
-    }
-
-    /// Adds a page that no hardware walks, so that the returned link need not be made visible.
-    ///
-    /// # Safety
-    /// As for [`push`](Self::push).
     pub(super) unsafe fn push_new<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
         // The address of a frame in a link is never zero: zero ends the list.
         let next = if self.is_empty() { PhysAddr::new(0) } else { self.head };
@@ -65,7 +54,7 @@ impl FreedTables {
             return None;
         }
         let head = self.head;
-        // SAFETY: `push` took ownership of every page on the list.
+        // SAFETY: `push_new` took ownership of every page on the list.
         let first = unsafe { &platform.frame(head)[0] };
         let next = first.load().phys();
         first.store(EntryValue::ABSENT);
@@ -83,7 +72,7 @@ impl FreedTables {
             *self = other;
             return;
         }
-        // SAFETY: `push` took ownership of every page on either list.
+        // SAFETY: `push_new` took ownership of every page on either list.
         let first_entry = |frame| unsafe { &platform.frame(frame)[0] };
         let mut last = first_entry(other.head);
         for _ in 1..other.pages {

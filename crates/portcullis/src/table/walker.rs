@@ -89,6 +89,18 @@ impl<'p, P: Platform> Walker<'p, P> {
     }
 }
 
+impl FreedTables {
+    /// Adds a page, and makes its link visible to the walker.
+    ///
+    /// # Safety
+    /// As for [`push_new`](Self::push_new).
+    pub(super) unsafe fn push<P: Platform>(&mut self, walker: Walker<'_, P>, frame: PhysAddr) {
+        // SAFETY: the caller's promise, passed on.
+        let link = unsafe { self.push_new(walker.platform(), frame) };
+        walker.show(core::slice::from_ref(link));
+    }
+}
+
 /// Table pages that a domain keeps for maps that get none from the host.
 pub(crate) struct TableReserve<P: Platform> {
     pages: P::Lock<FreedTables>,
