@@ -22,11 +22,12 @@ pub use flights::{Departure, IN_FLIGHT_MAX, InFlight, WhenFull};
 pub(crate) use flights::{Flights, Place, Unfinished, look};
 pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub(crate) use packed::Room;
-pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, PerCpuQueues};
+pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, Flushes, PerCpuQueues};
+pub use policy::Deferral;
 pub(crate) use policy::Policy;
-pub use policy::{Commands, Deferral, Flushes, Submissions};
 pub(crate) use revocation::Counted;
 pub use revocation::{Due, One, Revocation, Revoked, Runs};
+pub use strict::{Commands, Submissions};
 
 /// The most unmaps in one commit.
 pub const BATCH_MAX: usize = crate::iommu::COMMANDS_MAX;

@@ -11,7 +11,7 @@
 //! hardware. It therefore serves the unmaps that have joined by then, and later unmaps begin another run.
 
 use super::open_run::{OPEN_RUNS, OpenRun, Run};
-use super::{Flushes, Revocation, Room};
+use super::{Revocation, Room};
 use crate::address::IovaRange;
 use crate::error::{CommitError, NoMemory};
 use crate::iommu::{Invalidation, Iommu};
@@ -26,6 +26,18 @@ use alloc::collections::VecDeque;
 
 /// The most unmaps that wait on each CPU in Linux. The model checker uses short queues, so that it sees full ones.
 pub const CPU_QUEUE_CAPACITY: usize = if cfg!(loom) { 1 } else { 256 };
+
+/// What a flush of the per-CPU queues invalidates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Flushes {
+    /// The whole domain.
+    Domain,
+    /// The translations of the smallest range around everything that waits that one command can cover. Pointers to
+    /// table pages stay cached, so tables must keep their pages. If the hardware has no such command, the whole
+    /// domain.
+    CoveringRange,
+}
 
 /// Unmaps whose translations are cleared but may still be cached by the hardware.
 struct Waiting {

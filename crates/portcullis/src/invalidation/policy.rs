@@ -1,9 +1,11 @@
 //! When the hardware is told, and which CPU waits for it. The hardware is told at every commit, with or without
 //! waiting; later, through one queue or one per CPU; or only when an address is used again.
 
+use super::strict::{self, At};
 use super::{
-    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Departure, Due, Flights, GlobalQueue, InFlight, One,
-    PerCpuQueues, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, Revoked, Room, Runs, WhenFull, strict,
+    ASYNCHRONOUS_CAPACITY, AsynchronousQueue, CPU_QUEUE_CAPACITY, Commands, Departure, Due, Flights, Flushes,
+    GlobalQueue, InFlight, One, PerCpuQueues, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation, Revoked, Room, Runs,
+    Submissions, WhenFull,
 };
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, SyncError};
@@ -46,48 +48,6 @@ impl Deferral {
     pub(crate) const fn leaves_pointers(self) -> bool {
         matches!(self, Self::Asynchronous | Self::PerCpu { flushes: Flushes::CoveringRange, .. })
     }
-}
-
-/// What a flush of the per-CPU queues invalidates.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Flushes {
-    /// The whole domain.
-    Domain,
-    /// The translations of the smallest range around everything that waits that one command can cover. Pointers to
-    /// table pages stay cached, so tables must keep their pages. If the hardware has no such command, the whole
-    /// domain.
-    CoveringRange,
-}
-
-/// What one command of a commit covers under strict protection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Commands {
-    /// One unmap.
-    PerUnmap,
-    /// All unmaps of the batch whose pages touch, within aligned runs of `within_pages` pages, a power of two.
-    PerRun {
-        /// Pages on both sides of a boundary between such runs are neighbours only by accident.
-        within_pages: u64,
-    },
-}
-
-/// Which commands a commit waits for under strict protection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Submissions {
-    /// The commit's commands have their own wait.
-    Alone,
-    /// They share one wait with the commands of other commits ([`Iommu::submit_shared`]).
-    Shared,
-}
-
-/// How a commit tells the hardware at once.
-#[derive(Clone, Copy)]
-pub(crate) struct At {
-    pub(super) commands: Commands,
-    pub(super) submissions: Submissions,
 }
 
 /// The invalidation policy of a domain.

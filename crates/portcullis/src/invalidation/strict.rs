@@ -1,8 +1,7 @@
 //! Strict protection: invalidate and wait before anything is given back.
 
-use super::policy::At;
 use super::revocation::{Counted, is_within};
-use super::{BATCH_MAX, Commands, InFlight, Place, Revocation, Revoked, Room, Runs, Submissions, Unfinished, look};
+use super::{BATCH_MAX, InFlight, Place, Revocation, Revoked, Room, Runs, Unfinished, look};
 use crate::address::IovaRange;
 use crate::error::CommitError;
 use crate::iommu::{Capabilities, Invalidation, Iommu, QueueError, TrySubmit};
@@ -10,6 +9,36 @@ use crate::iova::IovaAllocator;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::space::{AddressSpace, Space};
+
+/// What one command of a commit covers under strict protection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Commands {
+    /// One unmap.
+    PerUnmap,
+    /// All unmaps of the batch whose pages touch, within aligned runs of `within_pages` pages, a power of two.
+    PerRun {
+        /// Pages on both sides of a boundary between such runs are neighbours only by accident.
+        within_pages: u64,
+    },
+}
+
+/// Which commands a commit waits for under strict protection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Submissions {
+    /// The commit's commands have their own wait.
+    Alone,
+    /// They share one wait with the commands of other commits ([`Iommu::submit_shared`]).
+    Shared,
+}
+
+/// How a commit tells the hardware at once.
+#[derive(Clone, Copy)]
+pub(crate) struct At {
+    pub(super) commands: Commands,
+    pub(super) submissions: Submissions,
+}
 
 /// Submits page-selective commands for the unmaps with one wait behind all of them, waits, and frees the addresses
 /// and tables.
