@@ -14,6 +14,7 @@ mod per_cpu_queues;
 #[allow(unsafe_code, reason = "a batch in flight is taken back once")]
 mod policy;
 mod revocation;
+mod revoked;
 #[allow(unsafe_code, reason = "a batch in flight is taken back once")]
 mod strict;
 
@@ -26,7 +27,8 @@ pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, Flushes, PerCpuQueues};
 pub use policy::Deferral;
 pub(crate) use policy::Policy;
 pub(crate) use revocation::Counted;
-pub use revocation::{Due, One, Revocation, Revoked, Runs};
+pub use revocation::{One, Revocation, Runs};
+pub use revoked::{Due, Revoked};
 pub use strict::{Commands, Submissions};
 
 /// The most unmaps in one commit.

@@ -1,6 +1,7 @@
 //! A run of unmaps, packed: a batch of 64 fits into 512 bytes.
 
-use super::{BATCH_MAX, Due, Revoked};
+use super::BATCH_MAX;
+use super::revoked::{Due, Revoked};
 use crate::address::IovaRange;
 use core::fmt;
 use core::mem::MaybeUninit;

@@ -3,46 +3,13 @@
 
 use super::BATCH_MAX;
 use super::packed::{Closed, Packed, Room, Slot};
+use super::revoked::{Due, Revoked};
 use crate::address::IovaRange;
 use crate::error::UnmapError;
 use crate::sort::sort_by_key;
 use crate::space::{NO_TAG, TAG_SHIFT};
 use crate::sub_page::Chain;
 use crate::table::FreedTables;
-
-/// What a commit has to do for a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Due {
-    /// Invalidate its pages, now or later, and give them back to their allocator.
-    Invalidation,
-    /// Invalidate its pages at once, and put them back where they were set aside: for placed mappings.
-    InvalidationAtOnce,
-    /// Nothing: every page has other mappings at the same address, so no translation was removed.
-    Nothing,
-    /// Nothing, and the address stays in use: the design keeps the page mapped for a later map of it, as it declares.
-    StaysMapped,
-}
-
-/// An unmapped mapping, or several side by side, whose translations may still be cached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Revoked {
-    /// Its pages, or entry numbers if its addresses are those of [entries](crate::design::Addressing::Entries).
-    pub range: IovaRange,
-    /// What has to be done for them.
-    pub due: Due,
-    /// Whether the unmap freed no table page, so that the invalidation may leave cached table pointers alone. Without
-    /// meaning if nothing is due.
-    pub leaf_only: bool,
-    /// The number of mappings.
-    pub unmaps: usize,
-}
-
-impl Revoked {
-    /// One mapping by itself.
-    pub(crate) const fn one(range: IovaRange, due: Due, leaf_only: bool) -> Self {
-        Self { range, due, leaf_only, unmaps: 1 }
-    }
-}
 
 /// What a batch of unmaps leaves to invalidate: up to [`BATCH_MAX`] unmaps, or [one](Self::one), which needs no room
 /// for more. Everything else is the same for both, and takes them as [`Runs`].
