@@ -1,15 +1,19 @@
-//! Designs as runs take them, from the list or from another crate, and their domains. The code of a run is compiled
-//! once, and not for every design.
+//! Designs as runs take them, from the list or from another crate, and their domains on the unit of the lab. The code
+//! of a run is compiled once, and not for every design.
 
-use super::world::LabUnit;
 use crate::platform::LabPlatform;
 use portcullis::design::{Design, Info};
 use portcullis::designs::{self, ChoiceError, DesignId, Named, Visitor};
 use portcullis::domain::{RawBatch, Submitted};
 use portcullis::invalidation::Due;
 use portcullis::{DomainConfig, DynDomain, IovaRange, NewDomainError, Open, RawMapError, Request};
+use portcullis_model::ModelMmio;
+use portcullis_vtd::Unit;
 use std::fmt;
 use std::sync::Arc;
+
+/// The IOMMU of the lab: the VT-d driver on the modelled registers.
+pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 
 /// Unmaps that are committed together.
 pub(super) type AnyBatch = RawBatch<Arc<DynDomain>>;

@@ -23,12 +23,11 @@ pub use adversary::{
     attack_on_flawed_rings,
 };
 pub use churn::Churn;
-pub use design::{Choice, LabDesign};
+pub use design::{Choice, LabDesign, LabUnit};
 pub use rings::Rings;
 pub(crate) use server::Served;
 pub use server::{IperfChoices, Recycling, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload, StreamDirection};
 pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
-pub use world::LabUnit;
 
 use crate::account::Account;
 use crate::engine::{Engine, StepCounts, Stuck};

@@ -1,6 +1,7 @@
 //! A simulated machine: virtual cores, modelled hardware, the real driver, and the design's domains.
 
 use super::backlog::Backlog;
+use super::design::LabUnit;
 use super::live::{Buffer, Leaving, Live, Slot};
 use super::mapped::MappedPages;
 use super::observers::{Observer, RunEvent};
@@ -19,9 +20,6 @@ use portcullis_vtd::Unit;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// The IOMMU of the lab: the VT-d driver on the modelled registers.
-pub type LabUnit = Arc<Unit<ModelMmio<LabPlatform>, LabPlatform>>;
 
 /// Memory for tables. It lies in the upper half of what the machine can address, so that it does not overlap buffers.
 pub(super) const TABLES_BYTES: u64 = 512 << 20;
