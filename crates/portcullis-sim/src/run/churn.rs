@@ -4,7 +4,7 @@
 
 use super::driver::Driver;
 use super::live::{Buffer, Slot};
-use super::workload::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
+use super::parameter::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
 use super::world::World;
 use super::{Pace, RunError, replay};
 use crate::machine::Machine;
@@ -75,7 +75,7 @@ pub(super) const PARAMETERS: &[Parameter<Churn>] = &[
 impl Churn {
     /// Parses `live=16384,cores=4,burst=16,background=1,operations=1000000`. Each parameter is optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
-        workload::parse(ID, PARAMETERS, text)
+        parameter::parse(ID, PARAMETERS, text)
     }
 
     /// The number of live mappings of a core.

@@ -10,6 +10,7 @@ mod grace;
 mod live;
 mod mapped;
 mod observers;
+mod parameter;
 mod ranges;
 mod replay;
 mod rings;
@@ -24,10 +25,11 @@ pub use adversary::{
 };
 pub use churn::Churn;
 pub use design::{Choice, LabDesign, LabUnit};
+pub use parameter::{ParameterInfo, WorkloadError};
 pub use rings::Rings;
 pub(crate) use server::Served;
 pub use server::{IperfChoices, Recycling, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload, StreamDirection};
-pub use workload::{ParameterInfo, WORKLOADS, WorkloadError, WorkloadInfo};
+pub use workload::{WORKLOADS, WorkloadInfo};
 
 use crate::account::Account;
 use crate::engine::{Engine, StepCounts, Stuck};

@@ -9,7 +9,7 @@
 
 use super::driver::Driver;
 use super::live::{Buffer, Slot};
-use super::workload::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
+use super::parameter::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
 use super::world::World;
 use super::{Pace, replay};
 use crate::machine::Machine;
@@ -112,7 +112,7 @@ pub(super) const PARAMETERS: &[Parameter<Rings>] = &[
 impl Rings {
     /// Parses `count=40,ring=256,burst=16,tx=0.05,pages=1,idle=0,operations=40000`. Each parameter is optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
-        let mut rings: Self = workload::parse(ID, PARAMETERS, text)?;
+        let mut rings: Self = parameter::parse(ID, PARAMETERS, text)?;
         rings.burst = rings.burst.min(rings.ring);
         let pages = u64::from(rings.count) * u64::from(rings.ring) * u64::from(rings.pages);
         if pages > PAGES_MAX {
