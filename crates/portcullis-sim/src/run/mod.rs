@@ -6,6 +6,7 @@ mod churn;
 #[allow(unsafe_code, reason = "maps memory of the model")]
 mod design;
 mod driver;
+mod footprint;
 mod grace;
 mod live;
 mod mapped;
@@ -72,7 +73,7 @@ impl Work {
     /// The number of virtual cores that it takes.
     pub fn cores(&self) -> usize {
         match self {
-            Self::Trace(trace, _) => replay::cores(trace),
+            Self::Trace(trace, _) => footprint::cores(trace),
             Self::Rings(rings) => rings.count as usize,
             Self::Churn(churn) => churn.cores as usize,
             Self::Server(work) => work.cores as usize,
@@ -111,7 +112,7 @@ impl Work {
     /// The most pages that it has mapped at once, including warm-up.
     pub fn live_pages_max(&self) -> u64 {
         match self {
-            Self::Trace(trace, _) => replay::live_pages_max(trace),
+            Self::Trace(trace, _) => footprint::live_pages_max(trace),
             Self::Rings(rings) => rings.live_pages_max(),
             Self::Churn(churn) => churn.live.into(),
             Self::Server(work) => u64::from(work.receive_entries) + u64::from(work.transmit_entries),
@@ -146,7 +147,7 @@ impl Work {
     /// buffer, and the rings of a network card.
     fn memory(&self, machine: &Machine) -> Vec<Segment> {
         let (end, rings) = match self {
-            Self::Trace(trace, joined) => (replay::memory_end(trace, joined.as_deref()), None),
+            Self::Trace(trace, joined) => (footprint::memory_end(trace, joined.as_deref()), None),
             Self::Rings(rings) => (rings.memory_end(), None),
             Self::Churn(_) => (buffers_end(), None),
             Self::Server(work) => {

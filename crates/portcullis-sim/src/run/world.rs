@@ -6,7 +6,7 @@ use super::live::{Buffer, Leaving, Live, Slot};
 use super::mapped::MappedPages;
 use super::observers::{Observer, RunEvent};
 use super::shown::ShownPayloads;
-use super::{Job, RunError, Work, replay};
+use super::{Job, RunError, Work, footprint};
 use crate::engine::{Body, Engine, Event};
 use crate::machine::Machine;
 use crate::platform::LabPlatform;
@@ -221,7 +221,7 @@ impl World {
             backlog: RefCell::default(),
             waits_for_room: matches!(job.work, Work::Rings(_) | Work::Churn(_)),
             ring_entries: match &job.work {
-                Work::Trace(trace, _) if design.info().is_hypothetical() => replay::ring_entries(trace, job.batch),
+                Work::Trace(trace, _) if design.info().is_hypothetical() => footprint::ring_entries(trace, job.batch),
                 Work::Server(work) => Some((4 * work.transmit_entries.max(work.receive_entries)).next_power_of_two()),
                 _ => None,
             },
