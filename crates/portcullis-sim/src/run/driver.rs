@@ -3,8 +3,8 @@
 use super::RunError;
 use super::backlog::Waiting;
 use super::design::{self, AnyBatch, InFlightBatch};
+use super::event::RunEvent;
 use super::live::{Buffer, Extent, Leaving, Live, Ranges, Slot, pieces};
-use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::platform::Step;
 use portcullis::{

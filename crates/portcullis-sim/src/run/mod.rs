@@ -1,4 +1,8 @@
 //! A run of a workload under one design on one machine, in virtual time, and its measurements.
+//!
+//! Of its files, each uses only those below it. `world` owns virtual time and the domains. `driver` is a core that maps
+//! and unmaps there. `replay`, `rings`, `churn` and `server` are the works, which tell drivers what to do. The world
+//! tells `observers` and `adversary` what has happened.
 
 mod adversary;
 mod backlog;
@@ -6,6 +10,7 @@ mod churn;
 #[allow(unsafe_code, reason = "maps memory of the model")]
 mod design;
 mod driver;
+mod event;
 mod footprint;
 mod grace;
 mod live;
@@ -39,7 +44,8 @@ use crate::platform::buffers_end;
 use crate::prefetch::{Hints, Prefetching};
 use crate::rates::{Needs, Usage};
 use crate::traffic::{self, Kind, PayloadRule, Traffic};
-use observers::{Exposure, Residual, RunEvent};
+use event::RunEvent;
+use observers::{Exposure, Residual};
 use portcullis::design::{Info, Options};
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;

@@ -3,9 +3,9 @@
 
 use super::Pace;
 use super::driver::Driver;
+use super::event::RunEvent;
 use super::footprint::cpus;
 use super::live::{Buffer, Slot};
-use super::observers::RunEvent;
 use super::world::{Wanted, World};
 use portcullis::table::Rights;
 use portcullis::{Access, PAGE_SIZE, Segment};

@@ -1,10 +1,12 @@
 //! A simulated machine: virtual cores, modelled hardware, the real driver, and the design's domains.
+//!
+//! It owns the time of a run, which is that of its engine, and the domains. Device drivers and workloads borrow it.
 
 use super::backlog::Backlog;
 use super::design::LabUnit;
+use super::event::{Observer, RunEvent};
 use super::live::{Buffer, Leaving, Live, Slot};
 use super::mapped::MappedPages;
-use super::observers::{Observer, RunEvent};
 use super::shown::ShownPayloads;
 use super::{Job, RunError, Work, footprint};
 use crate::engine::{Body, Engine, Event};
@@ -157,7 +159,7 @@ pub(super) struct World {
     payload: PayloadSource,
     shown: ShownPayloads,
     /// The observers.
-    observers: Vec<Rc<RefCell<dyn Observer>>>,
+    observers: Vec<Rc<RefCell<dyn Observer<Self>>>>,
 }
 
 impl World {
@@ -267,7 +269,7 @@ impl World {
     }
 
     /// Adds an observer.
-    pub(super) fn subscribe<O: Observer + 'static>(&mut self, observer: O) -> Rc<RefCell<O>> {
+    pub(super) fn subscribe<O: Observer<Self> + 'static>(&mut self, observer: O) -> Rc<RefCell<O>> {
         let observer = Rc::new(RefCell::new(observer));
         self.observers.push(observer.clone());
         observer

@@ -19,8 +19,8 @@ pub use attack::{
 pub use findings::Found;
 
 use super::Job;
+use super::event::{Observer, RunEvent};
 use super::live::{Live, LivePage, Slot};
-use super::observers::{Observer, RunEvent};
 use super::world::World;
 use findings::Findings;
 use owners::{Breach, Owners, Place, Share};
@@ -117,7 +117,7 @@ pub(super) struct Adversary {
     back_ps: u64,
 }
 
-impl Observer for Adversary {
+impl Observer<World> for Adversary {
     fn note(&mut self, world: &World, event: &RunEvent<'_>) {
         self.is_now(world.engine.now_ps());
         match *event {

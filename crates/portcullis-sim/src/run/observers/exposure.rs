@@ -1,7 +1,7 @@
 //! How long handed-back buffers stay within the device's reach: the stale window, measured outside the design.
 
 use super::over_time::OverTime;
-use super::{Observer, RunEvent};
+use crate::run::event::{Observer, RunEvent};
 use crate::run::live::{Live, Slot};
 use crate::run::ranges::{Key, Ranges};
 use crate::run::world::World;
@@ -63,7 +63,7 @@ pub(in crate::run) struct Exposure {
     over_time: OverTime,
 }
 
-impl Observer for Exposure {
+impl Observer<World> for Exposure {
     fn note(&mut self, world: &World, event: &RunEvent<'_>) {
         let now_ps = world.engine.now_ps();
         match *event {
