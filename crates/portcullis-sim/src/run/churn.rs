@@ -2,11 +2,11 @@
 //! for a random time, while other programs use the same memory (ATC'15, §6.1, Figure 6). At the end the device is
 //! closed, and everything is unmapped.
 
-use super::driver::Driver;
+use super::driver::{Driver, close_windows};
 use super::live::{Buffer, Slot};
 use super::parameter::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
 use super::world::World;
-use super::{Pace, RunError, replay};
+use super::{Pace, RunError};
 use crate::machine::Machine;
 use portcullis::{Access, NoMemory, PAGE_SIZE, PhysAddr, Segment};
 use rand::{RngExt, SeedableRng};
@@ -155,7 +155,7 @@ impl<'w> Service<'w> {
             }) as Box<dyn FnOnce()>
         });
         self.world.run(bodies.collect());
-        replay::close_windows(self.world, self.batch);
+        close_windows(self.world, self.batch);
     }
 }
 

@@ -558,3 +558,20 @@ impl<'w> Driver<'w> {
         }
     }
 }
+
+/// Lets the remaining flushes happen after a work.
+pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
+    if world.domains.iter().all(|domain| domain.due_us().is_none()) {
+        return world.tell(&RunEvent::Ended);
+    }
+    let inner = world.clone();
+    let body = move || {
+        for domain in 0..inner.domains.len() {
+            inner.armed_us[domain].set(None);
+            inner.arm(domain);
+        }
+        Driver::new(&inner, 0, batch).finish();
+    };
+    world.run(vec![Box::new(body)]);
+    world.tell(&RunEvent::Ended);
+}

@@ -2,8 +2,7 @@
 //! order.
 
 use super::Pace;
-use super::driver::Driver;
-use super::event::RunEvent;
+use super::driver::{Driver, close_windows};
 use super::footprint::cpus;
 use super::live::{Buffer, Slot};
 use super::world::{Wanted, World};
@@ -89,23 +88,6 @@ fn access_leftovers(world: &Rc<World>, trace: &Arc<Trace>) {
         left.into_iter().for_each(|slot| driver.device_accesses(slot));
     };
     world.run(vec![Box::new(body)]);
-}
-
-/// Lets the remaining flushes happen.
-pub(super) fn close_windows(world: &Rc<World>, batch: usize) {
-    if world.domains.iter().all(|domain| domain.due_us().is_none()) {
-        return world.tell(&RunEvent::Ended);
-    }
-    let inner = world.clone();
-    let body = move || {
-        for domain in 0..inner.domains.len() {
-            inner.armed_us[domain].set(None);
-            inner.arm(domain);
-        }
-        Driver::new(&inner, 0, batch).finish();
-    };
-    world.run(vec![Box::new(body)]);
-    world.tell(&RunEvent::Ended);
 }
 
 /// The state that the cores of a replay share.

@@ -7,11 +7,11 @@
 //! the busy rings have mapped, and they stay for the rest of the run. They are therefore spread over the addresses in
 //! use, like buffers that a driver replaces one at a time.
 
-use super::driver::Driver;
+use super::Pace;
+use super::driver::{Driver, close_windows};
 use super::live::{Buffer, Slot};
 use super::parameter::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
 use super::world::World;
-use super::{Pace, replay};
 use crate::machine::Machine;
 use portcullis::{Access, PAGE_SIZE, PhysAddr, Segment, SourceId};
 use rand::{RngExt, SeedableRng};
@@ -267,7 +267,7 @@ impl<'w> Service<'w> {
             }) as Box<dyn FnOnce()>
         });
         self.world.run(bodies.collect());
-        replay::close_windows(self.world, self.batch);
+        close_windows(self.world, self.batch);
     }
 
     /// The pause before a burst: the time that the bursts of all rings take at the machine's rate.
