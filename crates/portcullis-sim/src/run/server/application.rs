@@ -2,8 +2,7 @@
 
 use super::Host;
 use super::card::Outgoing;
-use super::clients::{ASK, CONTROL, SET};
-use super::frames::{Kind, Meaning};
+use super::frames::{ASK, CONTROL, Kind, Meaning, SET};
 use super::work::ServerWorkload;
 use crate::machine::Software;
 use crate::run::driver::Driver;

@@ -11,13 +11,18 @@ pub(super) enum Kind {
     Acknowledgement,
     /// The same, and says that a packet before it is missing.
     Gap,
-    /// A request. The number is the kind of the request.
+    /// A request. The number is the kind of the request: [`ASK`], [`SET`] or [`CONTROL`].
     Request,
     /// The response to a request, if it is a single packet.
     Response,
     /// Closes a connection.
     Close,
 }
+
+/// The kinds of requests: an ordinary one, one that stores a value, and a control message of Netperf.
+pub(super) const ASK: u32 = 0;
+pub(super) const SET: u32 = 1;
+pub(super) const CONTROL: u32 = 2;
 
 const KINDS: [Kind; 7] =
     [Kind::Open, Kind::Data, Kind::Acknowledgement, Kind::Gap, Kind::Request, Kind::Response, Kind::Close];

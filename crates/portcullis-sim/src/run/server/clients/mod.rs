@@ -15,11 +15,6 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The kinds of requests: an ordinary one, one that stores a value, and a control message of Netperf.
-pub(super) const ASK: u32 = 0;
-pub(super) const SET: u32 = 1;
-pub(super) const CONTROL: u32 = 2;
-
 /// A run fails if no frame arrives at a client for this time: a second.
 const PATIENCE_PS: u64 = 1_000_000_000_000;
 /// A client takes all its packets as lost if nothing acknowledges them for this time: `TCP_RTO_MIN` of Linux.

@@ -4,8 +4,9 @@
 //! Only the last run is measured. The earlier ones are short, because a stream that goes on for longer uses the same
 //! addresses again and again.
 
-use super::{ASK, CONTROL, Flow, Host, Kind, Meaning, ServerWorkload, TIMEOUT_PS};
+use super::{Flow, Host, Kind, Meaning, ServerWorkload, TIMEOUT_PS};
 use crate::run::server::application::CONTROL_BYTES;
+use crate::run::server::frames::{ASK, CONTROL};
 use portcullis_model::Frame;
 
 /// The pause between two runs. All deferred invalidations are done in it.

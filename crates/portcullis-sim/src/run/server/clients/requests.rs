@@ -1,7 +1,8 @@
 //! Clients of Apache and Memcached: each has one request at a time. Apache has a connection for each request.
 
-use super::{ASK, Host, Kind, SET};
+use super::{Host, Kind};
 use crate::run::server::application::VALUE_BYTES;
+use crate::run::server::frames::{ASK, SET};
 use rand::RngExt;
 
 /// The share of requests that store a value: rIOMMU §5, and EiovaR §7.
