@@ -1,14 +1,15 @@
 //! Receive buffers that are cut from runs of pages, as the driver's allocator does ([`Fragments`]).
 
-use super::memory::BUFFERS_BASE;
 use crate::machine::Fragments;
 use crate::run::live::{Buffer, Slot};
-use portcullis::{PAGE_SIZE, PhysAddr, Segment};
+use portcullis::{PhysAddr, Segment};
 use std::cell::RefCell;
 
 /// The buffers that were cut, and the runs.
 pub(super) struct Cuts {
     layout: Fragments,
+    /// Where the first run begins.
+    base: u64,
     /// The slot of the first buffer. Those of one run follow one another.
     first_slot: Slot,
     state: RefCell<State>,
@@ -25,14 +26,14 @@ struct State {
 }
 
 impl Cuts {
-    /// Runs behind the page of `first_slot`, which follows those of all pages.
-    pub(super) fn new(layout: Fragments, first_slot: Slot, runs: u32, cores: u32) -> Self {
+    /// Runs from `base` on, whose buffers have the slots from `first_slot` on.
+    pub(super) fn new(layout: Fragments, base: u64, first_slot: Slot, runs: u32, cores: u32) -> Self {
         let state = State {
             present: vec![None; cores as usize],
             free: (0..runs).rev().collect(),
             used: vec![0; runs as usize],
         };
-        Self { layout, first_slot, state: RefCell::new(state) }
+        Self { layout, base, first_slot, state: RefCell::new(state) }
     }
 
     /// The slots of so many runs.
@@ -66,9 +67,8 @@ impl Cuts {
         };
         state.present[core] = Some((run, cut + 1));
         state.used[run as usize] += 1;
-        let runs = BUFFERS_BASE + u64::from(self.first_slot) * PAGE_SIZE;
         let at = u64::from(run) * u64::from(layout.run_bytes) + u64::from(cut) * u64::from(layout.fragment_bytes);
-        let phys = PhysAddr::new(runs + at + u64::from(layout.unmapped_bytes));
+        let phys = PhysAddr::new(self.base + at + u64::from(layout.unmapped_bytes));
         (self.first_slot + run * layout.of_run() + cut, Buffer::from(Segment { phys, len: len.into() }))
     }
 
@@ -92,13 +92,16 @@ mod tests {
     const LAYOUT: Fragments =
         Fragments { fragment_bytes: 1600, unmapped_bytes: 100, run_bytes: 8192, opens_with_pages: false };
 
+    /// Where the runs begin.
+    const BASE: u64 = 7 << 20;
+
     fn place((slot, buffer): &(Slot, Buffer)) -> (Slot, u64, u64) {
-        (*slot, buffer[0].phys.as_u64() - (BUFFERS_BASE + 10 * PAGE_SIZE), buffer[0].pages())
+        (*slot, buffer[0].phys.as_u64() - BASE, buffer[0].pages())
     }
 
     #[test]
     fn buffers_follow_one_another_and_some_cross_the_end_of_a_page() {
-        let cuts = Cuts::new(LAYOUT, 10, 3, 2);
+        let cuts = Cuts::new(LAYOUT, BASE, 10, 3, 2);
         let taken: Vec<_> = (0..6).map(|_| cuts.take(0, 1500)).collect();
         let places: Vec<_> = taken.iter().map(place).collect();
         let expected = [(10, 100, 1), (11, 1700, 1), (12, 3300, 2), (13, 4900, 1), (14, 6500, 1), (15, 8192 + 100, 1)];
@@ -108,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_run_is_used_again_when_all_of_its_buffers_are_free() {
-        let cuts = Cuts::new(LAYOUT, 10, 2, 1);
+        let cuts = Cuts::new(LAYOUT, BASE, 10, 2, 1);
         let first: Vec<Slot> = (0..5).map(|_| cuts.take(0, 1500).0).collect();
         let second: Vec<Slot> = (0..5).map(|_| cuts.take(0, 1500).0).collect();
         second.iter().for_each(|slot| cuts.give_back(*slot));

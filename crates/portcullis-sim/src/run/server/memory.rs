@@ -1,8 +1,8 @@
 //! The memory of the server: pages for packets, and the rings of the card.
 
 use super::cuts::Cuts;
-use super::{Host, ServerWork, iperf};
-use crate::machine::{Machine, NicDriver, SegmentJoining, Server};
+use super::{Host, ServerWork};
+use crate::machine::{Machine, NicDriver, SegmentJoining};
 use crate::run::driver::Driver;
 use crate::run::live::{Buffer, Live, Slot};
 use crate::run::world::{TABLES_BYTES, Wanted, World, tables_base};
@@ -15,18 +15,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 /// The address of the first packet.
-pub(super) const BUFFERS_BASE: u64 = 1 << 32;
+const BUFFERS_BASE: u64 = 1 << 32;
 /// Memory for the rings. It is at the end of the memory for tables, where no table is allocated.
 const RINGS_BYTES: u64 = 64 << 20;
 /// The same if each stride of an entry may have a completion.
 const STRIDING_RINGS_BYTES: u64 = 256 << 20;
 
-/// The end of the memory for packets.
-pub(in crate::run) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
-    let (driver, is_striding) = (&server.driver, work.workload.loses_packets());
-    let slots = if is_striding { iperf::slots(server, work) } else { slots(driver, work) };
-    let others = if is_striding { iperf::chunk_bytes(work) } else { cut_bytes(driver, work) };
-    BUFFERS_BASE + u64::from(slots) * PAGE_SIZE + others
+/// Where the memory behind so many pages for packets begins.
+pub(super) fn behind(pages: Slot) -> u64 {
+    BUFFERS_BASE + u64::from(pages) * PAGE_SIZE
+}
+
+/// The end of the memory for packets, of a driver whose entries are frames.
+pub(super) fn end(driver: &NicDriver, work: &ServerWork) -> u64 {
+    let cut_bytes = driver.cuts().map_or(0, |layout| Cuts::bytes(layout, cut_runs(driver, work)));
+    behind(slots(driver, work)) + cut_bytes
 }
 
 /// The memory of the rings.
@@ -53,10 +56,6 @@ fn cut_runs(driver: &NicDriver, work: &ServerWork) -> u32 {
     2 * driver.receive_rings * (work.receive_entries + spares) + work.cores
 }
 
-fn cut_bytes(driver: &NicDriver, work: &ServerWork) -> u64 {
-    driver.cuts().map_or(0, |layout| Cuts::bytes(layout, cut_runs(driver, work)))
-}
-
 /// Pages for packets. The page that has been free for longest is used first. Each page has its own slot.
 pub(super) struct Packets {
     free: RefCell<VecDeque<Slot>>,
@@ -72,7 +71,7 @@ impl Packets {
     pub(super) fn new(machine: &Machine, driver: &NicDriver, work: &ServerWork) -> Self {
         let (pages, runs) = (slots(driver, work), cut_runs(driver, work));
         let others = driver.cuts().map_or(0, |layout| Cuts::slots(layout, runs));
-        let cuts = driver.cuts().map(|layout| Cuts::new(layout, pages, runs, work.cores));
+        let cuts = driver.cuts().map(|layout| Cuts::new(layout, behind(pages), pages, runs, work.cores));
         Self { cuts, ..Self::of(machine, pages, others) }
     }
 
@@ -89,8 +88,7 @@ impl Packets {
     /// Takes a page, with a buffer of `len` bytes at its beginning.
     pub(super) fn take(&self, len: u32) -> (Slot, Buffer) {
         let slot = self.free.borrow_mut().pop_front().expect("there are more pages than the rings can hold");
-        let phys = PhysAddr::new(BUFFERS_BASE + u64::from(slot) * PAGE_SIZE);
-        (slot, Buffer::from(Segment { phys, len: len.into() }))
+        (slot, Buffer::from(Segment { phys: PhysAddr::new(behind(slot)), len: len.into() }))
     }
 
     /// Takes a receive buffer of `len` bytes on the running core.

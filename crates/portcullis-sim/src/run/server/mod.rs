@@ -32,7 +32,7 @@ use crate::traffic::Payload;
 use card::Card;
 use clients::Clients;
 use flows::Flow;
-pub(super) use memory::{buffers_end, ring_memory};
+pub(super) use memory::ring_memory;
 use portcullis::platform::LockClass;
 use portcullis_model::{Nic, NicCounters, NicParameters};
 use schedule::Schedule;
@@ -188,6 +188,14 @@ impl Host {
         }
         engine.wait_until(Wanted::Flows(core).into(), || self.is_open.get() || self.is_over());
         application::run(self, &mut driver, core);
+    }
+}
+
+/// The end of the memory for packets.
+pub(super) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
+    match work.workload.loses_packets() {
+        true => iperf::memory_end(server, work),
+        false => memory::end(&server.driver, work),
     }
 }
 

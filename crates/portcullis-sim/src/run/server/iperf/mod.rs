@@ -29,7 +29,7 @@ pub use choices::{IperfChoices, StreamDirection};
 pub use pages::Recycling;
 
 use super::frames::Meaning;
-use super::memory::{BUFFERS_BASE, Packets};
+use super::memory::{Packets, behind};
 use super::{ACTORS, Served, ServerWork};
 use crate::engine::{Actor, Body};
 use crate::machine::{Reader, Server, Striding};
@@ -42,7 +42,6 @@ use chunks::Chunks;
 use clients::Clients;
 use exchange::{Dialogue, Exchange};
 use pages::{Cache, Pages};
-use portcullis::PAGE_SIZE;
 use portcullis_model::{Nic, NicParameters, Output, RingNumber};
 use receive::{Held, Receive};
 use receiver::{Receiver, ReceiverParameters};
@@ -62,7 +61,7 @@ fn striding(server: &Server) -> Striding {
 }
 
 /// The pages of memory that the work takes.
-pub(in crate::run) fn slots(server: &Server, work: &ServerWork) -> Slot {
+fn slots(server: &Server, work: &ServerWork) -> Slot {
     let (driver, striding) = (&server.driver, striding(server));
     let ring = striding.entry_pages * striding.entries(work.receive_entries) + striding.cached_pages;
     let window = (server.software.window_bytes / u64::from(server.software.segment_bytes)) as u32;
@@ -76,9 +75,10 @@ fn parts(work: &ServerWork) -> Slot {
     if work.sends() { work.cores * work.transmit_entries * (transmit::pieces(work) - 1) } else { 0 }
 }
 
-/// The memory of these chunks.
-pub(in crate::run) fn chunk_bytes(work: &ServerWork) -> u64 {
-    u64::from(chunks::chunks(parts(work), work.flows)) * transmit::chunk_bytes(work)
+/// The end of the memory for packets: behind the pages lie these chunks.
+pub(super) fn memory_end(server: &Server, work: &ServerWork) -> u64 {
+    let chunks = chunks::chunks(parts(work), work.flows);
+    behind(slots(server, work)) + u64::from(chunks) * transmit::chunk_bytes(work)
 }
 
 /// The server and its clients.
@@ -158,13 +158,7 @@ impl Iperf {
             receive: (0..driver.receive_rings).map(receive).collect(),
             transmit: (0..driver.transmit_rings).map(transmit).collect(),
             pages: Pages::new(Packets::of(job.machine, slots, parts(work)), slots, work.iperf.holds),
-            chunks: Chunks::new(
-                BUFFERS_BASE + u64::from(slots) * PAGE_SIZE,
-                transmit::chunk_bytes(work),
-                slots,
-                parts(work),
-                work.flows,
-            ),
+            chunks: Chunks::new(behind(slots), transmit::chunk_bytes(work), slots, parts(work), work.flows),
             dialogues: RefCell::new(flows.clone().map(dialogue).collect()),
             receivers: RefCell::new(flows.clone().map(|_| Receiver::new(&receiver)).collect()),
             senders: RefCell::new(flows.clone().map(|_| sender(0)).collect()),
