@@ -5,6 +5,7 @@
 
 mod application;
 mod card;
+mod choices;
 mod clients;
 mod cuts;
 mod flows;
@@ -20,7 +21,7 @@ mod sockets;
 mod tcp;
 mod work;
 
-pub use iperf::{IperfChoices, Recycling, StreamDirection};
+pub use choices::{IperfChoices, Recycling, StreamDirection};
 pub use work::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
 
 use super::driver::Driver;

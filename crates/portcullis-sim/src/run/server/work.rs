@@ -1,7 +1,8 @@
 //! The workloads of servers, and whether a machine can run them.
 
+use super::choices::{IperfChoices, StreamDirection};
 use super::frames::FLOWS_MAX;
-use super::iperf::{IperfChoices, StreamDirection, rings};
+use super::iperf::rings;
 use super::memory::{RingShape, ring_memory};
 use crate::machine::{Machine, NicDriver, Server};
 use portcullis::PAGE_SIZE;

@@ -5,7 +5,6 @@
 //! Packets are lost if the server is too slow to receive them. None is lost on the way to a client.
 
 mod answers;
-mod choices;
 mod chunks;
 mod clients;
 mod exchange;
@@ -25,9 +24,7 @@ mod sending;
 mod ticks;
 mod transmit;
 
-pub use choices::{IperfChoices, StreamDirection};
-pub use pages::Recycling;
-
+use super::choices::{REGION_PAGES, REGIONS};
 use super::frames::Meaning;
 use super::memory::{Packets, behind};
 use super::{ACTORS, Served, ServerWork};
@@ -37,7 +34,6 @@ use crate::run::live::Slot;
 use crate::run::world::{Wanted, World};
 use crate::run::{Job, RunError, Start};
 use answers::Answers;
-use choices::{REGION_PAGES, REGIONS};
 use chunks::Chunks;
 use clients::Clients;
 use exchange::{Dialogue, Exchange};

@@ -1,9 +1,9 @@
 //! How the driver opens the card: it maps and opens all rings, and posts the entries.
 
 use super::Iperf;
-use super::choices::{REGION_PAGES, REGIONS};
 use crate::run::driver::Driver;
 use crate::run::live::Slot;
+use crate::run::server::choices::{REGION_PAGES, REGIONS};
 use crate::run::server::memory::{Part, RingMemory, RingShape};
 use portcullis_model::{EVENT_BYTES, EventQueue, RingNumber};
 use rand::SeedableRng;

@@ -1,23 +1,11 @@
 //! The pages of the receive rings, and who holds them: the driver, or sockets that have not been read.
 
 use crate::run::live::{Buffer, Slot};
+use crate::run::server::choices::Recycling;
 use crate::run::server::memory::Packets;
 use portcullis::PAGE_SIZE;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-
-/// How a driver uses pages again that it has released.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Recycling {
-    /// As mlx5 does: released pages stay mapped in a queue. Only the page at its head is used again, and only if no
-    /// socket holds it.
-    #[default]
-    Driver,
-    /// Never: each released page is unmapped.
-    Never,
-    /// Always: a released page counts as free at once, also if a socket still holds it. No kernel can do that.
-    Always,
-}
 
 /// Pages, and how many holders each has apart from the driver.
 pub(super) struct Pages {

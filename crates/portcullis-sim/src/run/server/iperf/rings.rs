@@ -1,10 +1,10 @@
 //! The shapes of the rings of mlx5, and the memory that they take.
 
-use super::super::ServerWork;
-use super::super::memory::RingShape;
-use super::choices::REGION_PAGES;
 use super::transmit::pieces;
 use crate::machine::{NicDriver, Striding};
+use crate::run::server::ServerWork;
+use crate::run::server::choices::REGION_PAGES;
+use crate::run::server::memory::RingShape;
 use portcullis::PAGE_SIZE;
 use portcullis_model::{Direction, EVENT_BYTES, RingFormat};
 

@@ -1,6 +1,17 @@
-//! The choices of a run that are not those of its machine.
+//! The choices of work that loses packets, which are not those of its machine.
 
-use super::pages::Recycling;
+/// How a driver uses pages again that it has released.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Recycling {
+    /// As mlx5 does: released pages stay mapped in a queue. Only the page at its head is used again, and only if no
+    /// socket holds it.
+    #[default]
+    Driver,
+    /// Never: each released page is unmapped.
+    Never,
+    /// Always: a released page counts as free at once, also if a socket still holds it. No kernel can do that.
+    Always,
+}
 
 /// Which way the streams of a run go.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -56,7 +67,7 @@ impl Default for IperfChoices {
 
 impl IperfChoices {
     /// Sets the value of a parameter, such as `never` of `recycle`. `None` if there is no such one.
-    pub(in crate::run::server) fn set(&mut self, key: &str, value: &str) -> Option<()> {
+    pub(super) fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match (key, value) {
             ("recycle", "driver") => self.recycling = Recycling::Driver,
             ("recycle", "never") => self.recycling = Recycling::Never,
