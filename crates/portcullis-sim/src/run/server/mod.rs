@@ -3,6 +3,7 @@
 //!
 //! All rates and latencies result from events. Each application has a file of its own.
 
+mod admission;
 mod application;
 mod card;
 mod choices;
@@ -21,8 +22,9 @@ mod sockets;
 mod tcp;
 mod work;
 
+pub use admission::ServerError;
 pub use choices::{IperfChoices, Recycling, StreamDirection};
-pub use work::{SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload};
+pub use work::{SERVER_WORKLOADS, ServerWork, ServerWorkload};
 
 use super::driver::Driver;
 use super::world::{Wanted, World};
