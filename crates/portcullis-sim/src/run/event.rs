@@ -1,4 +1,4 @@
-//! The events of a run, and the trait of those that observe them.
+//! The events of a run.
 
 use super::live::{Live, Slot};
 
@@ -56,19 +56,4 @@ pub(super) enum RunEvent<'e> {
     Ended,
     /// The running core has been idle for a while.
     Idle,
-}
-
-/// An observer of a run. The world `W` of the run is a parameter, because it holds its observers and so stands above
-/// this file.
-pub(super) trait Observer<W> {
-    /// Records `event`. Nothing else happens in the meantime.
-    fn note(&mut self, world: &W, event: &RunEvent<'_>);
-
-    /// Whether it also acts, and so changes the run.
-    fn acts(&self) -> bool {
-        false
-    }
-
-    /// Acts on `event` after recording it. Other cores may have acted in between.
-    fn act(&mut self, _world: &W, _event: &RunEvent<'_>) {}
 }

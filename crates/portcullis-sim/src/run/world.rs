@@ -4,7 +4,7 @@
 
 use super::backlog::Backlog;
 use super::design::LabUnit;
-use super::event::{Observer, RunEvent};
+use super::event::RunEvent;
 use super::live::{Buffer, Leaving, Live, Slot};
 use super::mapped::MappedPages;
 use super::shown::ShownPayloads;
@@ -117,6 +117,20 @@ pub(super) struct Tally {
     pub(super) table_pages_max: usize,
 }
 
+/// An observer of a run.
+pub(super) trait Observer {
+    /// Records `event`. Nothing else happens in the meantime.
+    fn note(&mut self, world: &World, event: &RunEvent<'_>);
+
+    /// Whether it also acts, and so changes the run.
+    fn acts(&self) -> bool {
+        false
+    }
+
+    /// Acts on `event` after recording it. Other cores may have acted in between.
+    fn act(&mut self, _world: &World, _event: &RunEvent<'_>) {}
+}
+
 /// Everything that the cores of a run share. Used on one thread. No `RefCell` stays borrowed across a step.
 pub(super) struct World {
     pub(super) engine: Rc<Engine>,
@@ -159,7 +173,7 @@ pub(super) struct World {
     payload: PayloadSource,
     shown: ShownPayloads,
     /// The observers.
-    observers: Vec<Rc<RefCell<dyn Observer<Self>>>>,
+    observers: Vec<Rc<RefCell<dyn Observer>>>,
 }
 
 impl World {
@@ -269,7 +283,7 @@ impl World {
     }
 
     /// Adds an observer.
-    pub(super) fn subscribe<O: Observer<Self> + 'static>(&mut self, observer: O) -> Rc<RefCell<O>> {
+    pub(super) fn subscribe<O: Observer + 'static>(&mut self, observer: O) -> Rc<RefCell<O>> {
         let observer = Rc::new(RefCell::new(observer));
         self.observers.push(observer.clone());
         observer

@@ -19,9 +19,9 @@ pub use attack::{
 pub use findings::Found;
 
 use super::Job;
-use super::event::{Observer, RunEvent};
+use super::event::RunEvent;
 use super::live::{Live, LivePage, Slot};
-use super::world::World;
+use super::world::{Observer, World};
 use findings::Findings;
 use owners::{Breach, Owners, Place, Share};
 use portcullis::design::Addressing;
@@ -117,7 +117,7 @@ pub(super) struct Adversary {
     back_ps: u64,
 }
 
-impl Observer<World> for Adversary {
+impl Observer for Adversary {
     fn note(&mut self, world: &World, event: &RunEvent<'_>) {
         self.is_now(world.engine.now_ps());
         match *event {

@@ -1,10 +1,10 @@
 //! How long handed-back buffers stay within the device's reach: the stale window, measured outside the design.
 
 use super::over_time::OverTime;
-use crate::run::event::{Observer, RunEvent};
+use crate::run::event::RunEvent;
 use crate::run::live::{Live, Slot};
 use crate::run::ranges::{Key, Ranges};
-use crate::run::world::World;
+use crate::run::world::{Observer, World};
 use portcullis::design::Addressing;
 use portcullis::riommu::format::RING_ADDRESS_MASK;
 use portcullis::{DomainId, Iova, IovaRange, Protection, Rule};
@@ -63,7 +63,7 @@ pub(in crate::run) struct Exposure {
     over_time: OverTime,
 }
 
-impl Observer<World> for Exposure {
+impl Observer for Exposure {
     fn note(&mut self, world: &World, event: &RunEvent<'_>) {
         let now_ps = world.engine.now_ps();
         match *event {

@@ -1,9 +1,9 @@
 //! Sub-page exposure (S8): bytes that the device can reach because their page is mapped, although no live buffer holds
 //! them.
 
-use crate::run::event::{Observer, RunEvent};
+use crate::run::event::RunEvent;
 use crate::run::live::{Extent, Live, LivePage, Slot, pieces};
-use crate::run::world::World;
+use crate::run::world::{Observer, World};
 use portcullis::design::Addressing;
 use portcullis::{Iova, PAGE_SIZE, Segment};
 use rustc_hash::FxHashMap;
@@ -28,7 +28,7 @@ pub(in crate::run) struct Residual {
     warm_bytes_ps: u128,
 }
 
-impl Observer<World> for Residual {
+impl Observer for Residual {
     fn note(&mut self, world: &World, event: &RunEvent<'_>) {
         let now_ps = world.engine.now_ps();
         match event {
