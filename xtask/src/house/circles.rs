@@ -1,15 +1,14 @@
-//! No circles: no two folders of a crate use each other, directly or through others.
+//! No circles: no two folders or files of a folder use each other, directly or through others.
 //!
-//! A use is a `crate::…` or `super::…` path in a source, outside comments, tests and fakes. Files at the root of a
-//! crate count as folders of one file. Inside a folder only folders count, because files that belong together may name
-//! each other.
+//! A use is a `crate::…` or `super::…` path in a source, outside comments, tests and fakes. What a folder has counts as
+//! the folder for all outside of it. A module and its own children may use each other.
 
 use super::Violation;
 use super::files::File;
 use crate::lexer::{TokenKind, tokens};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The folders that each folder uses, each with a file that does so.
+/// What each file or folder uses of its own folder, each with a file that does so.
 type Uses = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Circles in the sources of any crate: one violation for each use that closes a circle.
@@ -21,7 +20,7 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     closing.map(|(from, to, file)| Violation::new(file, what(from, to))).collect()
 }
 
-/// The uses among folders that are in one folder.
+/// The uses among the files and folders of a folder.
 fn uses(files: &[File]) -> Uses {
     let mut uses = Uses::new();
     for file in files {
@@ -38,10 +37,7 @@ fn uses(files: &[File]) -> Uses {
                 continue;
             }
             let [from, to] = [&module, &used].map(|path| format!("{root}/src/{}", path[..=shared].join("/")));
-            let is_folder = |folder: &str| files.iter().any(|file| file.path.starts_with(&format!("{folder}/")));
-            if shared == 0 || (is_folder(&from) && is_folder(&to)) {
-                uses.entry(from).or_default().entry(to).or_insert_with(|| file.path.clone());
-            }
+            uses.entry(from).or_default().entry(to).or_insert_with(|| file.path.clone());
         }
     }
     uses

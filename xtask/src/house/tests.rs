@@ -125,9 +125,11 @@ fn circles_are_found_wherever_they_are() {
         // Folders in a folder.
         (&[linux, door, ("iova/host/mod.rs", "use super::Claim;")], 0),
         (&[linux, door, ("iova/host/mod.rs", "use super::linux::T;")], 2),
-        // Comments, tests, and files of one folder do not count.
+        // Files of a folder.
+        (&[("a/x.rs", "use super::y::Y;"), ("a/y.rs", "use super::x::X;")], 2),
+        (&[("a/x.rs", "use super::y::Y;"), ("a/y.rs", "use super::X;"), ("a/mod.rs", "use x::X;")], 0),
+        // Comments and tests do not count.
         (&[("a.rs", "use crate::b::B;"), ("b.rs", commented)], 0),
-        (&[("a/x.rs", "use super::y::Y;"), ("a/y.rs", "use super::x::X;")], 0),
     ] {
         let found = check(sources);
         assert_eq!(found.len(), circles, "{sources:?}: {found:?}");
