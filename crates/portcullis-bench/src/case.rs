@@ -14,8 +14,8 @@ use super::work::{
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
-use portcullis::design::{Design, Info, Mapper, Options};
 use portcullis::designs::{self, DesignId, Named};
+use portcullis::mapper::{Design, Info, Mapper, Options};
 use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Platform, Protection, for_each_design};
 use std::fmt;
 use std::hint::black_box;

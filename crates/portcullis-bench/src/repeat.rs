@@ -8,8 +8,8 @@ use super::iommu::{Empty, Queued};
 use super::meter::Meter;
 use super::work::{Batches, Singles, Worker};
 use super::workload::Workload;
-use portcullis::design::Design;
 use portcullis::designs::{Choice, Visitor};
+use portcullis::mapper::Design;
 use portcullis::{DomainConfig, Iommu, Open, Platform, Protection};
 
 /// Maps and unmaps `pairs` times like `workload`, on the calling thread.

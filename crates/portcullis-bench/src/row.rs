@@ -6,7 +6,7 @@ use super::meter::{CyclesFrom, Spent};
 use super::statistics::Spread;
 use super::workload::Workload;
 use portcullis::Protection;
-use portcullis::design::{Info, Options};
+use portcullis::mapper::{Info, Options};
 use serde::{Serialize, Serializer};
 
 /// What was measured, or why nothing was.

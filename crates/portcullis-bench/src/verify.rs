@@ -9,7 +9,7 @@ use super::host::Native;
 use super::iommu::{Queued, Watched};
 use super::work::raw;
 use super::workload::Workload;
-use portcullis::design::{Design, Options};
+use portcullis::mapper::{Design, Options};
 use portcullis::{Access, DomainConfig, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection, UnmapError};
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 

@@ -8,7 +8,7 @@ use crate::show::show;
 use crate::table::{Column, Layout, number, side_by_side};
 use crate::{Failure, machine_file};
 use portcullis::Protection;
-use portcullis::design::Options;
+use portcullis::mapper::Options;
 use portcullis_sim::prefetch::NO_SUCH_HARDWARE;
 use portcullis_sim::simulate::{Simulate, Simulation};
 use portcullis_sim::{Choice, Machine, ServerWork};

@@ -1,10 +1,10 @@
 //! Code that both drivers share: buffers lent to a device, and memory that driver and device share.
 
 use crate::{GuestBuffer, GuestMemory};
-use portcullis::design::Mapper;
 use portcullis::domain::{
     Batch, DescriptorError, DescriptorMapFailure, DomainRef, Mapping, Refused, Ring, RingError, Submitted,
 };
+use portcullis::mapper::Mapper;
 use portcullis::{Access, Domain, NoMemory, RawMapError, RawUnmapError};
 use std::iter;
 use std::sync::Arc;

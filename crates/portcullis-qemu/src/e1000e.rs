@@ -43,9 +43,9 @@
 
 use crate::dma::{DriverError, NotTaken, Returning, Shared, give_up, lend, take_back, wait, within};
 use crate::{Bar, Function, GuestBuffer};
-use portcullis::design::Mapper;
 use portcullis::domain::{Mapping, RingConfig};
 use portcullis::invalidation::BATCH_MAX;
+use portcullis::mapper::Mapper;
 use portcullis::{Access, Domain, Iova, PAGE_SIZE};
 use std::collections::VecDeque;
 

@@ -7,8 +7,8 @@
 use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
-use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::Simulate;

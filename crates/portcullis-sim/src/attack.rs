@@ -9,7 +9,7 @@ use crate::compare::{ComparePlan, Item, Settings};
 use crate::number::{count, number};
 use crate::parallel;
 use crate::run::{Choice, LabDesign};
-use portcullis::design::Options;
+use portcullis::mapper::Options;
 use portcullis::{Protection, Rule, SubPage};
 use serde::{Serialize, Serializer};
 

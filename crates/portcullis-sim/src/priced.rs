@@ -5,8 +5,8 @@ use crate::machine::Machine;
 use crate::prefetch::Hints;
 use crate::run::{self, Job, Pace, RunError, Work};
 use crate::traffic::PayloadRule;
-use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::mapper::Options;
 use portcullis::platform::Phase;
 use portcullis::{Protection, SubPage};
 

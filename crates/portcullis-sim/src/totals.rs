@@ -4,7 +4,7 @@
 use crate::compare::{CompareRow, Comparison, Settings};
 use crate::outcome::RunOutcome;
 use portcullis::Protection;
-use portcullis::design::Options;
+use portcullis::mapper::Options;
 use serde::Serialize;
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Runs a design on the CPUs of this machine. Each map and unmap is checked, and the time per pair is printed. The
 //! check does not depend on the time.
 
-use portcullis::design::{Info, Options};
+use portcullis::mapper::{Info, Options};
 use portcullis_bench::{Effort, TimedDesign, Workload, time};
 
 /// Enough samples for a first idea of the time per pair. Use `portcullis bench` to compare designs.

@@ -1,7 +1,7 @@
 //! Runs a design's tables and invalidations through the VT-d driver: on the model, and on QEMU's VT-d if QEMU is
 //! installed.
 
-use portcullis::design::{Design, Info};
+use portcullis::mapper::{Design, Info};
 use portcullis_qemu::conformance::{Side, Straight, Verdict, Wired, WiredUnit, Wiring, of_design};
 use portcullis_qemu::find_executable;
 use std::sync::Arc;

@@ -17,7 +17,7 @@
 //! | [`conformance`] | the design's tables and invalidations through the VT-d driver, on the model and, if installed, on QEMU | `conformance` |
 //!
 //! A failure names the safety rule that is broken, such as `S3`; see [`portcullis::Rule`]. Each breach that the design
-//! declares ([`Info::breaches`](portcullis::design::Info::breaches)) must be found, and no other may be. A run in which
+//! declares ([`Info::breaches`](portcullis::mapper::Info::breaches)) must be found, and no other may be. A run in which
 //! the hardware held fewer than 1,000 translations when their unmap began is not conclusive, and fails.
 //!
 //! [`allocator::check`] tests an allocator by itself, [`host::check`] a host, and

@@ -3,7 +3,7 @@
 
 use crate::checker::script;
 use crate::{Subject, machine};
-use portcullis::design::{OptionInfo, OptionKind, Options};
+use portcullis::mapper::{OptionInfo, OptionKind, Options};
 use portcullis::{Protection, Rule};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use std::cell::{Cell, RefCell};

@@ -1,7 +1,7 @@
 //! The raw interface without `unsafe`, and domains of every protection. That is sound because the IOMMU of a test has
 //! no memory behind it.
 
-use portcullis::design::{Design, Mapper};
+use portcullis::mapper::{Design, Mapper};
 use portcullis::{
     Access, Domain, DomainConfig, DomainOf, Iommu, Iova, IovaRange, MapError, MapOptions, NewDomainError, Open,
     PhysAddr, Platform, RawMapError, Request, Segment, SyncError,

@@ -1,9 +1,9 @@
 //! A design, as the checker takes it.
 
 use crate::checker::{Bench, Machine, Operation, Tally, Violation, check, on_bench};
-use portcullis::design::{Design, Info, Options};
 use portcullis::designs::{self, DesignId};
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::{Design, Info, Options};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Protection, for_each_design};
 

@@ -1,6 +1,7 @@
 //! How a unit comes to this driver: off, or from firmware, from another kernel or beside another driver.
 
 use crate::attachments::Attachments;
+use crate::closable_lock::ClosableLock;
 use crate::foreign::{Foreign, Interrupts};
 use crate::hardware::{Hardware, RegisterError};
 use crate::inherit::{InheritanceError, inherit};
@@ -13,7 +14,6 @@ use crate::spec::registers::{
     protected_memory, widths,
 };
 use crate::tables::DeviceTables;
-use crate::unbroken::Unbroken;
 use crate::{Mmio, Unit, UnitConfig};
 use core::sync::atomic::{AtomicBool, Ordering};
 use portcullis::iommu::AttachError;
@@ -273,7 +273,7 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
             foreign: (config.interrupts == Interrupts::Foreign).then(Foreign::new),
             one_page,
             queue,
-            attachments: Unbroken::new(platform.lock(LockClass::Attachment, attachments)),
+            attachments: ClosableLock::new(platform.lock(LockClass::Attachment, attachments)),
             fault_records: platform.lock(LockClass::Attachment, ()),
             is_up: AtomicBool::new(false),
             is_halted: AtomicBool::new(false),

@@ -58,6 +58,7 @@ mod attachments;
 #[allow(unsafe_code, reason = "a unit that changes hands")]
 mod bring_up;
 pub mod chipset;
+mod closable_lock;
 pub mod dmar;
 mod faults;
 mod foreign;
@@ -80,7 +81,6 @@ mod tables;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "a software unit, and a host that wraps the fake one")]
 mod tests;
-mod unbroken;
 #[allow(unsafe_code, reason = "turning translation off opens all memory")]
 mod unit;
 #[allow(unsafe_code, reason = "implements the unsafe trait `Iommu`")]

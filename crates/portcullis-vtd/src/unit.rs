@@ -3,13 +3,13 @@
 use crate::Mmio;
 use crate::attachments::Attachments;
 use crate::bring_up::{BringUpError, Identity, identify};
+use crate::closable_lock::ClosableLock;
 use crate::foreign::{Foreign, Interrupts};
 use crate::hardware::{Hardware, RegisterError};
 use crate::page::{Page, Stopped};
 use crate::queue::{Discipline, Queue, QueueUse, Words};
 use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope, OnePage};
 use crate::spec::registers::{Capability, ExtendedCapability, GSTS, IQA, RTADDR, global};
-use crate::unbroken::Unbroken;
 use core::sync::atomic::{AtomicBool, Ordering};
 use portcullis::{Platform, QueueError};
 
@@ -77,7 +77,7 @@ pub struct Unit<M: Mmio, P: Platform> {
     /// What takes the leaves of a page out, where the unit has such commands.
     pub(crate) one_page: Option<OnePage>,
     pub(crate) queue: Queue<P>,
-    pub(crate) attachments: Unbroken<P::Lock<Attachments>>,
+    pub(crate) attachments: ClosableLock<P::Lock<Attachments>>,
     /// A root table with no entry, for [`shut_out_all`](Self::shut_out_all).
     pub(crate) nothing: Page,
     /// Whether the unit was told to use that table.

@@ -3,8 +3,8 @@
 //!
 //! The modules follow the life of one mapping: [`domain`] takes the request, [`iova`] picks an address, [`table`]
 //! writes the translation, and [`invalidation`] removes it. Two modules are traits for the outside: [`iommu`] is what
-//! the hardware must offer, and [`platform`] is what the host must supply. [`design`] says what a protection design
-//! is, and [`designs`] lists the designs by name. [`chunk`] contains all of the design `portcullis`.
+//! the hardware must offer, and [`platform`] is what the host must supply. [`mapper`] has what protection designs are
+//! made of, and [`designs`] lists them by name. [`chunk`] contains all of the design `portcullis`.
 //!
 //! # Start here
 //!
@@ -67,8 +67,8 @@
 //!
 //! - by the host ([`Platform`]);
 //! - by the hardware ([`Iommu`]; for a VT-d unit, `portcullis_vtd::Mmio`);
-//! - by a design, its mapper and their parts ([`design::Design`], [`design::Mapper`], [`iova::IovaAllocator`],
-//!   [`design::Locking`]);
+//! - by a design, its mapper and their parts ([`mapper::Design`], [`mapper::Mapper`], [`iova::IovaAllocator`],
+//!   [`mapper::Locking`]);
 //! - by a buffer ([`domain::DmaBuffer`], [`domain::SharedBuffer`]);
 //! - by callers that map by address ([`Domain::map_raw`]) or without protection ([`Open::open_unprotected`]).
 //!
@@ -107,8 +107,6 @@ mod address;
 pub mod buffers;
 #[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod chunk;
-#[allow(unsafe_code, reason = "mappers make promises that types cannot check")]
-pub mod design;
 #[allow(unsafe_code, reason = "the mapper that a design builds is trusted with memory")]
 pub mod designs;
 #[allow(unsafe_code, reason = "buffers are lent to devices")]
@@ -122,6 +120,8 @@ pub mod invalidation;
 pub mod iommu;
 #[allow(unsafe_code, reason = "the tree keeps a pointer to one of its own nodes")]
 pub mod iova;
+#[allow(unsafe_code, reason = "mappers make promises that types cannot check")]
+pub mod mapper;
 #[allow(unsafe_code, reason = "all memory is open to a device")]
 mod pass_through;
 mod placement;

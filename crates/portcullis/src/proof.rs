@@ -51,7 +51,7 @@ impl Proof {
         unsafe { iommu.close_domain(domain) }.map(|()| Self(()))
     }
 
-    /// The promise of a caller, for a [`Mapper`](crate::design::Mapper) that is not assembled from the parts of this
+    /// The promise of a caller, for a [`Mapper`](crate::mapper::Mapper) that is not assembled from the parts of this
     /// crate.
     ///
     /// # Safety

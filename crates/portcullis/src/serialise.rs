@@ -1,6 +1,6 @@
 //! Serialization of protections and of parameters of designs, with the names that users write.
 
-use crate::design::{Options, Value};
+use crate::mapper::{Options, Value};
 use crate::{Protection, SubPage};
 use serde::{Serialize, Serializer};
 

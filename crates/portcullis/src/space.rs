@@ -16,8 +16,8 @@ use alloc::boxed::Box;
 
 mod bounced;
 mod depart;
-mod each;
 mod face;
+mod one_by_one;
 mod reserve;
 mod sharing;
 

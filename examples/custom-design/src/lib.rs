@@ -5,10 +5,10 @@
 mod planted;
 
 use core::mem::MaybeUninit;
-use portcullis::design::{AddressOverhead, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::Stock;
 use portcullis::invalidation::Deferral;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
+use portcullis::mapper::{AddressOverhead, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
 

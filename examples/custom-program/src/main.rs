@@ -2,10 +2,10 @@
 //! for each CPU.
 
 use core::mem::MaybeUninit;
-use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::{Magazine, Stock};
 use portcullis::invalidation::Deferral;
 use portcullis::iova::TreeAllocator;
+use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::{Iommu, NewDomainError, Platform};
 
 #[derive(Debug)]

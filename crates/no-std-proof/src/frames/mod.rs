@@ -9,8 +9,8 @@ mod roots;
 mod unit;
 
 use crate::host::Host;
-use portcullis::design::{Design, DesignInfo, Mapper};
 use portcullis::designs::*;
+use portcullis::mapper::{Design, DesignInfo, Mapper};
 use portcullis_vtd::{MappedRegisters, Unit};
 
 /// The hardware of every domain here.

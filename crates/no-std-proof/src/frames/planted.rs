@@ -5,10 +5,10 @@ use super::{Hardware, Host};
 use alloc::vec::Vec;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
-use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Portcullis;
 use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis::invalidation::Runs;
+use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::proof::Committed;
 use portcullis::{IovaRange, Request, Space};
 

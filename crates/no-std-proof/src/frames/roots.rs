@@ -3,11 +3,11 @@
 use super::{Hardware, Host, Root};
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
-use portcullis::design::{Design, Mapper, Usage};
 use portcullis::domain::{Batch, DmaBuffer, MapFailure, Mapping, RawBatch, Refused, UnmapFailure};
 use portcullis::error::{CommitError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use portcullis::invalidation::Runs;
 use portcullis::iommu::AttachError;
+use portcullis::mapper::{Design, Mapper, Usage};
 use portcullis::{
     Access, Domain, DomainConfig, DomainOf, DynDomain, Iova, IovaRange, MapOptions, Open, PhysAddr, Request, Segment,
     SourceId,

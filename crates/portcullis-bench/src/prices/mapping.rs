@@ -10,8 +10,8 @@ use crate::tables::Tables;
 use crate::work::Buffers;
 use crate::work::raw;
 use crate::work::raw::parts::{self, range};
-use portcullis::design::Design;
 use portcullis::iommu::Translation;
+use portcullis::mapper::Design;
 use portcullis::{Access, DomainConfig, DomainOf, Invalidation, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection};
 use std::hint::black_box;
 

@@ -10,7 +10,7 @@ use super::verify::verify;
 use super::{BenchError, Effort, Workload};
 use planted::{Flaw, Planted};
 use portcullis::Protection;
-use portcullis::design::Options;
+use portcullis::mapper::Options;
 
 /// The least effort that shows that it works.
 const LITTLE: Effort = Effort { samples: 2, sample_us: 1 };

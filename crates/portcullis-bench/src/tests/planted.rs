@@ -1,9 +1,9 @@
 //! A design with one flaw: a wrapper around `magazine`.
 
-use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::Magazine;
 use portcullis::invalidation::Runs;
 use portcullis::iommu::{Invalidation, Iommu};
+use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::proof::Committed;
 use portcullis::{
     CommitError, Iova, IovaRange, NewDomainError, PhysAddr, Platform, RawMapError, Request, Segment, Space, UnmapError,

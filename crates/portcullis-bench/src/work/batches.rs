@@ -3,7 +3,7 @@
 use super::{Fifo, Live, Worker, raw};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Mapper;
+use portcullis::mapper::Mapper;
 use portcullis::{Domain, Segment};
 
 /// Mappings of a batch.

@@ -5,8 +5,8 @@ use super::typed::Page;
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Mapper;
 use portcullis::domain::{Batch, Mapping, Ring, RingConfig};
+use portcullis::mapper::Mapper;
 use portcullis::{Access, Domain, PAGE_SIZE, Segment};
 use std::hint::black_box;
 

@@ -6,8 +6,8 @@ use super::typed::Page;
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Mapper;
 use portcullis::domain::{Batch, Mapping, Ring, RingConfig, Submitted};
+use portcullis::mapper::Mapper;
 use portcullis::{Access, CommitError, Domain, PAGE_SIZE, PhysAddr, Segment};
 use std::hint::black_box;
 

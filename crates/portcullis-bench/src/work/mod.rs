@@ -19,7 +19,7 @@ pub(super) use typed::{Typed, TypedFifo};
 
 use super::BenchError;
 use super::meter::Meter;
-use portcullis::design::Mapper;
+use portcullis::mapper::Mapper;
 use portcullis::{Access, Domain, Iova, PAGE_SIZE, PhysAddr, Segment};
 use std::hint::black_box;
 

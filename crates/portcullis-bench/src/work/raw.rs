@@ -3,7 +3,7 @@
 
 pub(crate) mod parts;
 
-use portcullis::design::{Design, Mapper};
+use portcullis::mapper::{Design, Mapper};
 use portcullis::{
     Access, Domain, DomainConfig, DomainOf, Iommu, Iova, NewDomainError, Open, PhysAddr, Platform, RawMapError, Segment,
 };

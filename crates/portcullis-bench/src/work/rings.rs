@@ -4,7 +4,7 @@ use super::{Fifo, Live, Worker, replace};
 use crate::BenchError;
 use crate::meter::Meter;
 use portcullis::Domain;
-use portcullis::design::Mapper;
+use portcullis::mapper::Mapper;
 
 /// Replaces one mapping of each ring in turn.
 pub(crate) struct Interleaved<'d, M: Mapper> {

@@ -3,8 +3,8 @@
 use super::{Buffers, Live, Worker};
 use crate::BenchError;
 use crate::meter::Meter;
-use portcullis::design::Mapper;
 use portcullis::domain::{DmaBuffer, MapFailure, Mapping, UnmapFailure};
+use portcullis::mapper::Mapper;
 use portcullis::{Access, Domain, PAGE_SIZE, PhysAddr, Segment};
 use std::hint::black_box;
 use std::mem;

@@ -10,8 +10,8 @@ mod worker;
 
 use host::{Done, Host};
 use portcullis::chunk::{CHUNK_PAGES, CHUNKED_PAGES_MAX, TABLE_RESERVE};
-use portcullis::design::Usage;
 use portcullis::designs::Portcullis;
+use portcullis::mapper::Usage;
 use portcullis::platform::CPU_WORDS;
 use portcullis::table::ENTRIES;
 use portcullis::{

@@ -5,9 +5,9 @@ use super::raw::PHYS;
 use super::rig::{A, DATA_BASE, MEMORY_END, Rig};
 use super::wiring::{Wired, WiredUnit, Wiring};
 use super::{Checked, Stage, Trouble};
-use portcullis::design::Design;
 use portcullis::domain::DomainConfig;
 use portcullis::iommu::{Iommu, SourceId, Translation};
+use portcullis::mapper::Design;
 use portcullis::{
     Access, DomainOf, Iova, IovaRange, Open, PAGE_SIZE, PhysAddr, Protection, RawMapError, Request, Segment,
 };

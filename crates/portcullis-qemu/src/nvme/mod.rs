@@ -48,9 +48,9 @@ pub use queue::{DATA_BYTES_MAX, DEPTH};
 
 use crate::dma::{DriverError, NotTaken, Returning, Shared, give_up, lend, take_back, wait, within};
 use crate::{Bar, Function, GuestBuffer};
-use portcullis::design::Mapper;
 use portcullis::domain::{Mapping, Ring, RingConfig};
 use portcullis::invalidation::BATCH_MAX;
+use portcullis::mapper::Mapper;
 use portcullis::{Access, Domain, Iova, PAGE_SIZE};
 use queue::{ENTRIES, IDENTITY, Queue, SHARED_PAGES, data_pointers};
 

@@ -14,7 +14,7 @@ pub use sensitivity::{Sensitivity, Tried};
 
 use crate::compare::{ComparePlan, CompareRow, Comparison};
 use portcullis::Protection;
-use portcullis::design::Options;
+use portcullis::mapper::Options;
 use ranking::{Candidate, Ranking};
 use serde::Serialize;
 

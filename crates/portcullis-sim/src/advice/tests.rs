@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::outcome::{Recorded, RunOutcome};
 use crate::run::Work;
 use portcullis::Protection;
-use portcullis::design::Options;
+use portcullis::mapper::Options;
 
 fn row(design: &'static str, batch: usize, share: f64, cycles_per_page: f64) -> CompareRow {
     let outcome = RunOutcome {

@@ -7,7 +7,7 @@ use crate::outcome::RunOutcome;
 use crate::parallel;
 use crate::prefetch::Prefetching;
 use crate::run::{Job, LabDesign, Pace, Work, machine_pace, measure, measure_and_log};
-use portcullis::design::Options;
+use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
 use portcullis_model::IotlbLog;
 use portcullis_vtd::Discipline;

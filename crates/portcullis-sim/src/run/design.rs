@@ -2,10 +2,10 @@
 //! of a run is compiled once, and not for every design.
 
 use crate::platform::LabPlatform;
-use portcullis::design::{Design, Info};
 use portcullis::designs::{self, ChoiceError, DesignId, Named, Visitor};
 use portcullis::domain::{RawBatch, Submitted};
 use portcullis::invalidation::Due;
+use portcullis::mapper::{Design, Info};
 use portcullis::{DomainConfig, DynDomain, IovaRange, NewDomainError, Open, RawMapError, Request};
 use portcullis_model::ModelMmio;
 use portcullis_vtd::Unit;

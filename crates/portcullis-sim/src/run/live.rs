@@ -1,6 +1,6 @@
 //! The mappings of a run: buffers, the mappings made of them, and their pages.
 
-use portcullis::design::Addressing;
+use portcullis::mapper::Addressing;
 use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
 use smallvec::{SmallVec, smallvec};
 use std::cell::Cell;

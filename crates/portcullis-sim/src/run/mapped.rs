@@ -1,7 +1,7 @@
 //! The pages of address space that live mappings have.
 
 use portcullis::IovaRange;
-use portcullis::design::Addressing;
+use portcullis::mapper::Addressing;
 use rustc_hash::FxHashMap;
 
 /// How many live mappings have each page, by device. Several may share a page.

@@ -6,6 +6,7 @@
 
 mod adversary;
 mod backlog;
+mod captured_payloads;
 mod churn;
 #[allow(unsafe_code, reason = "maps memory of the model")]
 mod design;
@@ -21,7 +22,6 @@ mod ranges;
 mod replay;
 mod rings;
 mod server;
-mod shown;
 mod workload;
 mod world;
 
@@ -46,9 +46,9 @@ use crate::rates::{Needs, Usage};
 use crate::traffic::{self, Kind, PayloadRule, Traffic};
 use event::RunEvent;
 use observers::{Exposure, Residual};
-use portcullis::design::{Info, Options};
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
+use portcullis::mapper::{Info, Options};
 use portcullis::{
     CommitError, MapError, NewDomainError, Protection, RawMapError, Segment, SourceId, SubPage, UnmapError,
 };

@@ -3,11 +3,11 @@
 //! It owns the time of a run, which is that of its engine, and the domains. Device drivers and workloads borrow it.
 
 use super::backlog::Backlog;
+use super::captured_payloads::ShownPayloads;
 use super::design::LabUnit;
 use super::event::RunEvent;
 use super::live::{Buffer, Leaving, Live, Slot};
 use super::mapped::MappedPages;
-use super::shown::ShownPayloads;
 use super::{Job, RunError, Work, footprint};
 use crate::engine::{Body, Engine, Event};
 use crate::machine::Machine;
@@ -15,7 +15,7 @@ use crate::platform::LabPlatform;
 use crate::prefetch::Hints;
 use crate::rates::CoreWork;
 use crate::traffic::{Payload, PayloadRule, PayloadSource, Traffic};
-use portcullis::design::Info;
+use portcullis::mapper::Info;
 use portcullis::{Access, DomainConfig, DynDomain, PhysAddr, Segment, SourceId};
 use portcullis_model::{Device, ModelMmio, Ram, Vtd};
 use portcullis_vtd::Unit;

@@ -3,10 +3,10 @@
 //!
 //! They hold no lock of their own during a call of the tree: other virtual cores of the same thread run meanwhile.
 
-use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::Stock;
 use portcullis::invalidation::Deferral;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
+use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
 use std::collections::BTreeMap;

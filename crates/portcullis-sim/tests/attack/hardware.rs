@@ -1,7 +1,7 @@
 //! Any design over a unit with one flaw.
 
-use portcullis::design::{Design, DesignInfo, DomainSetup, Info};
 use portcullis::iommu::{AttachError, Translation};
+use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info};
 use portcullis::{Capabilities, DomainId, Invalidation, Iommu, NewDomainError, Platform, QueueError, SourceId};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;

@@ -9,7 +9,7 @@ mod registered;
 mod rings;
 mod shared_commits;
 
-use portcullis::design::Design;
+use portcullis::mapper::Design;
 use portcullis_sim::attack::{Attacked, attack};
 use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, Work};
 use portcullis_trace::Trace;

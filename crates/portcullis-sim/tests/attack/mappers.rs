@@ -1,8 +1,8 @@
 //! Any design whose mapper has one flaw.
 
 use portcullis::RawUnmapError;
-use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::invalidation::{Revocation, Runs};
+use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::proof::{Committed, Proof};
 use portcullis::{
     Access, CommitError, Departure, InFlight, Iommu, IovaRange, NewDomainError, Platform, RawMapError, Request, Space,

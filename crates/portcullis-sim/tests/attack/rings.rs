@@ -3,9 +3,9 @@
 
 use super::hardware::{self, FlawedUnit, OnUnit};
 use super::{attack_design, machine, replay, rings};
-use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
 use portcullis::designs::{Choice, DesignId, RIommu};
 use portcullis::invalidation::{Revocation, Runs};
+use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
 use portcullis::platform::Wait;
 use portcullis::proof::Committed;
 use portcullis::riommu::RingMapper;

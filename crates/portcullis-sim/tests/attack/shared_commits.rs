@@ -1,9 +1,9 @@
 //! The stock design with shared submissions for its strict commits.
 
-use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts};
 use portcullis::designs::Stock;
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iova::TreeAllocator;
+use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts};
 use portcullis::table::TableRule;
 use portcullis::{Iommu, NewDomainError, Platform};
 use std::mem::MaybeUninit;

@@ -3,8 +3,8 @@
 
 use super::unit_costs::Instant;
 use super::{bundled, job, machine, measured, replay};
-use portcullis::design::Options;
 use portcullis::designs::{Choice, DesignId, FreeBsd};
+use portcullis::mapper::Options;
 use portcullis::platform::Phase;
 use portcullis::{Access, DomainConfig, Open, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_model::{Parameters, Ram};

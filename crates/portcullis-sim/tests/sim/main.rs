@@ -35,8 +35,8 @@ mod unit_costs;
 mod unpriced;
 mod windows;
 
-use portcullis::design::Options;
 use portcullis::designs::DesignId;
+use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::{Simulate, Simulation};

@@ -5,9 +5,9 @@
 //! invalidation with the modelled hardware comes from a whole run.
 
 use super::{job, machine, measured, rings};
-use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Stock};
 use portcullis::iommu::AttachError;
+use portcullis::mapper::Design;
 use portcullis::platform::Phase;
 use portcullis::{
     Access, Capabilities, DomainId, Invalidation, Iommu, Open, PAGE_SIZE, PhysAddr, Protection, QueueError, SourceId,

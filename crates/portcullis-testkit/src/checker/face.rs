@@ -4,8 +4,8 @@
 use super::Checker;
 use super::operation::Buffer;
 use crate::raw_face::{RawFace, is_by_request};
-use portcullis::design::Mapper;
 use portcullis::domain::{DmaBuffer, MapFailure, Refused, UnmapFailure};
+use portcullis::mapper::Mapper;
 use portcullis::{CommitError, Iova, IovaRange, PAGE_SHIFT, Protection, RawMapError, RawUnmapError, Request, Segment};
 
 /// A buffer that its mapping owns.

@@ -3,7 +3,7 @@
 use super::operation::{Buffer, PHYSICAL_BITS};
 use super::reference::{Held, Reference};
 use super::{ALWAYS_RESERVED, Checker, RESERVED, Violation, fail, ranges};
-use portcullis::design::{Addressing, Mapper, Usage};
+use portcullis::mapper::{Addressing, Mapper, Usage};
 use portcullis::{Access, IovaRange, MapError, PAGE_SHIFT, PAGE_SIZE, PhysAddr, RawMapError, Request, Rule, Segment};
 
 impl<M: Mapper + ?Sized> Checker<'_, M> {

@@ -17,9 +17,9 @@ pub use operation::{Buffer, Machine, Operation, script};
 use crate::raw_face::open;
 use face::Owned;
 use operation::MEMORY_PAGES;
-use portcullis::design::{Addressing, Design, Info, Mapper, Options, Usage};
 use portcullis::domain::{Mapping, RawBatch};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::{Addressing, Design, Info, Mapper, Options, Usage};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{

@@ -3,7 +3,7 @@
 use super::reference::{InOrder, Reference, Returned};
 use super::{Checker, DEVICE, Violation, fail};
 use portcullis::Rule;
-use portcullis::design::Mapper;
+use portcullis::mapper::Mapper;
 use portcullis::table::Rights;
 use std::collections::BTreeSet;
 

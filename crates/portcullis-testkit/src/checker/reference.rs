@@ -1,6 +1,6 @@
 //! The reference for what the device may reach, kept as plain as possible.
 
-use portcullis::design::Addressing;
+use portcullis::mapper::Addressing;
 use portcullis::table::Rights;
 use portcullis::{Access, IovaRange, PAGE_SHIFT, PAGE_SIZE, Segment};
 use std::collections::{BTreeMap, BTreeSet};

@@ -37,6 +37,7 @@ use cells::{Cells, Place};
 use merging::Merging;
 use ring::{Ring, has_landed, look, probe_write, status_index, write};
 
+use crate::closable_lock::ClosableLock;
 use crate::hardware::{Hardware, Patience, RegisterError};
 use crate::page::{Page, Stopped};
 use crate::sorted::{OnLines, try_on_lines};
@@ -44,7 +45,6 @@ use crate::spec::descriptors::{InvalidationDescriptor, OnePage, StatusWrite};
 use crate::spec::registers::{FSTS, GSTS, IQA, IQH, IQT, QUEUE_INDEX_SHIFT, global};
 use crate::spec::{faults::status, tables::ENTRIES};
 use crate::sync::{AtomicU64, Hint, Ordering};
-use crate::unbroken::Unbroken;
 use crate::{BringUpError, Mmio};
 use core::num::NonZeroU64;
 use portcullis::platform::{LockClass, Wait};
@@ -170,7 +170,7 @@ struct Hot<L> {
     /// The submission that must land before the next shared one departs; zero if there is none, and [`REFUSES`]. It is
     /// written with the lock held, and read without it.
     behind: AtomicU64,
-    ring: Unbroken<L>,
+    ring: ClosableLock<L>,
 }
 
 /// The queue refuses submissions.
@@ -203,7 +203,7 @@ impl<P: Platform> Queue<P> {
         mask_max: u8,
         discipline: Discipline,
     ) -> Result<Self, NoMemory> {
-        let ring = || Unbroken::closed(platform.lock(LockClass::InvalidationQueue, Ring::default()));
+        let ring = || ClosableLock::closed(platform.lock(LockClass::InvalidationQueue, Ring::default()));
         let hot = try_on_lines(platform, || Hot { behind: AtomicU64::new(0), ring: ring() })?;
         let (none, form) = (Page::none, one_page.map_or(0, OnePage::form));
         // Then every commit takes the path of posts, which looks at the discipline. So the fast path has no more steps.
@@ -226,7 +226,7 @@ impl<P: Platform> Queue<P> {
     }
 
     #[inline(always)]
-    pub(crate) fn ring(&self) -> &Unbroken<P::Lock<Ring>> {
+    pub(crate) fn ring(&self) -> &ClosableLock<P::Lock<Ring>> {
         &self.hot().ring
     }
 

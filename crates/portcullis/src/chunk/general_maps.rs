@@ -1,14 +1,14 @@
 //! Maps of the design `portcullis` that need more than entries to be written, or that find no place where they should.
 
 use super::chunks::Taken;
-use super::halves::{fits, has_place};
 use super::mapper::Chunked;
 use super::page_states;
+use super::two_halves::{fits, has_place};
 use crate::address::{IovaRange, PAGE_SHIFT};
-use crate::design::AssembledMapper;
 use crate::error::{MapError, RawMapError};
 use crate::iommu::Iommu;
 use crate::iova::IovaRequest;
+use crate::mapper::AssembledMapper;
 use crate::platform::{Phase, Platform, Step};
 use crate::request::Request;
 

@@ -7,10 +7,10 @@ use super::geometry::TABLE_PAGES;
 use super::mapper::{Chunked, Unspent};
 use super::page_states;
 use crate::address::IovaRange;
-use crate::design::{AssembledMapper, Mapper};
 use crate::error::{CommitError, RawUnmapError, UnmapError};
 use crate::invalidation::{Departure, InFlight, One, Revocation, Room, Runs, WhenFull};
 use crate::iommu::Iommu;
+use crate::mapper::{AssembledMapper, Mapper};
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::Committed;
 

@@ -1,10 +1,10 @@
 //! Table pages of the upper half that have been removed from the domain's table and are not freed yet. `reclaim.rs`
 //! removes them, and releases them when they can no longer be walked.
 
-use super::halves::Halves;
+use super::two_halves::Halves;
 use crate::address::PhysAddr;
-use crate::design::AssembledMapper;
 use crate::iommu::Iommu;
+use crate::mapper::AssembledMapper;
 use crate::platform::{Lock, LockClass, Platform};
 use crate::proof::Proof;
 use alloc::vec::Vec;

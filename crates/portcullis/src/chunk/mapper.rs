@@ -8,11 +8,10 @@
 use super::chunk_source::TABLE_IDLE_US;
 use super::chunks::{Chunks, Taken};
 use super::geometry::CHUNK_PAGES;
-use super::halves::{Halves, has_place};
 use super::leaving::Reclaim;
 use super::page_states::{self, ClearedMark};
+use super::two_halves::{Halves, has_place};
 use crate::address::{IovaRange, Segment};
-use crate::design::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::in_place::in_place;
 use crate::invalidation::{
@@ -21,6 +20,7 @@ use crate::invalidation::{
 };
 use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaRequest;
+use crate::mapper::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::placement::Placement;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};

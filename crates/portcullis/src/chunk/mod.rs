@@ -80,8 +80,8 @@
 //! - `mapper.rs`: the mapper of the design, with the fast paths of map, unmap and commit;
 //! - `general_maps.rs`: maps that find no place there;
 //! - `general_unmaps.rs`: all other unmaps and commits;
-//! - `halves.rs`: the allocators of the two halves of the address space, as one allocator, and what one lends to the
-//!   other;
+//! - `two_halves.rs`: the allocators of the two halves of the address space, as one allocator, and what one lends to
+//!   the other;
 //! - `geometry.rs`: the sizes of units, chunks and tables, and how many tables there can be;
 //! - `chunks.rs`: cursors, taking pages, and replacing a chunk;
 //! - `page_states.rs`: the states of a page and the bits of its entry;
@@ -103,7 +103,6 @@ mod chunks;
 mod general_maps;
 mod general_unmaps;
 mod geometry;
-mod halves;
 mod leaving;
 mod mapper;
 mod open_tables;
@@ -117,6 +116,7 @@ mod table_pool;
 mod table_record;
 mod table_records;
 mod tables;
+mod two_halves;
 
 pub use chunk_source::TABLE_IDLE_US;
 pub use chunks::CHUNKED_PAGES_MAX;

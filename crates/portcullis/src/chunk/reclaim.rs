@@ -3,13 +3,13 @@
 //! must end: a mistaken unmap may walk without a mapping that keeps the page.
 
 use super::chunk_source::TABLE_IDLE_US;
-use super::halves::Halves;
 use super::leaving::Leaving;
 use super::mapper::Chunked;
+use super::two_halves::Halves;
 use crate::address::{IovaRange, PhysAddr};
-use crate::design::AssembledMapper;
 use crate::error::CommitError;
 use crate::iommu::{COMMANDS_MAX, Iommu};
+use crate::mapper::AssembledMapper;
 use crate::platform::memory::{push_within, try_reserve};
 use crate::platform::{Context, Lock, Phase, Platform, Step};
 use crate::table::ENTRIES;

@@ -1,7 +1,7 @@
 //! A design with its parameters, as users write it: `eiovar:k=512`.
 
 use super::DesignId;
-use crate::design::{Info, OptionError, Options};
+use crate::mapper::{Info, OptionError, Options};
 use alloc::vec::Vec;
 use core::fmt;
 use thiserror::Error;

@@ -7,20 +7,20 @@
 //! a window that is sealed, and whose pages are all back, is free as a whole, and kept in a magazine
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
+//! A map: `domain/calls.rs`, `mapper/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
 //! `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `iova/fast_and_safe/windows.rs`, `iova/fast_and_safe/window.rs`,
 //! `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 
-use crate::design::{
-    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, OptionInfo,
-    OptionKind, Parts,
-};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::WindowAllocator;
+use crate::mapper::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, OptionInfo,
+    OptionKind, Parts,
+};
 use crate::platform::Platform;
 use crate::safety::Protection;
 use crate::table::TableRule;

@@ -5,21 +5,21 @@
 //! mapped --claim--> claimed --clear--> cleared, and an empty table page leaves --the hardware has lost it--> free
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
-//! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`.
+//! A map: `domain/calls.rs`, `mapper/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
+//! `mapper/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
-//! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `iova/freebsd/gap_tree.rs`, `iova/freebsd/avl.rs`,
+//! `mapper/locking.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`,
 //! `invalidation/strict.rs`.
 
-use crate::design::{
-    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind, Parts,
-    TableLock,
-};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::GapTreeAllocator;
+use crate::mapper::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind, Parts,
+    TableLock,
+};
 use crate::platform::Platform;
 use crate::safety::Protection;
 use crate::table::TableRule;

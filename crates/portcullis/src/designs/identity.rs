@@ -5,22 +5,22 @@
 //! 1 user --the last unmap--> absent --the hardware has lost it--> the next map of the page may write it again
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/identity.rs`, `space/sharing.rs`, `table/shared.rs`.
+//! A map: `domain/calls.rs`, `mapper/identity.rs`, `space/sharing.rs`, `table/shared.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/identity.rs`, `space/sharing.rs`, `table/shared.rs`, `design/assembled.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/identity.rs`, `space/sharing.rs`, `table/shared.rs`, `mapper/assembled.rs`,
 //! `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
-//! For the three regions of rights, `design/assembled.rs` only commits. The fourth region maps and unmaps like
+//! For the three regions of rights, `mapper/assembled.rs` only commits. The fourth region maps and unmaps like
 //! `magazine`.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{
-    AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, IDENTITY_TAG_BITS, Info, OptionInfo,
-    OptionKind, dynamic_identity_in,
-};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
+use crate::mapper::{
+    AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, DynamicIdentity, IDENTITY_TAG_BITS, Info, OptionInfo,
+    OptionKind, dynamic_identity_in,
+};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use core::mem::MaybeUninit;

@@ -4,13 +4,13 @@
 //! mapped once, when the domain is opened; a map returns the physical address, an unmap does nothing
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/physical.rs`.
+//! A map: `domain/calls.rs`, `mapper/physical.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/physical.rs`.
+//! An unmap: `domain/calls.rs`, `mapper/physical.rs`.
 
-use crate::design::{Addressing, Design, DesignInfo, DomainSetup, IdentityMapped, Info};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
+use crate::mapper::{Addressing, Design, DesignInfo, DomainSetup, IdentityMapped, Info};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use core::mem::MaybeUninit;

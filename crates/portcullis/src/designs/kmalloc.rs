@@ -5,20 +5,20 @@
 //! mapped --claim by its marks, clear--> cleared --the hardware has lost it--> free_bytes: memory of the host
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`.
+//! A map: `domain/calls.rs`, `mapper/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/marks.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `iova/kmalloc.rs`, `space.rs`, `table/marks.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! An unmap calls `kmalloc.rs` twice: first, to learn that the claim is left to the table, and at the end, to free
 //! the object.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::KmallocAllocator;
+use crate::mapper::{Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::platform::Platform;
 use crate::safety::Protection;
 use core::mem::MaybeUninit;

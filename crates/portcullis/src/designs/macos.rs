@@ -5,19 +5,19 @@
 //! mapped --claim, clear--> cleared --submit, do not wait--> waiting --the queue has passed its ticket--> free, merged
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`,
+//! A map: `domain/calls.rs`, `mapper/assembled.rs`, `mapper/locking.rs`, `iova/macos/buddy.rs`, `iova/macos/blocks.rs`,
 //! `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `design/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `mapper/locking.rs`, `iova/macos/buddy.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
-use crate::design::{
-    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, Parts, WholeLock,
-};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::{BUDDY_PAGES_MAX, BuddyAllocator};
+use crate::mapper::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, Parts, WholeLock,
+};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use crate::table::TableRule;

@@ -5,10 +5,10 @@
 //! mapped --the first mark is cleared: claimed--> cleared --the hardware has lost it--> free: in a magazine of the CPU
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`,
+//! A map: `domain/calls.rs`, `mapper/assembled.rs`, `iova/linux/magazine.rs`, `iova/linux/tree.rs`,
 //! `iova/linux/range_tree.rs`, `space.rs`, `table/second_level.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/marks.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/marks.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! A map reaches the two files of the tree only if neither magazine nor depot has an address. An unmap calls the
@@ -16,11 +16,11 @@
 //! and gives the address back to the magazine.
 
 use super::{PER_CPU_WINDOW, queue_kind, queue_option};
-use crate::design::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::MagazineAllocator;
+use crate::mapper::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::platform::Platform;
 use crate::safety::Protection;
 use core::mem::MaybeUninit;

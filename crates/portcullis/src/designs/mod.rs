@@ -4,18 +4,18 @@
 //! Each design has one file, so this folder has more files than others. The module page of a design lists, in reading
 //! order, the files of a raw map and of a raw unmap under strict protection. A typed call begins and ends in
 //! `domain/mapping.rs`. The lists leave out the files that every design uses: `address.rs`, `entry.rs`, `error.rs`,
-//! `proof.rs` and `request.rs`; the module files with the types (`design/mod.rs`, `iova/mod.rs`,
+//! `proof.rs` and `request.rs`; the module files with the types (`mapper/mod.rs`, `iova/mod.rs`,
 //! `invalidation/mod.rs`); and the calls of `iommu/` and `platform/` to hardware and host. They also leave out the
-//! parts of an `AssembledMapper` that do nothing in most designs: without a lock, `design/locking.rs` only runs its
+//! parts of an `AssembledMapper` that do nothing in most designs: without a lock, `mapper/locking.rs` only runs its
 //! closure, `invalidation/policy.rs` is called at the end of a map, and `table/freed.rs` at the end of an unmap.
 
 mod choice;
 
 pub use choice::{Choice, ChoiceError, Named};
 
-use crate::design::{Design, DesignInfo, Info, OptionInfo, OptionKind, Options};
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
+use crate::mapper::{Design, DesignInfo, Info, OptionInfo, OptionKind, Options};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 

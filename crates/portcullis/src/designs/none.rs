@@ -4,13 +4,13 @@
 //! physical address = I/O address, from the first to the last: nothing is mapped, nothing is taken away
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/physical.rs`, `pass_through.rs`.
+//! A map: `domain/calls.rs`, `mapper/physical.rs`, `pass_through.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/physical.rs`.
+//! An unmap: `domain/calls.rs`, `mapper/physical.rs`.
 
-use crate::design::{Addressing, Design, DesignInfo, DomainSetup, Info, Untranslated};
 use crate::error::NewDomainError;
 use crate::iommu::Iommu;
+use crate::mapper::{Addressing, Design, DesignInfo, DomainSetup, Info, Untranslated};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use core::mem::MaybeUninit;

@@ -6,21 +6,21 @@
 //! in the pool, still mapped --no room, or no address left--> cleared --the hardware has lost it--> in a magazine
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/page_pool.rs`, `design/pool.rs`, `design/assembled.rs`, `iova/linux/magazine.rs`,
+//! A map: `domain/calls.rs`, `mapper/page_pool.rs`, `mapper/pool.rs`, `mapper/assembled.rs`, `iova/linux/magazine.rs`,
 //! `space.rs`, `table/second_level.rs`, `space/sharing.rs`, `table/marks.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/page_pool.rs`, `space/sharing.rs`, `table/marks.rs`, `design/pool.rs`,
-//! `design/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/page_pool.rs`, `space/sharing.rs`, `table/marks.rs`, `mapper/pool.rs`,
+//! `mapper/assembled.rs`, `iova/linux/magazine.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`,
 //! `invalidation/strict.rs`.
 //!
-//! If the pool has the page, both end in `design/pool.rs`, and a map looks nowhere else.
+//! If the pool has the page, both end in `mapper/pool.rs`, and a map looks nowhere else.
 
-use crate::design::{
+use crate::error::NewDomainError;
+use crate::iommu::Iommu;
+use crate::mapper::{
     AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind, POOL_PART_PAGES_MAX,
     PagePoolMapper, page_pool_in,
 };
-use crate::error::NewDomainError;
-use crate::iommu::Iommu;
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use core::mem::MaybeUninit;

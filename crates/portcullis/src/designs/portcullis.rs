@@ -14,10 +14,10 @@
 //! of its CPU: `invalidation/policy.rs`, `invalidation/per_cpu_queues.rs`.
 
 use crate::chunk::Chunked;
-use crate::design::{AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
+use crate::mapper::{AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use core::mem::MaybeUninit;

@@ -9,10 +9,10 @@
 //! An unmap: `domain/calls.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`,
 //! `submission.rs`.
 
-use crate::design::{Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind};
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
+use crate::mapper::{Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind};
 use crate::platform::Platform;
 use crate::riommu::format::RING_ENTRIES_MAX;
 use crate::riommu::{ADDRESSING, RingMapper};

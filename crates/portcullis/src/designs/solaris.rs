@@ -5,19 +5,19 @@
 //! mapped --claim--> free: the translation stays until the next map writes over it (its declared breach of S2)
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
-//! `design/locking.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`.
+//! A map: `domain/calls.rs`, `mapper/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
+//! `mapper/locking.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
 //! `invalidation/policy.rs`.
 
-use crate::design::{
-    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockPerTable, Parts,
-};
 use crate::error::NewDomainError;
 use crate::invalidation::{Commands, Deferral, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::{SLAB_PAGES, VmemAllocator};
+use crate::mapper::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockPerTable, Parts,
+};
 use crate::platform::Platform;
 use crate::safety::{Breach, Protection, Rule};
 use crate::table::TableRule;

@@ -5,20 +5,20 @@
 //! mapped --claim--> claimed --clear--> cleared --the hardware has lost it--> free
 //! ```
 //!
-//! A map: `domain/calls.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! A map: `domain/calls.rs`, `mapper/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `design/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
+//! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `iova/linux/tree.rs`, `iova/linux/range_tree.rs`, `space.rs`,
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/strict.rs`.
 //!
 //! An unmap calls the allocator twice: first for the claim, and at the end to give the address back.
 
 use super::{GLOBAL_WINDOW, queue_kind, queue_option};
-use crate::design::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::error::NewDomainError;
 use crate::invalidation::Deferral;
 use crate::iommu::Iommu;
 use crate::iova::TreeAllocator;
+use crate::mapper::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use crate::platform::Platform;
 use crate::safety::Protection;
 use core::mem::MaybeUninit;

@@ -9,10 +9,10 @@
 use super::mapping::{Lent, count_lost};
 use super::{DmaBuffer, DomainRef, Mapping, Refused};
 use crate::address::{Iova, IovaRange};
-use crate::design::Mapper;
 use crate::error::{CommitError, UnmapError};
 use crate::invalidation::{BATCH_MAX, Revocation, Revoked};
 use crate::iommu::QueueError;
+use crate::mapper::Mapper;
 use crate::proof::{Committed, Proof};
 use crate::request::Access;
 use arrayvec::{ArrayVec, Drain};

@@ -3,10 +3,10 @@
 use super::mapping::Lent;
 use super::{Batch, DmaBuffer, Domain, MapFailure, Mapping, RawBatch, Refused, SharedBuffer, UnmapFailure};
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
-use crate::design::{Addressing, Info, Mapper, Usage};
 use crate::error::{CommitError, MapError, NoMemory, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Runs;
 use crate::iommu::{AttachError, DomainId, QueueError, SourceId, all_or_none};
+use crate::mapper::{Addressing, Info, Mapper, Usage};
 use crate::placement::MapOptions;
 use crate::platform::Context;
 use crate::platform::memory::try_reserve_by;

@@ -1,7 +1,7 @@
 //! How a domain is opened.
 
 use crate::address::{IovaRange, Segment};
-use crate::design::Options;
+use crate::mapper::Options;
 use crate::safety::Protection;
 use crate::sub_page::SubPage;
 
@@ -11,7 +11,7 @@ pub struct DomainConfig<'c> {
     /// How mappings are protected.
     pub protection: Protection,
     /// The number of address bits that the devices can drive, 13 to 64. If the IOMMU or its tables are narrower, their
-    /// width applies. If addresses are those of [entries](crate::design::Addressing::Entries), devices are assumed to
+    /// width applies. If addresses are those of [entries](crate::mapper::Addressing::Entries), devices are assumed to
     /// drive all 64.
     pub address_bits: u8,
     /// Ranges that are never allocated: those that the firmware reserves, and the windows of bridges. Page 0 and the

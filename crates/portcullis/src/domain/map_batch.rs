@@ -3,9 +3,9 @@
 use super::mapping::Lent;
 use super::{DmaBuffer, Domain, Mapping, Refused};
 use crate::address::{Iova, IovaRange, Segment};
-use crate::design::Mapper;
 use crate::error::{MapError, RawMapError};
 use crate::invalidation::BATCH_MAX;
+use crate::mapper::Mapper;
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::safety::Protection;

@@ -1,8 +1,8 @@
 //! Buffers that a device can reach, and the type that owns them meanwhile.
 
 use crate::address::{Iova, IovaRange, Segment};
-use crate::design::{Addressing, ENTRY_PAGES_MAX};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
+use crate::mapper::{Addressing, ENTRY_PAGES_MAX};
 use crate::proof::Proof;
 use crate::request::Access;
 use crate::sub_page::{SubPage, is_partial};

@@ -18,10 +18,10 @@ mod map_batch;
 mod mapping;
 mod open;
 mod options;
+mod partial_pages;
 mod reference;
 mod ring;
 mod submitted;
-mod unexposed;
 
 pub use batch::{Batch, GivenBack, RawBatch};
 pub use config::DomainConfig;
@@ -36,9 +36,9 @@ pub use ring::{
 pub use submitted::{SubmitFailure, Submitted, SubmittedDescriptor, Unmaps};
 
 use mapping::Tag;
-use unexposed::ShortWay;
+use partial_pages::ShortWay;
 
-use crate::design::{Info, Mapper};
+use crate::mapper::{Info, Mapper};
 use crate::safety::Protection;
 use crate::sub_page::SubPage;
 use crate::sync::AtomicUsize;

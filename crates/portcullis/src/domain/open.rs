@@ -1,14 +1,14 @@
 //! Opening a domain: as a return value, in place, or with a design that is chosen at run time.
 
 use super::mapping::Tag;
-use super::unexposed::ShortWay;
+use super::partial_pages::ShortWay;
 use super::{Domain, DomainConfig};
 use crate::address::PAGE_SHIFT;
-use crate::design::{Design, DomainSetup, Info, Mapper};
 use crate::designs::{DesignId, Visitor};
 use crate::error::NewDomainError;
 use crate::in_place::{built, in_place};
 use crate::iommu::{Capabilities, Iommu};
+use crate::mapper::{Design, DomainSetup, Info, Mapper};
 use crate::platform::memory::try_room;
 use crate::platform::{Context, Platform};
 use crate::safety::Protection;

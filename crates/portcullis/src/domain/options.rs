@@ -2,10 +2,10 @@
 
 use super::Domain;
 use crate::address::{IovaRange, Segment};
-use crate::design::{Addressing, Mapper};
 use crate::error::{MapError, RawMapError, SyncError};
 use crate::invalidation::Revocation;
 use crate::iommu::QueueError;
+use crate::mapper::{Addressing, Mapper};
 use crate::placement::{MapOptions, Placement};
 use crate::request::{Access, Request};
 use crate::sub_page::{SeenSegments, SubPage, is_partial, part_in_page, pieces};

@@ -1,7 +1,7 @@
 //! Pointers to a domain: a batch or a ring can borrow its domain or own a share of it.
 
 use super::Domain;
-use crate::design::Mapper;
+use crate::mapper::Mapper;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Deref;

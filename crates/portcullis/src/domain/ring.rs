@@ -4,10 +4,10 @@
 use super::map_batch::Unmapped;
 use super::{Batch, DmaBuffer, Domain, DomainRef, Mapping, Refused};
 use crate::address::{PAGE_SIZE, Segment};
-use crate::design::Mapper;
 use crate::error::{CommitError, MapError, RawMapError, SyncError, UnmapError};
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::QueueError;
+use crate::mapper::Mapper;
 use crate::request::{Access, Stream};
 use crate::sync::Ordering;
 use crate::table::ENTRIES;

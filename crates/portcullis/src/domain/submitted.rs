@@ -9,10 +9,10 @@
 use super::mapping::count_lost;
 use super::ring::{Descriptor, DescriptorFailure, Ring};
 use super::{Batch, DmaBuffer, Domain, DomainRef, GivenBack, RawBatch};
-use crate::design::Mapper;
 use crate::error::CommitError;
 use crate::invalidation::{BATCH_MAX, Departure, InFlight, Revocation, Runs, WhenFull};
 use crate::iommu::QueueError;
+use crate::mapper::Mapper;
 use crate::proof::{Committed, Proof};
 use crate::sub_page::SubPage;
 use arrayvec::ArrayVec;

@@ -34,7 +34,7 @@ pub enum WhenFull {
 pub enum Departure {
     /// It is committed.
     Over(Committed),
-    /// It is to be [taken back](crate::design::Mapper::take_back).
+    /// It is to be [taken back](crate::mapper::Mapper::take_back).
     InFlight(InFlight),
     /// It would have had to wait, and was told to [refuse](WhenFull::Refuse) that. Nothing has changed.
     Full,

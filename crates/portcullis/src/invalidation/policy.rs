@@ -194,7 +194,7 @@ impl<P: Platform, I: Iommu> Policy<P, I> {
     /// # Safety
     /// That of [`Mapper::take_back`].
     ///
-    /// [`Mapper::take_back`]: crate::design::Mapper::take_back
+    /// [`Mapper::take_back`]: crate::mapper::Mapper::take_back
     pub(crate) unsafe fn take_back(
         &self,
         space: &AddressSpace<P, I>,

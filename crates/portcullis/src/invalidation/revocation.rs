@@ -15,7 +15,7 @@ use crate::table::FreedTables;
 /// for more. Everything else is the same for both, and takes them as [`Runs`].
 ///
 /// Dropping it leaks addresses and table pages, which is safe. It should be passed to
-/// [`Mapper::commit`](crate::design::Mapper::commit) instead.
+/// [`Mapper::commit`](crate::mapper::Mapper::commit) instead.
 #[must_use = "addresses and buffers come back only through a commit"]
 #[derive(Debug)]
 pub struct Revocation<R: ?Sized = [Slot; BATCH_MAX]> {

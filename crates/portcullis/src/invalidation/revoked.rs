@@ -18,7 +18,7 @@ pub enum Due {
 /// An unmapped mapping, or several side by side, whose translations may still be cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Revoked {
-    /// Its pages, or entry numbers if its addresses are those of [entries](crate::design::Addressing::Entries).
+    /// Its pages, or entry numbers if its addresses are those of [entries](crate::mapper::Addressing::Entries).
     pub range: IovaRange,
     /// What has to be done for them.
     pub due: Due,

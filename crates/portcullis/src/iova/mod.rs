@@ -143,7 +143,7 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
 
     /// Takes memory from the host, with no lock held, after an [`allocate`](IovaAllocator::allocate) has failed with
     /// [`MapError::NoMemory`]. Returns whether the caller should try again. Under
-    /// [`WholeLock`](crate::design::WholeLock), allocators must take memory only here. Other allocators may take it
+    /// [`WholeLock`](crate::mapper::WholeLock), allocators must take memory only here. Other allocators may take it
     /// in `allocate`, and have nothing to prepare.
     ///
     /// # Errors

@@ -4,10 +4,10 @@ use super::format::{ENTRY_PAGES, RING_ADDRESS_MASK, RING_ENTRIES_MAX, RingAddres
 use super::ring::Ring;
 use super::rings::Rings;
 use crate::address::IovaRange;
-use crate::design::{Addressing, DomainSetup, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, SyncError, UnmapError};
 use crate::invalidation::{Counted, Due, Revoked, Runs};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
+use crate::mapper::{Addressing, DomainSetup, Mapper, Usage};
 use crate::platform::{Context, Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;

@@ -28,7 +28,7 @@ pub enum SubPage {
     /// copies it back.
     ///
     /// Persistent and shared mappings of partial pages are refused, because the copy would not follow later changes.
-    /// At most [`BOUNCE_PAGES_MAX`] bounce pages are in use, which [`Usage`](crate::design::Usage) reports. The domain
+    /// At most [`BOUNCE_PAGES_MAX`] bounce pages are in use, which [`Usage`](crate::mapper::Usage) reports. The domain
     /// keeps them until it is dropped. A stale translation under deferred protection therefore leads to a bounce page
     /// and to nothing else.
     Bounce,

@@ -2,7 +2,7 @@
 //!
 //! The entry that points to a table page counts the present entries of that page (see `entry.rs`). The root stays, so
 //! its entries need no count. Walkers ignore the count, so changing it needs no flush. A map or unmap has the table
-//! to itself: the lock is the caller's ([`TableLock`](crate::design::TableLock)).
+//! to itself: the lock is the caller's ([`TableLock`](crate::mapper::TableLock)).
 //!
 //! An unmap that clears the last entry of a table page takes the page out of the table, and continues upwards in the
 //! same way. The page is freed after an all-levels invalidation of the unmapped range, which lies below it (S4).

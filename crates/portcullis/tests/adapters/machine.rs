@@ -1,8 +1,8 @@
 //! A machine whose physical addresses are the addresses of this process, so that drivers and devices share its memory.
 
-use portcullis::design::Addressing;
 use portcullis::designs::DesignId;
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::Addressing;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

@@ -2,10 +2,10 @@
 
 use super::{Bench, check_with};
 use loom::thread;
-use portcullis::design::Design;
 use portcullis::designs::{Portcullis, Stock};
 use portcullis::domain::{RawBatch, Submitted};
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::Design;
 use portcullis::platform::fake::{FakeHost, interrupt, run_on};
 use portcullis::{DomainOf, Iova, IovaRange, PAGE_SIZE, Protection};
 use std::sync::Arc;

@@ -35,10 +35,10 @@ mod sync {
 
 use loom::model::Builder;
 use loom::thread;
-use portcullis::design::Design;
 use portcullis::designs::Stock;
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::Design;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

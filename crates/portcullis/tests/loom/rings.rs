@@ -6,10 +6,10 @@ use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
-use portcullis::design::{DesignInfo, Options};
 use portcullis::designs::RIommu;
 use portcullis::iommu::QueueError;
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::{DesignInfo, Options};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{

@@ -419,7 +419,7 @@ const CASES: &[Case] = &[
 
 const USES: &str = "#![allow(unused_imports)]
     use core::mem::MaybeUninit;
-    use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
+    use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Locking, Mapper, Usage};
     use portcullis::designs::{Stock, Unprotected};
     use portcullis::domain::{Batch, DmaBuffer, DomainOf, DomainRef, DynDomain, Mapping, RawBatch, SharedBuffer};
     use portcullis::invalidation::Runs;

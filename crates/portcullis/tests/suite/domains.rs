@@ -1,12 +1,12 @@
 //! Domains that cannot be made, and devices that cannot be attached.
 
 use crate::raw_face::{RawFace, open};
-use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::invalidation::Deferral;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
+use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::platform::fake::FakeHost;
 use portcullis::proof::Proof;
 use portcullis::table::Rights;

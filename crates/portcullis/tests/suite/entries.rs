@@ -2,10 +2,10 @@
 //! flat table in which each entry leads to a segment.
 
 use crate::raw_face::RawFace;
-use portcullis::design::{AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::domain::{DmaBuffer, RingConfig};
 use portcullis::invalidation::Runs;
 use portcullis::iommu::{AttachError, Translation};
+use portcullis::mapper::{AddressOverhead, Addressing, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::platform::fake::FakeHost;
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::Rights;

@@ -3,8 +3,8 @@
 use crate::checker::script;
 use crate::fuzzing::fuzz;
 use portcullis::Protection;
-use portcullis::design::{OptionInfo, OptionKind};
 use portcullis::designs::{Choice, DesignId};
+use portcullis::mapper::{OptionInfo, OptionKind};
 use portcullis_testkit::{Subject, machine};
 use proptest::prelude::*;
 use proptest::sample::select;

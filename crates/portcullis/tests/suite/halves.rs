@@ -2,13 +2,13 @@
 
 use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
-use portcullis::design::Mapper;
 use portcullis::designs::{DesignId, Magazine, Portcullis, Solaris, Stock};
 use portcullis::domain::fake::FakeBuffer;
 use portcullis::domain::{DomainRef, RawBatch, RingConfig, SubmitFailure, Submitted};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::TrySubmit;
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
+use portcullis::mapper::Mapper;
 use portcullis::platform::fake::{FakeHost, lost_here, run_on};
 use portcullis::table::Rights;
 use portcullis::{

@@ -2,9 +2,9 @@
 
 use crate::raw_face::{RawFace, open};
 use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
-use portcullis::design::Design;
 use portcullis::designs::{DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::Design;
 use portcullis::platform::Context;
 use portcullis::platform::fake::FakeHost;
 use portcullis::{Access, DomainConfig, PAGE_SIZE, PhysAddr, Protection, Segment};

@@ -137,7 +137,7 @@ fn buffers_of_any_shape_are_mapped_together() {
 /// taken.
 #[test]
 fn a_buffer_that_is_refused_ends_the_batch() {
-    fn refuses<D: portcullis::design::Design<&'static FakeHost, &'static FakeIommu<'static>>>() {
+    fn refuses<D: portcullis::mapper::Design<&'static FakeHost, &'static FakeIommu<'static>>>() {
         let host: &FakeHost = Box::leak(Box::default());
         let iommu: &FakeIommu<'_> = Box::leak(Box::new(FakeIommu::new(host)));
         let domain = D::open(iommu, host, Protection::Strict).expect("a domain");

@@ -5,13 +5,13 @@
 use crate::heap::{bytes, elsewhere, end_watch, grants_page, library, refuse_above, refuse_all, said, watch};
 use crate::raw_face::{RawFace, open};
 use portcullis::chunk::{CHUNKED_PAGES_MAX, TABLE_IDLE_US};
-use portcullis::design::{Addressing, Design};
 use portcullis::designs::{DesignId, Portcullis, Visitor};
 use portcullis::forward_platform;
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{FakeIommu, Ticket};
 use portcullis::iommu::{AttachError, Translation};
 use portcullis::iova::MAGAZINE_CAPACITY;
+use portcullis::mapper::{Addressing, Design};
 use portcullis::platform::fake::{FakeHost, FakeLock};
 use portcullis::platform::{Context, WordLines};
 use portcullis::table::Rights;

@@ -1,10 +1,10 @@
 //! The typed interface: a buffer belongs to the device or to the driver, never to both, and is never lost by accident.
 
-use portcullis::design::Addressing;
 use portcullis::designs::Stock;
 use portcullis::domain::{DmaBuffer, MapFailure, Mapping, UnmapFailure, leaked_mappings};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::Addressing;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

@@ -4,10 +4,10 @@ mod apart;
 mod options;
 
 use crate::raw_face::RawFace;
-use portcullis::design::Addressing;
 use portcullis::designs::DesignId;
 use portcullis::domain::DmaBuffer;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::Addressing;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

@@ -2,7 +2,6 @@
 
 use crate::raw_face::RawFace;
 use arrayvec::ArrayVec;
-use portcullis::design::Design;
 use portcullis::designs::{DesignId, FastAndSafe, Magazine, Stock, Visitor};
 use portcullis::domain::{
     DESCRIPTOR_PAGES_MAX, Descriptor, DescriptorError, DescriptorFailure, DescriptorMapFailure, DmaBuffer, Refused,
@@ -10,6 +9,7 @@ use portcullis::domain::{
 };
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::Design;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

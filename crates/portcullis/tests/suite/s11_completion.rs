@@ -2,10 +2,10 @@
 //! domain reports it from then on.
 
 use crate::raw_face::{RawFace, open};
-use portcullis::design::{Design, DomainSetup, Mapper, Options};
 use portcullis::designs::{Magazine, Solaris, Static, Stock, Unprotected};
 use portcullis::invalidation::{CPU_QUEUE_CAPACITY, QUEUE_CAPACITY, QUEUE_TIMEOUT_US, Revocation};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::{Design, DomainSetup, Mapper, Options};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::table::Rights;
 use portcullis::{

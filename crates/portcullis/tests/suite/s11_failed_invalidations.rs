@@ -4,10 +4,10 @@
 use crate::raw_face::RawFace;
 use portcullis::chunk::CHUNKED_PAGES_MAX;
 use portcullis::chunk::TABLE_IDLE_US;
-use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Visitor};
 use portcullis::error::RawMapError;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::Design;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

@@ -3,12 +3,12 @@
 
 use crate::forwarding::forward_domains;
 use crate::raw_face::RawFace;
-use portcullis::design::{
-    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts,
-};
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iommu::fake::{Behaviour, FakeIommu, Ticket};
 use portcullis::iova::TreeAllocator;
+use portcullis::mapper::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts,
+};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, TableRule};
 use portcullis::{

@@ -2,9 +2,9 @@
 //! not.
 
 use crate::raw_face::{RawFace, open};
-use portcullis::design::{Addressing, Design};
 use portcullis::designs::{DesignId, Visitor};
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::{Addressing, Design};
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{Access, Capabilities, DomainConfig, Iommu, Iova, PAGE_SIZE, PhysAddr, Protection, Segment, SourceId};

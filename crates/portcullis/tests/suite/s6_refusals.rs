@@ -1,10 +1,10 @@
 //! Provokes every refusal once. A refused operation changes nothing and leaks nothing (S6).
 
 use crate::raw_face::{RawFace, open};
-use portcullis::design::Mapper;
 use portcullis::designs::{Static, Stock, Unprotected};
 use portcullis::invalidation::BATCH_MAX;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::Mapper;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::{Rights, SecondLevelTable, TableRule, Walker};
 use portcullis::{

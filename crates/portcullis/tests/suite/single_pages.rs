@@ -2,9 +2,9 @@
 //! time.
 
 use crate::raw_face::RawFace;
-use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Visitor};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::Design;
 use portcullis::platform::fake::FakeHost;
 use portcullis::table::Rights;
 use portcullis::{

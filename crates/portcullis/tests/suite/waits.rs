@@ -1,10 +1,10 @@
 //! Waits for hardware: no lock and no walk is held meanwhile, and all of them end when the host's time limit is over.
 
 use crate::raw_face::{RawFace, open};
-use portcullis::design::Design;
 use portcullis::designs::{DesignId, Portcullis, Visitor};
 use portcullis::forward_platform;
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::mapper::Design;
 use portcullis::platform::fake::FakeHost;
 use portcullis::platform::{Lock, LockClass, WAIT_US_LEAST, Wait};
 use portcullis::{

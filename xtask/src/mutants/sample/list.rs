@@ -16,7 +16,7 @@ use std::path::Path;
 const SAFETY_CRITICAL: [&str; 8] = [
     "crates/portcullis/src/{address,entry,pass_through,placement,proof,request,segment_list,space,submission}.rs",
     "crates/portcullis/src/{chunk,domain,invalidation,iova,riommu,space,sub_page,table}/**",
-    "crates/portcullis/src/design/{assembled,identity,locking,parts,physical,placed}.rs",
+    "crates/portcullis/src/mapper/{assembled,identity,locking,parts,physical,placed}.rs",
     "crates/portcullis/src/iommu/{covering,mod}.rs",
     "crates/portcullis/src/platform/{deadline,mod,per_cpu}.rs",
     "crates/portcullis-vtd/src/{attach,attachments,faults,hardware,inherit,page,sorted,tables,unbroken,unit,units}.rs",

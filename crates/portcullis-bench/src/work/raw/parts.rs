@@ -1,12 +1,12 @@
 //! Single parts of the library, for prices of single steps: a table that no device walks, a mapper whose allocator
 //! does next to nothing, and addresses that are freed without an invalidation.
 
-use portcullis::design::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::designs::{Magazine, Unprotected};
 use portcullis::error::{MapError, NewDomainError, NoMemory, UnmapError};
 use portcullis::invalidation::{Deferral, Runs};
 use portcullis::iommu::Capabilities;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
+use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::platform::Context;
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::{FreedTables, SecondLevelTable, TableRule, Walker};

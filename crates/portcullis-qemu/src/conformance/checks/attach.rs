@@ -4,9 +4,9 @@ use crate::conformance::driven::{Driven, Space, page};
 use crate::conformance::rig::{A, B, C, Hardware};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refused};
-use portcullis::design::Design;
 use portcullis::designs::{Magazine, Stock, Unprotected};
 use portcullis::iommu::AttachError;
+use portcullis::mapper::Design;
 use portcullis::{Access, DomainId, Iommu, Iova, PAGE_SIZE, Protection, Translation};
 use portcullis_vtd::spec::faults::FaultReason;
 

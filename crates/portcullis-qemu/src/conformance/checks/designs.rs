@@ -5,10 +5,10 @@ use crate::conformance::driven::page;
 use crate::conformance::rig::{A, DATA_BASE};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
-use portcullis::design::Design;
 use portcullis::designs::{
     Eiovar, FastAndSafe, FreeBsd, Identity, Magazine, Portcullis, Solaris, Static, Stock, Unprotected,
 };
+use portcullis::mapper::Design;
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Rule};
 use portcullis_vtd::spec::faults::FaultReason;
 

@@ -22,7 +22,7 @@ mod unmaps;
 
 use super::Check;
 use super::wiring::{Wired, WiredUnit};
-use portcullis::design::Design;
+use portcullis::mapper::Design;
 
 /// All checks.
 pub(super) fn all() -> Vec<Check> {

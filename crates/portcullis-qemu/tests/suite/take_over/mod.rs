@@ -10,9 +10,9 @@
 mod halted;
 mod second;
 
-use portcullis::design::Design;
 use portcullis::designs::Magazine;
 use portcullis::iommu::{DomainId, SourceId};
+use portcullis::mapper::Design;
 use portcullis::{Access, Iova, Open, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::nvme::{CommandId, Nvme, Operation};

@@ -1,7 +1,7 @@
 //! The protections that are not strict, behind the typed interface of the drivers.
 
-use portcullis::design::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::invalidation::Runs;
+use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Mapper, Usage};
 use portcullis::proof::{Committed, Proof};
 use portcullis::{
     CommitError, Iommu, IovaRange, NewDomainError, Platform, Protection, RawMapError, RawUnmapError, Request, Space,

@@ -1,7 +1,7 @@
 //! NVMe: 32 commands in flight, written and read back through buffers of 1 to 8 pages that begin anywhere.
 
 use super::*;
-use portcullis::design::Mapper;
+use portcullis::mapper::Mapper;
 use portcullis_qemu::nvme::{CommandId, DEPTH, Nvme, Operation};
 use std::collections::BTreeMap;
 

@@ -12,9 +12,9 @@ mod refusals;
 mod stale;
 
 use as_if_strict::AsIfStrict;
-use portcullis::design::Design;
 use portcullis::designs::{DesignId, Unprotected, Visitor};
 use portcullis::iommu::SourceId;
+use portcullis::mapper::Design;
 use portcullis::{
     Access, DomainConfig, DynDomain, Iommu, Iova, NewDomainError, Open, PAGE_SIZE, PhysAddr, Protection, Rule, Segment,
 };

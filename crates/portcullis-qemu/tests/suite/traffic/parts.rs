@@ -3,9 +3,9 @@
 
 use super::*;
 use portcullis::SubPage;
-use portcullis::design::Mapper;
 use portcullis::domain::{DescriptorError, Mapping};
 use portcullis::error::MapError;
+use portcullis::mapper::Mapper;
 use portcullis_qemu::DriverError;
 use portcullis_qemu::nvme::{CommandId, Nvme, Operation};
 use std::collections::BTreeMap;

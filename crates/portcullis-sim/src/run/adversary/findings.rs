@@ -1,7 +1,7 @@
 //! The accesses that got through, by rule, and whether the design declares them.
 
 use super::owners::Breach;
-use portcullis::design::Info;
+use portcullis::mapper::Info;
 use portcullis::{Protection, Rule};
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use crate::run::event::RunEvent;
 use crate::run::live::{Live, Slot};
 use crate::run::ranges::{Key, Ranges};
 use crate::run::world::{Observer, World};
-use portcullis::design::Addressing;
+use portcullis::mapper::Addressing;
 use portcullis::riommu::format::RING_ADDRESS_MASK;
 use portcullis::{DomainId, Iova, IovaRange, Protection, Rule};
 use portcullis_model::Scope;

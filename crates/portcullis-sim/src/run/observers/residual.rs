@@ -4,7 +4,7 @@
 use crate::run::event::RunEvent;
 use crate::run::live::{Extent, Live, LivePage, Slot, pieces};
 use crate::run::world::{Observer, World};
-use portcullis::design::Addressing;
+use portcullis::mapper::Addressing;
 use portcullis::{Iova, PAGE_SIZE, Segment};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;

@@ -3,10 +3,10 @@
 
 use super::{Bench, on};
 use crate::raw_face::RawFace;
-use portcullis::design::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::invalidation::Deferral;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::iova::{BUDDY_PAGES_MAX, BuddyAllocator, INTERRUPT_RANGE};
+use portcullis::mapper::{AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::platform::fake::FakeHost;
 use portcullis::{
     Access, DomainConfig, Iommu, Iova, IovaRange, MapError, NewDomainError, Open, PAGE_SHIFT, PAGE_SIZE, PhysAddr,

@@ -12,8 +12,8 @@ mod windows;
 
 use crate::counting::Counting;
 use crate::raw_face::RawFace;
-use portcullis::design::{Design, Options};
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::{Design, Options};
 use portcullis::platform::fake::{FakeHost, run_on};
 use portcullis::{
     Access, Capabilities, DomainConfig, DomainOf, Iommu, IovaRange, Open, PAGE_SIZE, PhysAddr, Protection,

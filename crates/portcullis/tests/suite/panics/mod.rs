@@ -6,12 +6,12 @@ mod iommu;
 use crate::raw_face::RawFace;
 use arrayvec::ArrayVec;
 use iommu::HookedIommu;
-use portcullis::design::{Design, Mapper};
 use portcullis::designs::{Choice, DesignId, RIommu, Visitor};
 use portcullis::domain::{
     Batch, DescriptorMapFailure, DmaBuffer, MapFailure, Mapping, RingConfig, SharedBuffer, Submitted, UnmapFailure,
 };
 use portcullis::iommu::fake::FakeIommu;
+use portcullis::mapper::{Design, Mapper};
 use portcullis::platform::fake::hooks::{HookedHost, has_panicked, panic_at, with_a_lock};
 use portcullis::platform::fake::{FakeHost, lost_here};
 use portcullis::table::Rights;

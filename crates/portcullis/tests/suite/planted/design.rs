@@ -1,11 +1,11 @@
 //! A design with one flaw, built from the public parts: the stock design with a wrapper around its allocator and one
 //! around its mapper.
 
-use portcullis::design::{
-    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Mapper, Parts, Usage,
-};
 use portcullis::invalidation::{Commands, Deferral, Runs, Submissions};
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
+use portcullis::mapper::{
+    AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Mapper, Parts, Usage,
+};
 use portcullis::proof::{Committed, Proof};
 use portcullis::table::TableRule;
 use portcullis::{

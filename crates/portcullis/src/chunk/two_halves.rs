@@ -7,11 +7,11 @@
 use super::chunk_source::Ground;
 use super::chunks::{CHUNKED_PAGES_MAX, Chunks};
 use crate::address::IovaRange;
-use crate::design::{AssembledMapper, DomainSetup};
 use crate::error::{MapError, NewDomainError, NoMemory, UnmapError};
 use crate::in_place::in_place;
 use crate::iommu::Iommu;
 use crate::iova::{CachedRanges, Claim, IovaAllocator, IovaRequest, MagazineAllocator, never_handed_out};
+use crate::mapper::{AssembledMapper, DomainSetup};
 use crate::placement::Placement;
 use crate::platform::Platform;
 use crate::proof::Proof;

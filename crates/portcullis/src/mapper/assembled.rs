@@ -5,11 +5,11 @@
 //! `chunk`.
 
 use crate::address::IovaRange;
-use crate::design::{LockFree, Locking, Mapper, Usage};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
 use crate::invalidation::{Departure, Due, Flights, InFlight, One, Policy, Revocation, Revoked, Room, Runs, WhenFull};
 use crate::iommu::{Iommu, QueueError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
+use crate::mapper::{LockFree, Locking, Mapper, Usage};
 use crate::placement::Placement;
 use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};

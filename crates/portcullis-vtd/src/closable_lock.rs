@@ -12,14 +12,14 @@ const BROKEN: u8 = 2;
 
 /// A lock of the platform with a state that says whether it may be taken. After a panic the lock itself would panic
 /// too, possibly in a drop. Only a CPU that was already waiting for the lock gets past the state.
-pub(crate) struct Unbroken<L> {
+pub(crate) struct ClosableLock<L> {
     lock: L,
     /// Relaxed: a CPU that reads a stale state is turned away by the lock itself, or counts as a CPU that came before
     /// the lock was closed.
     state: PanicState,
 }
 
-impl<L> Unbroken<L> {
+impl<L> ClosableLock<L> {
     pub(crate) fn new(lock: L) -> Self {
         Self { lock, state: PanicState::new(OPEN) }
     }

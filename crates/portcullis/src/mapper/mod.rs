@@ -1,4 +1,5 @@
-//! Designs: a design is a named combination of allocator, invalidation and table rule.
+//! Mappers: what maps and unmaps in a domain. A design is a named combination of allocator, invalidation and table
+//! rule, and makes the mapper of each of its domains.
 
 mod assembled;
 mod identity;

@@ -3,9 +3,9 @@
 use super::mapping::Tag;
 use super::{DmaBuffer, Domain, Mapping, Refused, UnmapFailure};
 use crate::address::{Iova, IovaRange, PAGE_SIZE, PhysAddr, Segment};
-use crate::design::{Addressing, Mapper};
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::{Departure, One, Revocation, Runs, WhenFull};
+use crate::mapper::{Addressing, Mapper};
 use crate::placement::Placement;
 use crate::proof::Committed;
 use crate::request::Request;

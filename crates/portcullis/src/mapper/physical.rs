@@ -2,11 +2,11 @@
 //! Neither protects anything.
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::design::{DomainSetup, Mapper, Usage};
 use crate::error::{CommitError, MapError, NewDomainError, RawMapError, RawUnmapError, UnmapError};
 use crate::invalidation::Runs;
 use crate::iommu::{AttachError, DomainId, Iommu, SourceId};
 use crate::iova::{never_handed_out, refuse_interrupts};
+use crate::mapper::{DomainSetup, Mapper, Usage};
 use crate::pass_through::PassThrough;
 use crate::placement::Placement;
 use crate::platform::Platform;
