@@ -6,7 +6,7 @@ use crate::{Failure, bundled};
 use indicatif::ProgressBar;
 use portcullis::Access;
 use portcullis_sim::compare::{Device, Input};
-use portcullis_sim::{Machine, PayloadRule, Traffic, Work};
+use portcullis_sim::{Machine, PayloadRule, Replay, Traffic, Work};
 use portcullis_trace::{AccessLog, Operation, Trace, TraceMapping};
 use std::io;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Piece {
     /// The machine for this piece: if several disks run together, it has so many. Rates that the user has set are those
     /// of all of them.
     pub(crate) fn machine(&self, machine: Machine) -> Machine {
-        let Work::Trace(trace, None) = &self.work else { return machine };
+        let Work::Trace(Replay { trace, joined: None }) = &self.work else { return machine };
         let devices = trace.traced_devices();
         let disks = devices.iter().filter(|traced| !traced.device.is_empty() && traced.maps >= MAPS_MIN).count();
         let is_given = !machine.assumed.contains_key("disk_iops");
@@ -94,7 +94,10 @@ impl Works {
             let wanted = arguments.device.as_deref();
             let parts = match joined {
                 // The log is one of all devices.
-                Some(joined) => vec![(only_device(&trace), Work::Trace(Arc::new(trace), Some(Arc::new(joined))))],
+                Some(joined) => vec![(
+                    only_device(&trace),
+                    Work::Trace(Replay { trace: Arc::new(trace), joined: Some(Arc::new(joined)) }),
+                )],
                 None => parts(trace, wanted, split, machine),
             };
             let parts = match arguments.rate {
@@ -130,7 +133,7 @@ fn only_device(trace: &Trace) -> Option<Device> {
 /// The pieces of a capture: that of the device that is wanted, or those of all its devices. Devices of one kind also
 /// run together, because they share the CPUs and the unit. Of a mixture, no kind of device would be true.
 fn parts(trace: Trace, wanted: Option<&str>, split: Split, machine: &Machine) -> Vec<(Option<Device>, Work)> {
-    let whole = |trace| Work::Trace(Arc::new(trace), None);
+    let whole = |trace| Work::Trace(Replay::of(Arc::new(trace)));
     let is_wanted = |name: &str| {
         // `3b:00.0` is short for `0000:3b:00.0`.
         wanted.is_none_or(|wanted| name == wanted || name.strip_prefix("0000:") == Some(wanted))
@@ -176,7 +179,7 @@ fn received(
     file: &str,
 ) -> Result<Vec<(Option<Device>, Work)>, Failure> {
     let refused = |expected: &str| Failure::Input(format!("--rate {rate}: expected {expected} ({file})"));
-    let [(Some(device), Work::Trace(trace, _))] = parts.as_slice() else {
+    let [(Some(device), Work::Trace(Replay { trace, .. }))] = parts.as_slice() else {
         return Err(refused("the work of one device that `dma:` events name; `--device` chooses one"));
     };
     let whole = Trace::clone(trace);
@@ -200,7 +203,7 @@ fn received(
             whole.with_requests(requests)
         }
     };
-    Ok(vec![(Some(device.clone()), Work::Trace(Arc::new(trace), None))])
+    Ok(vec![(Some(device.clone()), Work::Trace(Replay::of(Arc::new(trace))))])
 }
 
 fn synthetic(workload: &str, halves: bool) -> Result<Work, Failure> {

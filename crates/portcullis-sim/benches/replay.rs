@@ -12,7 +12,7 @@ use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::Simulate;
-use portcullis_sim::{Job, LabDesign, Machine, PayloadRule, ServerWork, Work, machine_pace, run};
+use portcullis_sim::{Job, LabDesign, Machine, PayloadRule, Replay, ServerWork, Work, machine_pace, run};
 use portcullis_trace::Trace;
 use std::hint::black_box;
 use std::io::Cursor;
@@ -33,7 +33,7 @@ fn trace(criterion: &mut Criterion) {
     let trace = Trace::read_from(TRACE_NAME, Cursor::new(TRACE), |_| {}).expect("a bundled trace is sound");
     let operations = trace.mappings.len() as u64;
     let pages = trace.mappings.iter().map(|mapping| u64::from(mapping.pages)).sum();
-    let work = Work::Trace(Arc::new(trace), None);
+    let work = Work::Trace(Replay::of(Arc::new(trace)));
     every_design(criterion, "q-e1000e-rx.strict.2cpu", &work, &Expected { operations, pages });
 }
 

@@ -39,7 +39,7 @@ pub use outcome::{PrefetchCounts, Recorded, RiotlbCounts, RunOutcome, run};
 pub use platform::LabPlatform;
 pub use rates::Limit;
 pub use run::{
-    Choice, Churn, IperfChoices, Job, LabDesign, LabUnit, Pace, ParameterInfo, Recycling, Rings, RunError,
+    Choice, Churn, IperfChoices, Job, LabDesign, LabUnit, Pace, ParameterInfo, Recycling, Replay, Rings, RunError,
     SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload, StreamDirection, WORKLOADS, Work, WorkloadError,
     WorkloadInfo, machine_pace,
 };

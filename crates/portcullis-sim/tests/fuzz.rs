@@ -13,7 +13,7 @@ use portcullis::designs::DesignId;
 use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
-use portcullis_sim::{Job, Machine, Pace, PayloadRule, Work, run};
+use portcullis_sim::{Job, Machine, Pace, PayloadRule, Replay, Work, run};
 use portcullis_trace::{AccessLog, Trace, join};
 use portcullis_vtd::Discipline;
 use printed::{STYLES, Style, printed};
@@ -214,7 +214,7 @@ fn replay(machine: &Machine, trace: Trace) -> bool {
     }
     let trace = Arc::new(trace);
     for (design, protection) in [(DesignId::Stock, Protection::Strict), (DesignId::Magazine, Protection::Deferred)] {
-        let work = Work::Trace(Arc::clone(&trace), None);
+        let work = Work::Trace(Replay::of(Arc::clone(&trace)));
         let (pace, options) = (Pace::Timestamps, Options::NONE);
         let job = Job {
             machine,

@@ -4,7 +4,7 @@
 pub use portcullis_sim::LabDesign;
 
 use portcullis::{Protection, Rule};
-use portcullis_sim::{Job, Machine, Pace, Work, run};
+use portcullis_sim::{Job, Machine, Pace, Replay, Work, run};
 use portcullis_trace::Trace;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub fn check(design: LabDesign) {
     let machine = Machine::by_id("cascadelake-cx5").expect("the lab has it");
     let (name, bytes) = TRACE;
     let trace = Trace::read_from(name, bytes, |_| ()).unwrap_or_else(|error| panic!("{error}"));
-    check_on(design, &machine, &Work::Trace(Arc::new(trace), None));
+    check_on(design, &machine, &Work::Trace(Replay::of(Arc::new(trace))));
     check_on(design, &machine, &Work::parse(RINGS).unwrap_or_else(|error| panic!("{RINGS}: {error}")));
 }
 

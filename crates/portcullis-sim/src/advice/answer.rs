@@ -9,7 +9,7 @@ use crate::compare::{CompareRow, EQUAL_BATCHES, Item, LINUX};
 use crate::number::{count, gbps, number, percent, thousands};
 use crate::outcome::RunOutcome;
 use crate::rates::Limit;
-use crate::run::Work;
+use crate::run::{Replay, Work};
 use crate::share;
 use crate::traffic::Traffic;
 use portcullis::{Access, Protection};
@@ -357,7 +357,7 @@ impl Recycled {
     fn of(work: &Work, traffic: Traffic) -> Option<Self> {
         // Less is the fill of a few buffers that were used twice.
         const USES_MIN: f64 = 1.05;
-        let Work::Trace(trace, _) = work else { return None };
+        let Work::Trace(Replay { trace, .. }) = work else { return None };
         // What a card sends is used once. A disk may use all of its buffers again.
         let may_be_used_again =
             |mapping: &TraceMapping| traffic == Traffic::Disk || mapping.access != Access::DeviceReads;
@@ -432,7 +432,7 @@ fn assumed(item: &Item, rows: &[CompareRow], recycled: Option<Recycled>, sensiti
         }
         Traffic::Network => {
             assumed.extend(machine.link_gbps.map(|gbps| format!("a link of {} Gb/s", number(gbps))));
-            if recycled.is_none() && matches!(work, Work::Trace(trace, _) if !is_use_known(trace)) {
+            if recycled.is_none() && matches!(work, Work::Trace(Replay { trace, .. }) if !is_use_known(trace)) {
                 let rate = if work.is_of_pages_alone() { "" } else { " (if the driver recycles pages: `--rate`)" };
                 assumed.push(format!("a map for every packet{rate}"));
             }

@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use crate::outcome::RunOutcome;
 use crate::parallel;
 use crate::prefetch::Prefetching;
-use crate::run::{Job, LabDesign, Pace, Work, machine_pace, measure, measure_and_log};
+use crate::run::{Job, LabDesign, Pace, Replay, Work, machine_pace, measure, measure_and_log};
 use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
 use portcullis_model::IotlbLog;
@@ -72,7 +72,7 @@ impl<'b> Bench<'b> {
     pub(super) fn subject(&self, name: &'static str) -> Result<Subject, FigureError> {
         let work = match Work::parse(name) {
             Ok(work) => work,
-            Err(_) => Work::Trace((self.traces)(name)?, None),
+            Err(_) => Work::Trace(Replay::of((self.traces)(name)?)),
         };
         let (pace, live_pages) = (machine_pace(&self.machine, &work, PayloadRule::Shown, SEED), work.live_pages_max());
         Ok(Subject { name, work, pace, live_pages })

@@ -1,10 +1,10 @@
 //! What a capture shows about the lengths of buffers, and about the fill of those that a device wrote.
 
-use super::Work;
+use super::footprint::Replay;
 use super::live::Slot;
 use crate::traffic::{Payload, pages};
 use portcullis::{PAGE_SIZE, Segment};
-use portcullis_trace::{Joined, Target, Trace};
+use portcullis_trace::{Events, Joined, Target, Trace};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -21,15 +21,12 @@ struct Captured {
 }
 
 impl ShownPayloads {
-    pub(super) fn of(work: &Work) -> Self {
-        Self(match work {
-            Work::Trace(trace, joined) => {
-                let furthest = joined.as_ref().map(|joined| furthest(trace, joined));
-                let of_pages = work.is_of_pages_alone().then(|| pages::buffers(trace));
-                Some(Captured { trace: trace.clone(), furthest, of_pages })
-            }
-            Work::Rings(_) | Work::Churn(_) | Work::Server(_) => None,
-        })
+    pub(super) fn of(replay: Option<&Replay>) -> Self {
+        Self(replay.map(|Replay { trace, joined }| {
+            let furthest = joined.as_ref().map(|joined| furthest(trace, joined));
+            let of_pages = (trace.events == Events::Iommu).then(|| pages::buffers(trace));
+            Captured { trace: trace.clone(), furthest, of_pages }
+        }))
     }
 
     /// What is known about the buffer of `len` bytes in mapping `slot`. Its `dma:` events are exact. A page that

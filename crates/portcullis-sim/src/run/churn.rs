@@ -5,13 +5,16 @@
 use super::driver::{Driver, close_windows};
 use super::live::{Buffer, Slot};
 use super::parameter::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
+use super::workload::Workload;
 use super::world::World;
 use super::{Pace, RunError};
 use crate::machine::Machine;
+use crate::platform::buffers_end;
 use portcullis::{Access, NoMemory, PAGE_SIZE, PhysAddr, Segment};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -71,6 +74,24 @@ pub(super) const PARAMETERS: &[Parameter<Churn>] = &[
         set: |churn, value| churn.operations = value as u64,
     },
 ];
+
+impl Workload for Churn {
+    fn cores(&self) -> usize {
+        self.cores as usize
+    }
+
+    fn live_pages_max(&self) -> u64 {
+        self.live.into()
+    }
+
+    fn memory_end(&self, _: &Machine) -> u64 {
+        buffers_end()
+    }
+
+    fn parameters(&self) -> Value {
+        json!(self)
+    }
+}
 
 impl Churn {
     /// Parses `live=16384,cores=4,burst=16,background=1,operations=1000000`. Each parameter is optional.

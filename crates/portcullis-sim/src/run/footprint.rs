@@ -1,11 +1,66 @@
 //! What the replay of a trace takes of a machine: cores, live pages, entries of a ring, and memory. All of it shows in
 //! the trace, before there is a machine.
 
-use portcullis::PAGE_SIZE;
+use super::workload::Workload;
+use crate::machine::Machine;
+use crate::traffic::{self, Traffic};
 use portcullis::riommu::format::RING_ENTRIES_MAX;
+use portcullis::{PAGE_SIZE, SourceId};
 use portcullis_trace::{Joined, OperationKind, Trace, TraceMapping};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A trace to replay, with the device's own accesses if there is a log of them.
+#[derive(Clone)]
+pub struct Replay {
+    /// The trace.
+    pub trace: Arc<Trace>,
+    /// Its device's accesses.
+    pub joined: Option<Arc<Joined>>,
+}
+
+impl Replay {
+    /// A trace without a log of accesses.
+    pub fn of(trace: Arc<Trace>) -> Self {
+        Self { trace, joined: None }
+    }
+
+    /// Logged accesses that no mapping explains.
+    pub(super) fn unexplained_accesses(&self) -> u64 {
+        self.joined.as_ref().map_or(0, |joined| joined.unexplained)
+    }
+}
+
+impl Workload for Replay {
+    fn cores(&self) -> usize {
+        cpus(&self.trace).len().max(1)
+    }
+
+    fn live_pages_max(&self) -> u64 {
+        live_pages_max(&self.trace)
+    }
+
+    fn memory_end(&self, _: &Machine) -> u64 {
+        memory_end(&self.trace, self.joined.as_deref())
+    }
+
+    fn looks(&self) -> Option<Traffic> {
+        traffic::of(&self.trace)
+    }
+
+    fn devices(&self) -> Vec<SourceId> {
+        self.trace.devices.clone()
+    }
+
+    fn waits_for_room(&self) -> bool {
+        false
+    }
+
+    fn ring_entries(&self, batch: usize) -> Option<u32> {
+        ring_entries(&self.trace, batch)
+    }
+}
 
 /// The CPUs that have operations, sorted by number. Each becomes a core.
 pub(super) fn cpus(trace: &Trace) -> Vec<u16> {
@@ -15,13 +70,8 @@ pub(super) fn cpus(trace: &Trace) -> Vec<u16> {
     cpus
 }
 
-/// The number of virtual cores that a replay takes.
-pub(super) fn cores(trace: &Trace) -> usize {
-    cpus(trace).len().max(1)
-}
-
 /// The most pages that are mapped at once, in the order of the trace.
-pub(super) fn live_pages_max(trace: &Trace) -> u64 {
+fn live_pages_max(trace: &Trace) -> u64 {
     let (mut live, mut most) = (0, 0);
     for operation in &trace.operations {
         let pages = u64::from(trace.mappings[operation.mapping as usize].pages);
@@ -37,7 +87,7 @@ pub(super) fn live_pages_max(trace: &Trace) -> u64 {
 /// The size of a ring that is large enough if each CPU has one ring for each direction, and ends its batches like
 /// `Driver`. It spans from the tail back to the oldest buffer that is mapped or waits for its batch to end. `None`
 /// if no ring is large enough.
-pub(super) fn ring_entries(trace: &Trace, batch: usize) -> Option<u32> {
+fn ring_entries(trace: &Trace, batch: usize) -> Option<u32> {
     #[derive(Default)]
     struct Ring {
         tail: u64,
@@ -86,7 +136,7 @@ pub(super) fn ring_entries(trace: &Trace, batch: usize) -> Option<u32> {
 }
 
 /// One past the last byte of all buffers.
-pub(super) fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
+fn memory_end(trace: &Trace, joined: Option<&Joined>) -> u64 {
     let buffers = trace.segments.iter().map(|segment| segment.phys.as_u64() + segment.len);
     let pages = joined.into_iter().flat_map(|joined| &joined.persistent).map(|page| page.phys.as_u64() + PAGE_SIZE);
     buffers.chain(pages).max().unwrap_or(0)

@@ -22,6 +22,7 @@ mod ranges;
 mod replay;
 mod rings;
 mod server;
+mod work;
 mod workload;
 mod world;
 
@@ -31,140 +32,32 @@ pub use adversary::{
 };
 pub use churn::Churn;
 pub use design::{Choice, LabDesign, LabUnit};
+pub use footprint::Replay;
 pub use parameter::{ParameterInfo, WorkloadError};
 pub use rings::Rings;
 pub(crate) use server::Served;
 pub use server::{IperfChoices, Recycling, SERVER_WORKLOADS, ServerError, ServerWork, ServerWorkload, StreamDirection};
-pub use workload::{WORKLOADS, WorkloadInfo};
+pub use work::{WORKLOADS, Work, WorkloadInfo};
 
 use crate::account::Account;
 use crate::engine::{Engine, StepCounts, Stuck};
 use crate::machine::Machine;
-use crate::platform::buffers_end;
 use crate::prefetch::{Hints, Prefetching};
 use crate::rates::{Needs, Usage};
-use crate::traffic::{self, Kind, PayloadRule, Traffic};
+use crate::traffic::{PayloadRule, Traffic};
 use event::RunEvent;
 use observers::{Exposure, Residual};
 use portcullis::designs::DesignId;
 use portcullis::iommu::AttachError;
 use portcullis::mapper::{Info, Options};
-use portcullis::{
-    CommitError, MapError, NewDomainError, Protection, RawMapError, Segment, SourceId, SubPage, UnmapError,
-};
+use portcullis::{CommitError, MapError, NewDomainError, Protection, RawMapError, SubPage, UnmapError};
 use portcullis_model::{Counters, IotlbLog, Vtd};
-use portcullis_trace::{Events, Joined, Trace};
 use portcullis_vtd::{BringUpError, Discipline, QueueUse};
 use std::iter;
 use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
 use world::{BatchTally, World};
-
-/// The work of a run.
-#[derive(Clone)]
-#[non_exhaustive]
-pub enum Work {
-    /// Replays a trace, with the device's own accesses if there is a log of them.
-    Trace(Arc<Trace>, Option<Arc<Joined>>),
-    /// Serves synthetic rings.
-    Rings(Rings),
-    /// Maps and unmaps in memory that other programs use too.
-    Churn(Churn),
-    /// Serves clients behind a network card.
-    Server(ServerWork),
-}
-
-impl Work {
-    /// The number of virtual cores that it takes.
-    pub fn cores(&self) -> usize {
-        match self {
-            Self::Trace(trace, _) => footprint::cores(trace),
-            Self::Rings(rings) => rings.count as usize,
-            Self::Churn(churn) => churn.cores as usize,
-            Self::Server(work) => work.cores as usize,
-        }
-    }
-
-    /// The number of actors beside its cores.
-    fn actors(&self) -> usize {
-        if matches!(self, Self::Server(_)) { server::ACTORS } else { 0 }
-    }
-
-    /// The kind of device for which it is, on `machine`.
-    pub fn traffic(&self, machine: &Machine) -> Traffic {
-        self.kind(machine).traffic
-    }
-
-    /// What is known about that kind. For a trace, this looks through all of it.
-    pub(crate) fn kind(&self, machine: &Machine) -> Kind {
-        let known = machine.known_traffic().or_else(|| self.looks());
-        Kind { traffic: known.unwrap_or_default(), is_unknown: known.is_none() }
-    }
-
-    /// The kind of device for which it looks to be; `None` if nothing shows.
-    fn looks(&self) -> Option<Traffic> {
-        match self {
-            Self::Trace(trace, _) => traffic::of(trace),
-            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => Some(Traffic::Network),
-        }
-    }
-
-    /// Whether it is a capture that has pages, but neither the lengths of buffers nor the devices.
-    pub fn is_of_pages_alone(&self) -> bool {
-        matches!(self, Self::Trace(trace, _) if trace.events == Events::Iommu)
-    }
-
-    /// The most pages that it has mapped at once, including warm-up.
-    pub fn live_pages_max(&self) -> u64 {
-        match self {
-            Self::Trace(trace, _) => footprint::live_pages_max(trace),
-            Self::Rings(rings) => rings.live_pages_max(),
-            Self::Churn(churn) => churn.live.into(),
-            Self::Server(work) => u64::from(work.receive_entries) + u64::from(work.transmit_entries),
-        }
-    }
-
-    /// Checks that virtual time is long enough for it.
-    fn check_span(&self) -> Result<(), RunError> {
-        match self {
-            Self::Trace(trace, _) if trace.statistics.span_us > SPAN_US_MAX => {
-                Err(RunError::Span(trace.statistics.span_us))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn devices(&self) -> Vec<SourceId> {
-        match self {
-            Self::Trace(trace, _) => trace.devices.clone(),
-            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => vec![rings::DEVICE],
-        }
-    }
-
-    fn unexplained_accesses(&self) -> u64 {
-        match self {
-            Self::Trace(_, joined) => joined.as_ref().map_or(0, |joined| joined.unexplained),
-            Self::Rings(_) | Self::Churn(_) | Self::Server(_) => 0,
-        }
-    }
-
-    /// The physical memory of the host, for designs that map all of it: everything below the end of the highest
-    /// buffer, and the rings of a network card.
-    fn memory(&self, machine: &Machine) -> Vec<Segment> {
-        let (end, rings) = match self {
-            Self::Trace(trace, joined) => (footprint::memory_end(trace, joined.as_deref()), None),
-            Self::Rings(rings) => (rings.memory_end(), None),
-            Self::Churn(_) => (buffers_end(), None),
-            Self::Server(work) => {
-                let end = machine.server.as_ref().map_or(0, |server| server::buffers_end(server, work));
-                (end, Some(server::ring_memory(machine)))
-            }
-        };
-        let below = Segment { phys: portcullis::PhysAddr::new(0), len: end.next_multiple_of(1 << 30) };
-        std::iter::once(below).chain(rings).collect()
-    }
-}
 
 /// A run to make.
 #[derive(Clone)]
@@ -364,14 +257,14 @@ pub(crate) struct Measured {
 /// It is found by unprotected runs. If these cannot be made, because the work has buffers whose physical addresses no
 /// device can use, the pauses alone are made to last as long as the bytes would take.
 pub fn machine_pace(machine: &Machine, work: &Work, payload: PayloadRule, seed: u64) -> Pace {
-    measured_pace(machine, work, payload, seed).unwrap_or_else(|_| match work {
-        Work::Trace(trace, _) => {
+    measured_pace(machine, work, payload, seed).unwrap_or_else(|_| match work.replay() {
+        Some(Replay { trace, .. }) => {
             let bytes: u64 = trace.segments.iter().map(|segment| segment.len).sum();
             let (bytes_us, span_us) =
                 (bytes as f64 * 8.0 / machine.unprotected_gbps(work.traffic(machine)) / 1e3, trace.statistics.span_us);
             Pace::Gaps(bytes_us / (span_us as f64).max(1.0))
         }
-        Work::Rings(_) | Work::Churn(_) | Work::Server(_) => Pace::Gaps(1.0),
+        None => Pace::Gaps(1.0),
     })
 }
 
@@ -432,9 +325,9 @@ pub(crate) fn measure_and_log(job: &Job<'_>) -> Result<(Measured, IotlbLog), Run
 fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Measured, Arc<Vtd>), RunError> {
     let mut world = World::new(job, None)?;
     prepare(&world.engine, &world.vtd);
-    let (exposure, residual) = match job.work {
-        Work::Server(_) => Default::default(),
-        _ => (world.subscribe(Exposure::of(&world, job.protection)), world.subscribe(Residual::default())),
+    let (exposure, residual) = match job.work.workload().has_windows() {
+        true => (world.subscribe(Exposure::of(&world, job.protection)), world.subscribe(Residual::default())),
+        false => Default::default(),
     };
     let world = world.ready();
     let (start, served) = perform(&world, job);
@@ -471,7 +364,7 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
         batches: tally.batches,
         steps_by_core: world.engine.steps_by_core(),
         faults: tally.faults,
-        unexplained_accesses: job.work.unexplained_accesses(),
+        unexplained_accesses: job.work.replay().map_or(0, Replay::unexplained_accesses),
         stale_accesses: tally.stale_accesses,
         refused_maps: tally.refused_maps,
         table_pages_max: tally.table_pages_max,
@@ -494,10 +387,10 @@ fn measure_on(job: &Job<'_>, prepare: impl FnOnce(&Engine, &Vtd)) -> Result<(Mea
 /// Does the work of `job`. Returns where its measured part began, and the results of a server.
 fn perform(world: &Rc<World>, job: &Job<'_>) -> (Start, Option<Served>) {
     let start = match &job.work {
-        Work::Trace(trace, joined) => {
-            replay::prepare(world, trace, joined.as_ref());
+        Work::Trace(replay) => {
+            replay::prepare(world, replay);
             let start = Start::of(world);
-            replay::run(world, trace, joined.as_ref(), job.batch, job.pace);
+            replay::run(world, replay, job.batch, job.pace);
             start
         }
         Work::Rings(rings) => {

@@ -3,7 +3,7 @@
 
 use super::Pace;
 use super::driver::{Driver, close_windows};
-use super::footprint::cpus;
+use super::footprint::{Replay, cpus};
 use super::live::{Buffer, Slot};
 use super::world::{Wanted, World};
 use portcullis::table::Rights;
@@ -14,9 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Makes the mappings that precede the trace.
-pub(super) fn prepare(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joined>>) {
-    let Some(joined) = joined.cloned() else { return };
-    let (inner, trace) = (world.clone(), trace.clone());
+pub(super) fn prepare(world: &Rc<World>, replay: &Replay) {
+    let Some(joined) = replay.joined.clone() else { return };
+    let (inner, trace) = (world.clone(), replay.trace.clone());
     let body = move || {
         let mut driver = Driver::new(&inner, 0, 1);
         for (index, page) in joined.persistent.iter().enumerate() {
@@ -43,10 +43,10 @@ fn persistent_slot(trace: &Trace, index: u32) -> Slot {
 /// Otherwise CPUs would drift apart, and a driver's ring would seem to grow without bound. With logged accesses, the
 /// device makes only those, and each operation also waits for the end of the one before, because only this keeps the
 /// accesses in their place.
-pub(super) fn run(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joined>>, batch: usize, pace: Pace) {
+pub(super) fn run(world: &Rc<World>, Replay { trace, joined }: &Replay, batch: usize, pace: Pace) {
     let cpus = cpus(trace);
     let segments = trace.segments.as_slice().into();
-    let (trace_of, joined_of) = (trace.clone(), joined.cloned());
+    let (trace_of, joined_of) = (trace.clone(), joined.clone());
     let script = Rc::new(Script { turn: Cell::new(0), trace: trace_of, segments, joined: joined_of, pace });
     let mut operations: Vec<Vec<u32>> = vec![Vec::new(); cpus.len()];
     for (index, operation) in trace.operations.iter().enumerate() {
@@ -62,7 +62,7 @@ pub(super) fn run(world: &Rc<World>, trace: &Arc<Trace>, joined: Option<&Arc<Joi
         }) as Box<dyn FnOnce()>
     });
     world.run(bodies.collect());
-    match joined.cloned() {
+    match joined.clone() {
         Some(joined) => {
             let (inner, last) = (world.clone(), trace.operations.len() as u32);
             let body = move || script.accesses_before(&inner, &Driver::new(&inner, 0, 1), &joined, last);

@@ -11,18 +11,18 @@ use super::Pace;
 use super::driver::{Driver, close_windows};
 use super::live::{Buffer, Slot};
 use super::parameter::{self, OPERATIONS_MAX, Parameter, Range, WorkloadError};
+use super::workload::Workload;
 use super::world::World;
 use crate::machine::Machine;
-use portcullis::{Access, PAGE_SIZE, PhysAddr, Segment, SourceId};
+use portcullis::{Access, PAGE_SIZE, PhysAddr, Segment};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The device behind the rings.
-pub(super) const DEVICE: SourceId = SourceId::new(0, 4, 0);
 /// The address of the first buffer in memory.
 const BUFFERS_BASE: u64 = 1 << 32;
 /// The most pages of receive buffers of all rings: 16 GiB.
@@ -109,6 +109,29 @@ pub(super) const PARAMETERS: &[Parameter<Rings>] = &[
     },
 ];
 
+impl Workload for Rings {
+    fn cores(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Without transmit buffers.
+    fn live_pages_max(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.ring) * u64::from(self.pages) + u64::from(self.idle)
+    }
+
+    fn memory_end(&self, _: &Machine) -> u64 {
+        self.idle_base() + u64::from(self.idle) * PAGE_SIZE
+    }
+
+    fn commits_in_halves(&self) -> bool {
+        self.halves
+    }
+
+    fn parameters(&self) -> Value {
+        json!(self)
+    }
+}
+
 impl Rings {
     /// Parses `count=40,ring=256,burst=16,tx=0.05,pages=1,idle=0,operations=40000`. Each parameter is optional.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
@@ -119,16 +142,6 @@ impl Rings {
             return Err(WorkloadError::TooMany { pages, most: PAGES_MAX });
         }
         Ok(rings)
-    }
-
-    /// One past the last byte of the buffers.
-    pub(super) fn memory_end(&self) -> u64 {
-        self.idle_base() + u64::from(self.idle) * PAGE_SIZE
-    }
-
-    /// The most pages that are mapped at once, without transmit buffers.
-    pub(super) fn live_pages_max(&self) -> u64 {
-        u64::from(self.count) * u64::from(self.ring) * u64::from(self.pages) + u64::from(self.idle)
     }
 
     /// The address where the buffers of the idle ring begin, behind the others.

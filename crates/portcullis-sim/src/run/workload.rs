@@ -1,91 +1,67 @@
-//! Synthetic workloads by name, with their parameters, as the command line has them: `rings:count=40,ring=256`.
+//! What a run has to know of its work before it begins.
 
-use super::Work;
-use super::churn::{self, Churn};
-use super::parameter::{ParameterInfo, WorkloadError, describe};
-use super::rings::{self, Rings};
-use serde_json::{Value, json};
+use crate::machine::Machine;
+use crate::traffic::Traffic;
+use portcullis::{Segment, SourceId};
+use serde_json::Value;
 
-/// The description of a workload.
-#[derive(Clone, Copy, Debug)]
-pub struct WorkloadInfo {
-    /// The name on the command line.
-    pub id: &'static str,
-    /// What it does.
-    pub description: &'static str,
-    parameters: fn() -> Vec<ParameterInfo>,
-}
+/// The device of synthetic work.
+pub(super) const DEVICE: SourceId = SourceId::new(0, 4, 0);
 
-impl WorkloadInfo {
-    /// Its parameters.
-    pub fn parameters(&self) -> Vec<ParameterInfo> {
-        (self.parameters)()
+/// A kind of work. What it does not say is as for synthetic work with one network card.
+pub(super) trait Workload {
+    /// The number of virtual cores that it takes.
+    fn cores(&self) -> usize;
+
+    /// The most pages that it has mapped at once, including warm-up.
+    fn live_pages_max(&self) -> u64;
+
+    /// One past the last byte of its buffers.
+    fn memory_end(&self, machine: &Machine) -> u64;
+
+    /// The number of actors beside its cores.
+    fn actors(&self) -> usize {
+        0
     }
-}
 
-/// The workloads that [`Work::parse`] knows.
-pub const WORKLOADS: &[WorkloadInfo] = &[
-    WorkloadInfo {
-        id: rings::ID,
-        description: "receive rings, each served by a core of its own, all in one domain",
-        parameters: || describe(rings::PARAMETERS),
-    },
-    WorkloadInfo {
-        id: churn::ID,
-        description: "mappings of random lifetimes in memory that others use too, all unmapped at the end",
-        parameters: || describe(churn::PARAMETERS),
-    },
-];
+    /// The kind of device for which it looks to be; `None` if nothing shows.
+    fn looks(&self) -> Option<Traffic> {
+        Some(Traffic::Network)
+    }
 
-impl Work {
+    fn devices(&self) -> Vec<SourceId> {
+        vec![DEVICE]
+    }
+
+    /// The memory of the rings of a network card, if it has any.
+    fn ring_memory(&self, _machine: &Machine) -> Option<Segment> {
+        None
+    }
+
+    /// Whether buffers may wait for room. The replay of a trace has no driver that waits, and neither has a server, so
+    /// their runs fail.
+    fn waits_for_room(&self) -> bool {
+        true
+    }
+
+    /// Entries of a ring that is large enough for it, if its batches have `batch` buffers. It may look through all of
+    /// a trace.
+    fn ring_entries(&self, _batch: usize) -> Option<u32> {
+        None
+    }
+
     /// Whether its driver commits in two halves.
-    pub(crate) fn commits_in_halves(&self) -> bool {
-        matches!(self, Self::Rings(Rings { halves: true, .. }) | Self::Server(super::ServerWork { halves: true, .. }))
+    fn commits_in_halves(&self) -> bool {
+        false
     }
 
-    /// Parses the name of a synthetic workload and its parameters, which are optional: `rings`,
-    /// `rings:count=40,ring=256`.
-    ///
-    /// # Errors
-    /// Returns a [`WorkloadError`] if there is no such workload or parameter, or if a value is out of bounds.
-    pub fn parse(text: &str) -> Result<Self, WorkloadError> {
-        let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
-        match name {
-            rings::ID => Rings::parse(parameters).map(Self::Rings),
-            churn::ID => Churn::parse(parameters).map(Self::Churn),
-            _ => Err(WorkloadError::Unknown(name.to_owned())),
-        }
+    /// Whether the windows of its buffers are measured.
+    fn has_windows(&self) -> bool {
+        true
     }
 
-    /// The parameters of synthetic work; `null` for a trace.
-    pub fn parameters(&self) -> Value {
-        match self {
-            Self::Trace(..) => Value::Null,
-            Self::Rings(rings) => json!(rings),
-            Self::Churn(churn) => json!(churn),
-            Self::Server(_) => Value::Null,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_parameter_is_read_and_explained() {
-        for info in WORKLOADS {
-            let defaults = Work::parse(info.id).expect("a workload").parameters();
-            let parameters = info.parameters();
-            assert_eq!(defaults.as_object().map(serde_json::Map::len), Some(parameters.len()), "{}", info.id);
-            for ParameterInfo { key, default, expected, description } in parameters {
-                assert_eq!(defaults[key], default);
-                assert!(default.is_number() && !description.is_empty(), "{key}");
-                let least = expected.split_whitespace().rev().nth(2).expect("a lower bound");
-                let other = if default == json!(1) { "2" } else { least };
-                let changed = Work::parse(&format!("{}:{key}={other}", info.id)).map(|work| work.parameters());
-                assert_eq!(changed.map(|all| all[key].as_f64()), Ok(other.parse().ok()), "{key}");
-            }
-        }
+    /// The parameters of synthetic work; otherwise `null`.
+    fn parameters(&self) -> Value {
+        Value::Null
     }
 }

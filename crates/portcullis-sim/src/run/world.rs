@@ -8,7 +8,7 @@ use super::design::LabUnit;
 use super::event::RunEvent;
 use super::live::{Buffer, Leaving, Live, Slot};
 use super::mapped::MappedPages;
-use super::{Job, RunError, Work, footprint};
+use super::{Job, RunError};
 use crate::engine::{Body, Engine, Event};
 use crate::machine::Machine;
 use crate::platform::LabPlatform;
@@ -148,8 +148,7 @@ pub(super) struct World {
     pub(super) tally: RefCell<Tally>,
     /// The buffers that wait for room in a ring.
     pub(super) backlog: RefCell<Backlog>,
-    /// Whether buffers may wait. The replay of a trace has no driver that waits, and neither has a server, so their
-    /// runs fail.
+    /// Whether buffers may wait. Otherwise the run fails.
     pub(super) waits_for_room: bool,
     /// Entries of a ring that is large enough for the work.
     pub(super) ring_entries: Option<u32>,
@@ -187,11 +186,12 @@ impl World {
     pub(super) fn new(job: &Job<'_>, bystander: Option<SourceId>) -> Result<Self, RunError> {
         job.work.check_span()?;
         let design = job.design;
-        let (machine, cores, mut devices) = (job.machine, job.work.cores(), job.work.devices());
+        let (machine, work) = (job.machine, job.work.workload());
+        let (cores, mut devices) = (work.cores(), work.devices());
         devices.extend(bystander);
         let iommu = &machine.iommu;
         let engine = Engine::new(cores, machine.frequency(), machine.costs.clone(), iommu.coherent);
-        let engine = engine.with_actors(job.work.actors()).with_sharing(&machine.sharing, machine.cores);
+        let engine = engine.with_actors(work.actors()).with_sharing(&machine.sharing, machine.cores);
         let engine = Rc::new(engine);
         let base = tables_base(machine);
         let make = if iommu.coherent { Ram::new } else { Ram::with_flushing };
@@ -235,12 +235,8 @@ impl World {
             mapped: RefCell::new(MappedPages::new(design.info().addressing)),
             tally: RefCell::new(Tally { work_by_core: vec![CoreWork::default(); cores], ..Tally::default() }),
             backlog: RefCell::default(),
-            waits_for_room: matches!(job.work, Work::Rings(_) | Work::Churn(_)),
-            ring_entries: match &job.work {
-                Work::Trace(trace, _) if design.info().is_hypothetical() => footprint::ring_entries(trace, job.batch),
-                Work::Server(work) => Some((4 * work.transmit_entries.max(work.receive_entries)).next_power_of_two()),
-                _ => None,
-            },
+            waits_for_room: work.waits_for_room(),
+            ring_entries: if design.info().is_hypothetical() { work.ring_entries(job.batch) } else { None },
             failure: RefCell::default(),
             maps: (0..cores).map(|_| MapUnderWay::default()).collect(),
             unmaps: (0..cores).map(|_| RefCell::default()).collect(),
@@ -249,12 +245,8 @@ impl World {
             is_stuck: Cell::new(false),
             hints: job.prefetching().hints,
             transaction_bytes: machine.transaction_bytes,
-            payload: PayloadSource {
-                traffic: job.traffic(),
-                rule: job.payload,
-                full: !matches!(job.work, Work::Trace(..)),
-            },
-            shown: ShownPayloads::of(&job.work),
+            payload: PayloadSource { traffic: job.traffic(), rule: job.payload, full: job.work.replay().is_none() },
+            shown: ShownPayloads::of(job.work.replay()),
             observers: Vec::new(),
         })
     }

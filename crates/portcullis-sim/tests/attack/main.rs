@@ -11,7 +11,7 @@ mod shared_commits;
 
 use portcullis::mapper::Design;
 use portcullis_sim::attack::{Attacked, attack};
-use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, Work};
+use portcullis_sim::{Job, LabDesign, LabPlatform, LabUnit, Machine, Replay, Work};
 use portcullis_trace::Trace;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,5 +39,5 @@ fn replay(name: &str) -> Work {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../traces/{name}.trace.xz"));
         Arc::new(Trace::read(&file, |_| ()).unwrap_or_else(|error| panic!("{error}")))
     };
-    Work::Trace(trace.get_or_init(read).clone(), None)
+    Work::Trace(Replay::of(trace.get_or_init(read).clone()))
 }

@@ -3,7 +3,7 @@
 use super::{every_protection, job, machine, measured};
 use portcullis::designs::DesignId;
 use portcullis::{Access, Protection};
-use portcullis_sim::{Job, Pace, PayloadRule, Work, machine_pace};
+use portcullis_sim::{Job, Pace, PayloadRule, Replay, Work, machine_pace};
 use portcullis_trace::{AccessLog, Joined, Target, Trace, join};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn replays_without_fault(name: &str) {
     let (trace, joined) = pair(name);
     let machine = machine("cascadelake-cx5");
     let explained = joined.accesses.len() as f64;
-    let work = Work::Trace(trace.clone(), Some(joined.clone()));
+    let work = Work::Trace(Replay { trace: trace.clone(), joined: Some(joined.clone()) });
     let model = machine_pace(&machine, &work, PayloadRule::Shown, 1);
     let mut without = Vec::new();
     for (design, protection) in every_protection() {
@@ -62,7 +62,7 @@ fn faults_with_a_wild(access: impl Fn(&Joined) -> usize) -> Vec<u64> {
     let mut wild = (*joined).clone();
     let at = access(&wild);
     wild.accesses[at].target = Target::Persistent { index: wild.persistent.len() as u32, offset: 0 };
-    let work = Work::Trace(trace, Some(Arc::new(wild)));
+    let work = Work::Trace(Replay { trace, joined: Some(Arc::new(wild)) });
     let machine = machine("cascadelake-cx5");
     every_protection()
         .map(|(design, protection)| measured(&job(&machine, work.clone(), design, protection)).faults)
@@ -86,7 +86,7 @@ fn the_furthest_access_is_the_least_that_a_buffer_held() {
     let machine = machine("cascadelake-cx5");
     let (trace, joined) = pair("q-e1000e-rx.strict.2cpu");
     let payload = |joined: Joined| {
-        let work = Work::Trace(trace.clone(), Some(Arc::new(joined)));
+        let work = Work::Trace(Replay { trace: trace.clone(), joined: Some(Arc::new(joined)) });
         let outcome = measured(&job(&machine, work, DesignId::Unprotected, Protection::None));
         (outcome.payload_bytes_min, outcome.payload_bytes_max)
     };

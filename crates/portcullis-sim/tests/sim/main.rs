@@ -40,7 +40,7 @@ use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::{Simulate, Simulation};
-use portcullis_sim::{Job, LabDesign, Machine, Pace, PayloadRule, RunOutcome, ServerWork, Work, run};
+use portcullis_sim::{Job, LabDesign, Machine, Pace, PayloadRule, Replay, RunOutcome, ServerWork, Work, run};
 use portcullis_trace::Trace;
 use portcullis_vtd::Discipline;
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ fn every_trace() -> impl Iterator<Item = (&'static str, Arc<Trace>)> {
 }
 
 fn replay(trace: &Arc<Trace>) -> Work {
-    Work::Trace(trace.clone(), None)
+    Work::Trace(Replay::of(trace.clone()))
 }
 
 fn rings(parameters: &str) -> Work {

@@ -4,7 +4,7 @@ use super::{job, machine, measured};
 use lzma_rust2::XzReader;
 use portcullis::Protection::{Deferred, Strict};
 use portcullis::designs::DesignId;
-use portcullis_sim::{Job, Traffic, Work};
+use portcullis_sim::{Job, Replay, Traffic, Work};
 use portcullis_trace::{Events, Trace};
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -29,7 +29,7 @@ fn whole_and_pages(name: &str) -> [Work; 2] {
     let pages: String = text.split_inclusive('\n').filter(|line| !line.contains(": dma_")).collect();
     [text, pages].map(|text| {
         let trace = Trace::read_from(name, text.as_bytes(), |_| ()).expect("a trace");
-        Work::Trace(Arc::new(trace), None)
+        Work::Trace(Replay::of(Arc::new(trace)))
     })
 }
 
@@ -39,7 +39,7 @@ fn the_range_has_the_share_of_the_whole_capture() {
     let mut of_the_other_kind = machine.clone();
     for name in TRACES {
         let [whole, pages] = whole_and_pages(name);
-        let Work::Trace(trace, _) = &pages else { unreachable!("a trace") };
+        let Work::Trace(Replay { trace, .. }) = &pages else { unreachable!("a trace") };
         assert_eq!(trace.events, Events::Iommu);
         let wanted = if name.contains("nvme") { Traffic::Disk } else { Traffic::Network };
         assert_eq!((whole.traffic(&machine), pages.traffic(&machine)), (wanted, wanted), "{name}");

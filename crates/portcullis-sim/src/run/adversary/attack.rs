@@ -88,7 +88,7 @@ enum Broken {
 }
 
 fn run(job: &Job<'_>, broken: Broken) -> Attacked {
-    let bystander = Adversary::stranger(&job.work.devices());
+    let bystander = Adversary::stranger(&job.work.workload().devices());
     let mut world = match World::new(job, Some(bystander)) {
         Ok(world) => world,
         Err(error) => return Attacked { error: Some(error), ..Attacked::default() },

@@ -27,15 +27,16 @@ pub use choices::{IperfChoices, Recycling, StreamDirection};
 pub use work::{SERVER_WORKLOADS, ServerWork, ServerWorkload};
 
 use super::driver::Driver;
+use super::workload::Workload;
 use super::world::{Wanted, World};
 use super::{Job, RunError, Start};
 use crate::engine::{Actor, Body};
-use crate::machine::Server;
+use crate::machine::{Machine, Server};
 use crate::traffic::Payload;
 use card::Card;
 use clients::Clients;
 use flows::Flow;
-pub(super) use memory::ring_memory;
+use portcullis::Segment;
 use portcullis::platform::LockClass;
 use portcullis_model::{Nic, NicCounters, NicParameters};
 use schedule::Schedule;
@@ -195,7 +196,7 @@ impl Host {
 }
 
 /// The end of the memory for packets.
-pub(super) fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
+fn buffers_end(server: &Server, work: &ServerWork) -> u64 {
     match work.workload.loses_packets() {
         true => iperf::memory_end(server, work),
         false => memory::end(&server.driver, work),
@@ -234,7 +235,45 @@ pub(super) fn serve(world: &Rc<World>, job: &Job<'_>, work: &ServerWork) -> (Sta
 }
 
 /// The number of actors: the card, and the clients.
-pub(super) const ACTORS: usize = 2;
+const ACTORS: usize = 2;
+
+impl Workload for ServerWork {
+    fn cores(&self) -> usize {
+        self.cores as usize
+    }
+
+    fn actors(&self) -> usize {
+        ACTORS
+    }
+
+    fn live_pages_max(&self) -> u64 {
+        u64::from(self.receive_entries) + u64::from(self.transmit_entries)
+    }
+
+    fn memory_end(&self, machine: &Machine) -> u64 {
+        machine.server.as_ref().map_or(0, |server| buffers_end(server, self))
+    }
+
+    fn ring_memory(&self, machine: &Machine) -> Option<Segment> {
+        Some(memory::ring_memory(machine))
+    }
+
+    fn waits_for_room(&self) -> bool {
+        false
+    }
+
+    fn ring_entries(&self, _batch: usize) -> Option<u32> {
+        Some((4 * self.transmit_entries.max(self.receive_entries)).next_power_of_two())
+    }
+
+    fn commits_in_halves(&self) -> bool {
+        self.halves
+    }
+
+    fn has_windows(&self) -> bool {
+        false
+    }
+}
 
 impl Host {
     fn result(self) -> (Start, Served) {
