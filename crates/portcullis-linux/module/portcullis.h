@@ -375,7 +375,8 @@ bool pc_was_not_mapped(struct pc_device *device, u64 at);
 
 /*
  * An unmap did not do what its driver asked for. Returns whether the device still has the buffer. The DMA API cannot
- * report that, so the driver gets its buffer back in any case.
+ * report that, so the driver gets its buffer back in any case. `size` is what the driver has named; 1 for a list, which
+ * is known by its first page alone.
  */
 bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, size_t size, int error);
 

@@ -175,7 +175,7 @@ bool pc_was_not_unmapped(struct pc_device *device, dma_addr_t at, size_t size, i
 	if (error == PCR_REFUSED)
 		error = pcr_unmap_whole(device->space, at, size);
 	if (error > 0) {
-		pr_warn_ratelimited("%s: its driver has unmapped %pad as something else than it had mapped; all of that was unmapped\n",
+		pr_warn_ratelimited("%s: its driver has unmapped %pad as something else than it had mapped; that was unmapped, up to the first page without a mapping\n",
 				    pci_name(device->pdev), &at);
 		/* The caller counts one. */
 		this_cpu_add(device->counts->unmaps, error - 1);

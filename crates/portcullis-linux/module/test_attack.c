@@ -110,8 +110,8 @@ static int attack_lengths(void)
 }
 
 /*
- * Two is when the module takes the timer for late. Not a time, because a guest whose host is busy may get its ticks
- * later than that.
+ * The module takes its timer for late when jiffies has moved by two. This counts jiffies too: in a guest whose host is
+ * busy, ticks come later than any fixed time.
  */
 #define LATE_JIFFIES 3
 
@@ -138,7 +138,7 @@ static int attack_late(void)
 		dma_unmap_single(dev, at[0], PAGE_SIZE, DMA_FROM_DEVICE);
 		for (unmapped = jiffies; jiffies - unmapped < LATE_JIFFIES;)
 			cpu_relax();
-		/* Ticks may also come at once, and an unmap is due only after half of this. */
+		/* A busy host may deliver several ticks at once. The flush is due half a millisecond after the unmap. */
 		mdelay(1);
 		dma_unmap_single(dev, at[1], PAGE_SIZE, DMA_FROM_DEVICE);
 		error = lands(memory, at[0], &after, false);

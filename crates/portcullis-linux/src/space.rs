@@ -387,7 +387,7 @@ fn not_unmapped(error: RawUnmapError) -> i32 {
 }
 
 /// Unmaps a buffer. When this returns 0, the device has lost the buffer, or loses it within the window under deferred
-/// protection.
+/// protection. Otherwise it returns [`REFUSED`], and nothing has changed, or a negative error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcr_unmap(space: &Space, iova: u64, len: u64) -> i32 {
     // As in `pcr_map`.

@@ -69,7 +69,8 @@ for bytes in 64 1400; do
 	[ $((($(received "$to") - before) * 100)) -ge $((DATAGRAMS * 99)) ] || fail "$to has not received what $from has sent"
 done
 
-# Without a scheduler a read is submitted by its caller. With one, a task submits it, and the caller does not let it run.
+# With a scheduler, another task submits a read, and does not get to run while the test waits for the read in a loop.
+# Without one, the test submits it.
 echo none >/sys/block/nvme0n1/queue/scheduler || fail "the disk has a scheduler"
 echo "/dev/nvme0n1 2000" >$TESTS/reads || fail "reads do not work"
 before=$(maps $DISK)
