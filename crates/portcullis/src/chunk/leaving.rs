@@ -10,7 +10,7 @@ use crate::proof::Proof;
 use alloc::vec::Vec;
 
 /// The table pages that are being freed.
-pub(super) struct Reclaim<P: Platform>(pub(super) P::Lock<State>);
+pub(super) struct LeavingTables<P: Platform>(pub(super) P::Lock<State>);
 
 pub(super) struct State {
     pub(super) leaving: Option<Leaving>,
@@ -18,17 +18,17 @@ pub(super) struct State {
     pub(super) is_attended: bool,
 }
 
-/// Table pages that have been removed and are not freed yet. Only `unlink_tables` makes it.
+/// Table pages that have been removed and are not freed yet.
 pub(super) struct Leaving {
     /// The pages, each with the number of its table.
-    pub(super) tables: Vec<(PhysAddr, u32)>,
+    tables: Vec<(PhysAddr, u32)>,
     /// The token of the software walks that may still use the pages, once the host has supplied it.
-    pub(super) walks: Option<u64>,
+    walks: Option<u64>,
     /// The proof that the hardware has lost the pages.
-    pub(super) proof: Proof,
+    proof: Proof,
 }
 
-impl<P: Platform> Reclaim<P> {
+impl<P: Platform> LeavingTables<P> {
     /// No pages are being freed.
     pub(super) fn new(platform: &P) -> Self {
         Self(platform.lock(LockClass::Domain, State { leaving: None, is_attended: false }))
@@ -36,15 +36,34 @@ impl<P: Platform> Reclaim<P> {
 
     /// Called when the domain is dropped and no CPU walks its tables any more: frees the remaining pages.
     pub(super) fn close<I: Iommu>(&mut self, base: &AssembledMapper<Halves<P>, P, I>) {
-        self.0.with(|state| state.leaving.take()).into_iter().for_each(|leaving| leaving.release(base));
+        let leaving = self.0.with(|state| state.leaving.take());
+        // SAFETY: no CPU walks the tables.
+        leaving.into_iter().for_each(|leaving| unsafe { leaving.release(base) });
     }
 }
 
 impl Leaving {
+    /// Pages that `proof` says the hardware has lost, with the token of the walks that may still use them, if there is
+    /// one.
+    ///
+    /// # Safety
+    /// The pages were removed from the domain's table and are not used otherwise.
+    pub(super) unsafe fn new(tables: Vec<(PhysAddr, u32)>, walks: Option<u64>, proof: Proof) -> Self {
+        Self { tables, walks, proof }
+    }
+
+    /// Whether no software walk uses the pages any more. The walks of now are waited for if there is no token yet.
+    pub(super) fn walks_are_over(&mut self, platform: &impl Platform, now: u64) -> bool {
+        platform.walks_are_over(*self.walks.get_or_insert(now))
+    }
+
     /// Frees the pages and makes their numbers available for new tables.
-    pub(super) fn release<P: Platform, I: Iommu>(self, base: &AssembledMapper<Halves<P>, P, I>) {
+    ///
+    /// # Safety
+    /// No software walk uses the pages any more.
+    pub(super) unsafe fn release<P: Platform, I: Iommu>(self, base: &AssembledMapper<Halves<P>, P, I>) {
         for (page, _) in &self.tables {
-            // SAFETY: the page is from `unlink_tables`, and the walks that might have used it have ended.
+            // SAFETY: `new` has taken the page, and the caller promises that no walk uses it.
             unsafe { base.space.release_leaf_table(*page, &self.proof) };
         }
         self.tables.iter().for_each(|(_, number)| base.allocator.chunks.give_number_back(*number, &self.proof));

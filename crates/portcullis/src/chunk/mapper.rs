@@ -8,7 +8,7 @@
 use super::chunk_source::TABLE_IDLE_US;
 use super::chunks::{Chunks, Taken};
 use super::geometry::CHUNK_PAGES;
-use super::leaving::Reclaim;
+use super::leaving::LeavingTables;
 use super::page_states::{self, ClearedMark};
 use super::two_halves::{Halves, has_place};
 use crate::address::{IovaRange, Segment};
@@ -74,7 +74,7 @@ pub struct Chunked<P: Platform, I: Iommu> {
     /// `give_tables_back` makes one more sweep. The first unmap that reads `GeneralAndSweep` issues a fence, see
     /// `schedule_sweep`.
     unmap_way: AtomicU8,
-    pub(super) reclaim: Reclaim<P>,
+    pub(super) reclaim: LeavingTables<P>,
 }
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
@@ -105,7 +105,7 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
                 _ => UnmapWay::General,
             },
             unmap_way: AtomicU8::new(*usual_way as u8),
-            reclaim: Reclaim::new(base.space.platform()),
+            reclaim: LeavingTables::new(base.space.platform()),
         });
         if mapper.chunks().is_none() {
             // All maps take the general path, so no cursor is used.

@@ -38,10 +38,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         // one.
         let is_left_to_unmaps = self.is_sweep_left_to_unmaps();
         let (gone, is_empty) = self.reclaim.0.with(|state| {
-            let gone = state.leaving.take_if(|leaving| platform.walks_are_over(*leaving.walks.get_or_insert(walks)));
+            let gone = state.leaving.take_if(|leaving| leaving.walks_are_over(platform, walks));
             (gone, state.leaving.is_none())
         });
-        gone.into_iter().for_each(|leaving| leaving.release(&self.base));
+        // SAFETY: the walks are over.
+        gone.into_iter().for_each(|leaving| unsafe { leaving.release(&self.base) });
         // In a poisoned domain nothing is invalidated any more.
         let unlinked = if is_empty && !space.is_poisoned() { self.unlink_tables() } else { Ok(None) };
         chunks.sweep(platform);
@@ -97,7 +98,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let proof = space.invalidate_each(&|| tables.iter().map(command), false)?;
         // The token is taken after the tables were removed: a walk that begins later does not find them.
         let walks = space.platform().walks_now();
-        Ok(Some(Leaving { tables, walks, proof }))
+        // SAFETY: the tables were removed above.
+        Ok(Some(unsafe { Leaving::new(tables, walks, proof) }))
     }
 }
 
