@@ -25,15 +25,17 @@ mod served;
 mod shape;
 mod tally;
 mod thesis_prefetch;
+mod tolerance;
 
 pub use class::Class;
 pub use plan::{Outcome, Piece, Plan};
-pub use point::{Point, Tolerance};
+pub use point::Point;
 pub use score::{Score, scores, unrecorded};
 pub use served::{
     CallNumbers, Length, ListNumbers, MapCycles, Numbers, ServedRun, SharedNumbers, StreamNumbers, UnmapCycles,
 };
 pub use tally::{Paper, Tally, papers};
+pub use tolerance::Tolerance;
 
 use crate::machine::Machine;
 use crate::run::{LabDesign, RunError};

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// The capture; `None` for synthetic work.
-pub(super) struct ShownPayloads(Option<Captured>);
+pub(super) struct CapturedPayloads(Option<Captured>);
 
 struct Captured {
     trace: Arc<Trace>,
@@ -20,7 +20,7 @@ struct Captured {
     of_pages: Option<Vec<Payload>>,
 }
 
-impl ShownPayloads {
+impl CapturedPayloads {
     pub(super) fn of(replay: Option<&Replay>) -> Self {
         Self(replay.map(|Replay { trace, joined }| {
             let furthest = joined.as_ref().map(|joined| furthest(trace, joined));

@@ -1,6 +1,6 @@
 //! A run of a workload under one design on one machine, in virtual time, and its measurements.
 //!
-//! Of its files, each uses only those below it. `world` owns virtual time and the domains. `driver` is a core that maps
+//! No two of its files use each other. `world` owns virtual time and the domains. `driver` is a core that maps
 //! and unmaps there. `replay`, `rings`, `churn` and `server` are the works, which tell drivers what to do. The world
 //! tells `observers` and `adversary` what has happened.
 

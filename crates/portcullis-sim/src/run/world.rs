@@ -3,7 +3,7 @@
 //! It owns the time of a run, which is that of its engine, and the domains. Device drivers and workloads borrow it.
 
 use super::backlog::Backlog;
-use super::captured_payloads::ShownPayloads;
+use super::captured_payloads::CapturedPayloads;
 use super::design::LabUnit;
 use super::event::RunEvent;
 use super::live::{Buffer, Leaving, Live, Slot};
@@ -170,7 +170,7 @@ pub(super) struct World {
     /// What is known about the fill of buffers: by rule, and from the capture.
     pub(super) transaction_bytes: u64,
     payload: PayloadSource,
-    shown: ShownPayloads,
+    captured: CapturedPayloads,
     /// The observers.
     observers: Vec<Rc<RefCell<dyn Observer>>>,
 }
@@ -246,19 +246,19 @@ impl World {
             hints: job.prefetching().hints,
             transaction_bytes: machine.transaction_bytes,
             payload: PayloadSource { traffic: job.traffic(), rule: job.payload, full: job.work.replay().is_none() },
-            shown: ShownPayloads::of(job.work.replay()),
+            captured: CapturedPayloads::of(job.work.replay()),
             observers: Vec::new(),
         })
     }
 
     /// How many bytes of a buffer of `len` bytes its device moves.
     pub(super) fn payload(&self, slot: Slot, access: Access, len: u64) -> Payload {
-        match self.shown.buffer_in_pages(slot) {
+        match self.captured.buffer_in_pages(slot) {
             // A disk fills its buffers, and only their pages are known.
             Some(buffer) if self.payload.traffic == Traffic::Disk => buffer,
             buffer => {
                 let room = buffer.map_or(len, |buffer| buffer.max);
-                self.payload.of(access, room, self.shown.of_mapping(slot, room))
+                self.payload.of(access, room, self.captured.of_mapping(slot, room))
             }
         }
     }
@@ -266,7 +266,7 @@ impl World {
     /// The length of a buffer in `len` bytes of mapped memory. Its device moves `payload` of it. A page that is used
     /// again while it stays mapped is as much work for the CPUs as all that it carries.
     pub(super) fn buffer(&self, slot: Slot, len: u64, payload: Payload) -> Payload {
-        match self.shown.buffer_in_pages(slot) {
+        match self.captured.buffer_in_pages(slot) {
             None => Payload::exactly(len.max(payload.min)),
             // What the user says about the payload is all that is known about the buffer.
             Some(_) if self.payload.rule != PayloadRule::Shown => payload,
