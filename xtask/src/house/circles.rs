@@ -1,7 +1,8 @@
 //! No circles: no two folders or files of a folder use each other, directly or through others.
 //!
-//! A use is a `crate::…` or `super::…` path in a source, outside comments, tests and fakes. What a folder has counts as
-//! the folder for all outside of it. A module and its own children may use each other.
+//! A use is a `crate::…` or `super::…` path in a source, outside comments, tests and fakes. Seen from outside, a file
+//! is its folder. A module and its own children may use each other. So a name that a folder re-exports counts as the
+//! folder's, whichever of its files has it.
 
 use super::Violation;
 use super::files::File;

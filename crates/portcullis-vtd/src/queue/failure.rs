@@ -1,4 +1,4 @@
-//! How a submission has failed, in the word beside its status.
+//! Errors of submissions as numbers, and the last failure of a slot as one word.
 
 use portcullis::QueueError;
 

@@ -14,8 +14,8 @@
 //!
 //! The slot behind is the one that follows the wait of the submission, from software.
 //!
-//! Sequences have 64 bits. Hardware writes the low 32 bits, and these are compared modulo 2^32. Three rules make that
-//! sound:
+//! Sequences have 52 bits, which are not used up. Hardware writes the low 32 bits, and these are compared modulo 2^32.
+//! Three rules make that sound:
 //! * A slot is reused only after the wait of the submission that began there has landed. So two live submissions
 //!   never share a status, and statuses may land in any order.
 //! * A submission that begins in a slot first writes `sequence - 1` to its status. So a value from an earlier
@@ -104,18 +104,19 @@ impl Ticket {
 }
 
 /// A run of descriptors and the wait behind it. The low byte is the slot in which it begins, which also selects its
-/// status. The next bit is set, so it is never zero. The bits above are its sequence, which begins at one.
+/// status. The next bit is always set: so the compiler knows without a comparison that the word is not zero, and which
+/// slot it has. The bits above are its sequence, which begins at one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Submission(NonZeroU64);
 
 impl Submission {
-    const SET: NonZeroU64 = NonZeroU64::new(1 << u8::BITS).expect("a bit is set");
+    const NEVER_ZERO: NonZeroU64 = NonZeroU64::new(1 << u8::BITS).expect("a bit is set");
     const SEQUENCE_AT: u32 = u8::BITS + 1;
 
     #[inline]
     fn new(slot: u8, sequence: u64) -> Self {
-        debug_assert!(sequence > 0);
-        Self(Self::SET | (sequence << Self::SEQUENCE_AT | u64::from(slot)))
+        debug_assert!((1..1 << 52).contains(&sequence));
+        Self(Self::NEVER_ZERO | (sequence << Self::SEQUENCE_AT | u64::from(slot)))
     }
 
     /// The slot in which the submission begins, and in which its status lies.

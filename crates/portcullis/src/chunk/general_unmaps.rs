@@ -123,11 +123,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
             return self.unmap_elsewhere(range);
         }
         // The path for drivers that defer unmaps, one by one and often: it needs nothing further.
-        match policy.join::<TABLE_PAGES>(space, range) {
-            true if self.is_sweep_left_to_unmaps() => self.defer_and_sweep(),
-            true => Ok(Committed::Deferred),
-            false => self.commit_cleared(range),
+        if !policy.join::<TABLE_PAGES>(space, range) {
+            return self.commit_cleared(range);
         }
+        if self.is_sweep_left_to_unmaps() { self.defer_and_sweep() } else { Ok(Committed::Deferred) }
     }
 
     /// A deferred unmap that has to schedule a sweep.

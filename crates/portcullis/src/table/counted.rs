@@ -324,7 +324,7 @@ fn new_tables<P: Platform>(walker: Walker<'_, P>, pages: usize) -> Result<FreedT
         match walker.allocate_frame(Context::Atomic) {
             Ok(frame) => {
                 // SAFETY: the page is new, so nothing points to it and nothing walks it.
-                unsafe { tables.push_new(walker.platform(), frame) };
+                unsafe { tables.push_unshown(walker.platform(), frame) };
             }
             Err(error) => {
                 release(walker.platform(), tables, &Proof::never_visible());

@@ -36,7 +36,7 @@ impl FreedTables {
     ///
     /// # Safety
     /// `frame` is a table page of `platform`. No entry points to it any more, and no CPU walks it.
-    pub(super) unsafe fn push_new<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
+    pub(super) unsafe fn push_unshown<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
         // The address of a frame in a link is never zero: zero ends the list.
         let next = if self.is_empty() { PhysAddr::new(0) } else { self.head };
         // SAFETY: the caller owns the page until it is freed.
@@ -54,7 +54,7 @@ impl FreedTables {
             return None;
         }
         let head = self.head;
-        // SAFETY: `push_new` took ownership of every page on the list.
+        // SAFETY: `push_unshown` took ownership of every page on the list.
         let first = unsafe { &platform.frame(head)[0] };
         let next = first.load().phys();
         first.store(EntryValue::ABSENT);
@@ -72,7 +72,7 @@ impl FreedTables {
             *self = other;
             return;
         }
-        // SAFETY: `push_new` took ownership of every page on either list.
+        // SAFETY: `push_unshown` took ownership of every page on either list.
         let first_entry = |frame| unsafe { &platform.frame(frame)[0] };
         let mut last = first_entry(other.head);
         for _ in 1..other.pages {

@@ -93,10 +93,10 @@ impl FreedTables {
     /// Adds a page, and makes its link visible to the walker.
     ///
     /// # Safety
-    /// As for [`push_new`](Self::push_new).
+    /// As for [`push_unshown`](Self::push_unshown).
     pub(super) unsafe fn push<P: Platform>(&mut self, walker: Walker<'_, P>, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
-        let link = unsafe { self.push_new(walker.platform(), frame) };
+        let link = unsafe { self.push_unshown(walker.platform(), frame) };
         walker.show(core::slice::from_ref(link));
     }
 }
@@ -161,7 +161,7 @@ impl<P: Platform> TableReserve<P> {
             let frame = walker.allocate_frames(context, 1)?;
             self.with(|pages| {
                 // SAFETY: the page was just lent, so no entry points to it and no CPU walks it.
-                unsafe { pages.push_new(walker.platform, frame) };
+                unsafe { pages.push_unshown(walker.platform, frame) };
             });
             taken += 1;
         }

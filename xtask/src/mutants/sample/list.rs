@@ -19,7 +19,7 @@ const SAFETY_CRITICAL: [&str; 8] = [
     "crates/portcullis/src/mapper/{assembled,identity,locking,parts,physical,placed}.rs",
     "crates/portcullis/src/iommu/{covering,mod}.rs",
     "crates/portcullis/src/platform/{deadline,mod,per_cpu}.rs",
-    "crates/portcullis-vtd/src/{attach,attachments,faults,hardware,inherit,page,sorted,tables,unbroken,unit,units}.rs",
+    "crates/portcullis-vtd/src/{attach,attachments,closable_lock,faults,hardware,inherit,page,sorted,tables,unit,units}.rs",
     "crates/portcullis-vtd/src/queue/**",
     "crates/portcullis-vtd/src/spec/{descriptors,tables}.rs",
 ];
