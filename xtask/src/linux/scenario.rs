@@ -34,7 +34,7 @@ pub(super) struct Scenario {
     pub(super) icount: bool,
     /// Options of the machine's IOMMU. Empty for a machine without one.
     pub(super) iommu: String,
-    /// When the tests also boot it with interrupt remapping, if it is part of every run without.
+    /// When the tests boot it with interrupt remapping too. `Full` is no more often than without.
     pub(super) remapping: Runs,
     pub(super) has_attacker: bool,
     /// Whether the machine has a disk and a network card besides the attacker.
@@ -118,10 +118,11 @@ impl Scenario {
     /// The same machine with interrupt remapping, if there is to be one.
     pub(super) fn with_remapping(&self) -> Option<Self> {
         let iommu = self.iommu.replace(WITHOUT_REMAPPING, WITH_REMAPPING);
-        // What is not part of every run has no part of every run besides it.
         let runs = match (self.runs, self.remapping) {
             (_, Runs::Never) => return None,
+            (_, Runs::Always) => Runs::Always,
             (Runs::Always, remapping) => remapping,
+            // What is not part of every run has no part of every run besides it.
             (runs, _) => runs,
         };
         if iommu == self.iommu {
