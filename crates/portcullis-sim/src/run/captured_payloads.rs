@@ -4,7 +4,7 @@ use super::footprint::Replay;
 use super::live::Slot;
 use crate::traffic::{Payload, pages};
 use portcullis::{PAGE_SIZE, Segment};
-use portcullis_trace::{Events, Joined, Target, Trace};
+use portcullis_trace::{Joined, Target, Trace};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -22,9 +22,10 @@ struct Captured {
 
 impl CapturedPayloads {
     pub(super) fn of(replay: Option<&Replay>) -> Self {
-        Self(replay.map(|Replay { trace, joined }| {
+        Self(replay.map(|replay| {
+            let Replay { trace, joined } = replay;
             let furthest = joined.as_ref().map(|joined| furthest(trace, joined));
-            let of_pages = (trace.events == Events::Iommu).then(|| pages::buffers(trace));
+            let of_pages = replay.is_of_pages_alone().then(|| pages::buffers(trace));
             Captured { trace: trace.clone(), furthest, of_pages }
         }))
     }

@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use crate::traffic::{self, Traffic};
 use portcullis::riommu::format::RING_ENTRIES_MAX;
 use portcullis::{PAGE_SIZE, SourceId};
-use portcullis_trace::{Joined, OperationKind, Trace, TraceMapping};
+use portcullis_trace::{Events, Joined, OperationKind, Trace, TraceMapping};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,6 +24,11 @@ impl Replay {
     /// A trace without a log of accesses.
     pub fn of(trace: Arc<Trace>) -> Self {
         Self { trace, joined: None }
+    }
+
+    /// Whether the trace has pages, but neither the lengths of buffers nor the devices.
+    pub(super) fn is_of_pages_alone(&self) -> bool {
+        self.trace.events == Events::Iommu
     }
 
     /// Logged accesses that no mapping explains.

@@ -10,7 +10,6 @@ use super::{RunError, SPAN_US_MAX};
 use crate::machine::Machine;
 use crate::traffic::{Kind, Traffic};
 use portcullis::{PhysAddr, Segment};
-use portcullis_trace::Events;
 use serde_json::Value;
 use std::iter;
 
@@ -92,7 +91,7 @@ impl Work {
 
     /// Whether it is a capture that has pages, but neither the lengths of buffers nor the devices.
     pub fn is_of_pages_alone(&self) -> bool {
-        self.replay().is_some_and(|replay| replay.trace.events == Events::Iommu)
+        self.replay().is_some_and(Replay::is_of_pages_alone)
     }
 
     /// The most pages that it has mapped at once, including warm-up.
