@@ -37,7 +37,7 @@ impl<P: Platform> LeavingTables<P> {
     /// Called when the domain is dropped and no CPU walks its tables any more: frees the remaining pages.
     pub(super) fn close<I: Iommu>(&mut self, base: &AssembledMapper<Halves<P>, P, I>) {
         let leaving = self.0.with(|state| state.leaving.take());
-        // SAFETY: no CPU walks the tables.
+        // SAFETY: the tables are part of a mapper that is borrowed exclusively, so no call of it walks them.
         leaving.into_iter().for_each(|leaving| unsafe { leaving.release(base) });
     }
 }
