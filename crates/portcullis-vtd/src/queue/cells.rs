@@ -166,7 +166,8 @@ pub(super) struct Cell {
     _line: [u64; 7],
     /// Whether the next commit posts before it looks at the ring.
     posts_first: Hint,
-    /// Since when the last post waits, in microseconds, modulo 2^32. [`NOT_YET`] before the first poll.
+    /// Since when the CPU waits, in microseconds, modulo 2^32: for its last post, or for anything since it last had
+    /// waited long enough. [`NOT_YET`] between a post and its first poll.
     waits_since_us: Hint,
     /// Posts whose failure was seen.
     failures: AtomicU64,
@@ -184,8 +185,9 @@ impl Cell {
         }
     }
 
-    /// Whether the post has waited for `patience_us` since it was first polled, or since this was last so.
-    pub(super) fn has_waited(&self, now_us: u32, patience_us: u32) -> bool {
+    /// Whether the CPU has waited for `patience_us` since its post was first polled, or since this was last so.
+    pub(super) fn has_waited<P: Platform>(&self, platform: &P, patience_us: u32) -> bool {
+        let now_us = platform.now_us() as u32;
         let since_us = self.waits_since_us.load(Ordering::Relaxed);
         let has_waited = since_us != NOT_YET && now_us.wrapping_sub(since_us) >= patience_us;
         if has_waited || since_us == NOT_YET {

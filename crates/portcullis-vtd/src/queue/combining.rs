@@ -239,7 +239,7 @@ impl<P: Platform> Queue<P> {
     }
 
     #[inline(always)]
-    fn cell<M: Mmio>(&self, hardware: &Hardware<M, P>) -> &Cell {
+    pub(super) fn cell<M: Mmio>(&self, hardware: &Hardware<M, P>) -> &Cell {
         self.cells.get(self.cells.number(hardware.platform.cpu()))
     }
 
@@ -438,7 +438,7 @@ impl<P: Platform> Queue<P> {
     #[inline(never)]
     fn wait_for_holder<M: Mmio>(&self, hardware: &Hardware<M, P>, number: usize) -> Result<bool, QueueError> {
         let patience_us = PATIENCE_US + self.cells.used_before(number) / POSTERS_PER_US;
-        match self.cells.get(number).has_waited(hardware.platform.now_us() as u32, patience_us) {
+        match self.cells.get(number).has_waited(&hardware.platform, patience_us) {
             true => self.look_after_posts(hardware),
             false => Ok(false),
         }

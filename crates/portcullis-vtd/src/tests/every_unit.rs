@@ -3,7 +3,7 @@
 use super::domains::{TABLES, drained};
 use super::fake_unit::*;
 use super::host::Host;
-use super::{Driver, bring_up, close, finish, open, page, page_descriptor, without_waits};
+use super::{Driver, bring_up, close, finish, open, page, page_descriptor, pass_time, without_waits};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use crate::{Unit, UnitConfig, Units};
 use portcullis::Iova;
@@ -121,6 +121,7 @@ fn an_error_on_any_unit_is_told_whether_or_not_the_others_are_through() {
         let refused = page_descriptor(local(domain, failing).0, 5).encode();
         fakes[failing].with(|state| state.refuse = Some(refused));
         let ticket = submit(&joined, &[page(domain.0, 4), page(domain.0, 5)], shared);
+        pass_time(&host);
         assert_eq!(joined.is_done(ticket), Err(QueueError::Descriptor));
         fakes.iter().for_each(|fake| fake.land(0));
         assert_eq!(joined.is_done(ticket), Err(QueueError::Descriptor));

@@ -26,6 +26,7 @@ mod shared_commits;
 mod strict_host;
 mod units;
 
+use crate::queue::ERRORS_US;
 use crate::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use crate::{Discipline, Interrupts, Unit, UnitConfig};
 use fake_unit::FakeUnit;
@@ -88,6 +89,11 @@ fn page_descriptor(domain: u16, pfn: u64) -> InvalidationDescriptor {
 fn pages_descriptor(domain: u16, pfn: u64, mask: u8) -> InvalidationDescriptor {
     let scope = IotlbScope::Pages { domain: DomainId(domain), first: Iova::from_pfn(pfn), mask, leaf_only: true };
     InvalidationDescriptor::Iotlb { scope, drain_writes: true, drain_reads: true }
+}
+
+/// Lets so much time pass that the next poll looks for errors of the queue.
+fn pass_time(host: &Host) {
+    host.fake.advance_us(u64::from(ERRORS_US));
 }
 
 /// Waits as a user of the driver does.
