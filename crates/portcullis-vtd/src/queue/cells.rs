@@ -30,7 +30,7 @@ pub(super) type CellSet = [u64; WORDS];
 pub(super) const NO_POSTS: CellSet = [0; WORDS];
 
 /// So many CPUs are faster if they take turns at the ring than if they post.
-const CROWD: u64 = 2;
+const CROWD: u32 = 2;
 
 /// A page-selective command in one word.
 ///
@@ -296,12 +296,18 @@ impl Cells {
     /// Whether no CPU has posted of late.
     #[inline(always)]
     pub(super) fn is_quiet(&self) -> bool {
-        self.used().count.load(Ordering::Relaxed) == 0
+        self.used_count() == 0
     }
 
     /// Whether more CPUs than can take turns have posted of late.
     pub(super) fn is_crowded(&self) -> bool {
-        self.used().count.load(Ordering::Relaxed) > CROWD
+        self.used_count() > CROWD
+    }
+
+    /// The number of CPUs that have posted of late.
+    #[inline(always)]
+    pub(super) fn used_count(&self) -> u32 {
+        self.used().count.load(Ordering::Relaxed) as u32
     }
 
     /// The number of cells in front of cell `number` that were used of late.
@@ -315,11 +321,14 @@ impl Cells {
         used.map(|(word, used)| (used.load(Ordering::Relaxed) & before(word)).count_ones()).sum()
     }
 
-    /// Whether a command is posted.
-    pub(super) fn is_posted(&self) -> bool {
+    /// Whether `count` commands are posted, or more.
+    pub(super) fn are_posted(&self, count: u32) -> bool {
+        let mut left = count as usize;
         self.used_words().iter().enumerate().any(|(word, used)| {
-            members(word, used.load(Ordering::Relaxed))
-                .any(|number| self.get(number).word.load(Ordering::Relaxed) & IS_POST != 0)
+            let used = used.load(Ordering::Relaxed);
+            let is_posted = |number: &usize| self.get(*number).word.load(Ordering::Relaxed) & IS_POST != 0;
+            left -= beside(|| members(word, used).filter(is_posted).take(left).count());
+            left == 0
         })
     }
 
@@ -423,16 +432,13 @@ impl Cells {
         }
     }
 
-    /// Tells those whose posts were taken what became of them. The last of them goes on duty.
+    /// Tells those whose posts were taken what became of them. The first of them goes on duty if `needs_duty`.
     #[inline(never)]
-    pub(super) fn tell(&self, taken: &CellSet, fate: Fate) {
-        let mut last = None;
+    pub(super) fn tell(&self, taken: &CellSet, fate: Fate, mut needs_duty: bool) {
         for number in taken.iter().enumerate().flat_map(|(word, bits)| members(word, *bits)) {
-            if let Some(earlier) = last.replace(number) {
-                self.set_fate(earlier, fate);
-            }
+            self.set_fate(number, if needs_duty { fate.on_duty() } else { fate });
+            needs_duty = false;
         }
-        last.into_iter().for_each(|last| self.set_fate(last, fate.on_duty()));
     }
 
     fn set_fate(&self, number: usize, fate: Fate) {

@@ -517,7 +517,7 @@ impl<P: Platform> Queue<P> {
     /// The same for a caller on duty, which first submits what others have posted.
     #[inline(never)]
     fn ask_on_duty<M: Mmio>(&self, hardware: &Hardware<M, P>, submission: Submission) -> Result<bool, QueueError> {
-        match self.has_work(&hardware.platform) {
+        match self.has_work(&hardware.platform, self.group_min()) {
             true => self.combine_posts(hardware, false),
             false => self.ask_again(hardware, submission),
         }

@@ -8,6 +8,7 @@ mod fake_unit;
 mod faults;
 mod foreign;
 mod full_ring;
+mod gathering;
 mod halts;
 mod handover;
 mod host;

@@ -17,7 +17,7 @@ fn pages(first: u64, count: usize) -> Vec<Invalidation> {
 }
 
 /// Submits page `pfn`, shared, on `cpu`. The commit is posted or departs.
-fn share(unit: &Driver<'_>, cpu: u32, pfn: u64) -> Ticket {
+pub(super) fn share(unit: &Driver<'_>, cpu: u32, pfn: u64) -> Ticket {
     run_on(cpu);
     unit.submit_shared(&[page(7, pfn)]).expect("room")
 }
@@ -32,7 +32,7 @@ fn share_at_once(unit: &Driver<'_>, cpu: u32, pfn: u64) -> Ticket {
 }
 
 /// The pages executed, in order.
-fn executed(fake: &FakeUnit<'_>) -> Vec<u64> {
+pub(super) fn executed(fake: &FakeUnit<'_>) -> Vec<u64> {
     let executed = without_waits(fake.take_executed());
     executed.iter().map(|done| (0..10_000).find(|pfn| *done == page_descriptor(7, *pfn)).expect("a page")).collect()
 }
@@ -147,9 +147,9 @@ fn commits_at_once_are_two_in_flight() {
     assert_eq!(unit.is_done(third), Ok(true));
 }
 
-/// The last one whose post was taken is on duty, and no other.
+/// The first one whose post was taken is on duty, and no other.
 #[test]
-fn the_last_one_that_was_taken_serves_the_next() {
+fn the_first_one_that_was_taken_serves_the_next() {
     let host = Host::new(true);
     let fake = FakeUnit::new(&host);
     let (unit, [older, _]) = with_two_in_flight(&fake, &host);
@@ -160,9 +160,28 @@ fn the_last_one_that_was_taken_serves_the_next() {
     share(&unit, 3, 3);
     // The younger of the first two has landed, and its owner does not ask.
     fake.land(0);
-    assert_eq!(unit.is_done(posted[0]), Ok(false));
-    assert_eq!(executed(&fake), []);
     assert_eq!(unit.is_done(posted[1]), Ok(false));
+    assert_eq!(executed(&fake), []);
+    assert_eq!(unit.is_done(posted[0]), Ok(false));
+    assert_eq!(executed(&fake), [3]);
+}
+
+/// A commit that takes posts along stays on duty, and none of them is.
+#[test]
+fn a_commit_that_takes_posts_along_serves_the_next() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, flying) = with_two_in_flight(&fake, &host);
+    let posted = share(&unit, 1, 1);
+    flying.iter().for_each(|_| fake.land(0));
+    let own = share(&unit, 2, 2);
+    share(&unit, 0, 4);
+    assert_eq!(executed(&fake), [2, 1, 4]);
+    share(&unit, 3, 3);
+    fake.land(0);
+    assert_eq!(unit.is_done(posted), Ok(true));
+    assert_eq!(executed(&fake), []);
+    assert_eq!(unit.is_done(own), Ok(true));
     assert_eq!(executed(&fake), [3]);
 }
 

@@ -1,0 +1,81 @@
+//! Posts that gather while the hardware is busy, instead of departing one by one.
+
+use super::fake_unit::*;
+use super::host::Host;
+use super::shared_commits::{executed, share};
+use super::{Driver, bring_up_merging, page, pages_descriptor, pass_time, without_waits};
+use crate::Ticket;
+use portcullis::Iommu;
+use portcullis::platform::fake::CPUS;
+
+/// If so many commits share a submission, one command replaces theirs. The host has one CPU more.
+const MERGED: u8 = 3;
+
+/// A unit of which all CPUs have posted of late, with one submission in flight: that of CPU 0.
+fn with_one_in_flight<'a>(fake: &'a FakeUnit<'a>, host: &'a Host) -> (Driver<'a>, Ticket) {
+    let unit = bring_up_merging(fake, host, Some(MERGED));
+    // Each turn of a holder may leave out a cell. After these it is the turn of cells that there are not.
+    for _ in 0..CPUS {
+        unit.submit_shared(&[page(7, 0), page(7, 1)]).expect("room");
+    }
+    fake.behave(Behaviour::Holding);
+    let flying = [90, 91].map(|pfn| share(&unit, 0, pfn));
+    let posted = [0, 1, 2, 3].map(|cpu| share(&unit, cpu, cpu.into()));
+    fake.take_executed();
+    fake.land(0);
+    assert_eq!(unit.is_done(flying[0]), Ok(true));
+    assert_eq!(without_waits(fake.take_executed()), [pages_descriptor(7, 0, 2)]);
+    (0..2).for_each(|_| fake.land(0));
+    assert_eq!(posted.map(|ticket| unit.is_done(ticket)), [Ok(true); 4]);
+    let flying = share(&unit, 0, 50);
+    assert_eq!(executed(fake), [50], "the hardware was idle");
+    (unit, flying)
+}
+
+#[test]
+fn commits_wait_for_each_other_while_the_hardware_is_busy() {
+    for last in [3, 0] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        let (unit, on_duty) = with_one_in_flight(&fake, &host);
+        // CPU 0 does not post first: it looks at the ring, and posts if they are too few.
+        let cpus = if last == 0 { [1, 2] } else { [0, 1] };
+        let mut posted = Vec::new();
+        for cpu in cpus {
+            posted.push(share(&unit, cpu, cpu.into()));
+            assert_eq!(unit.is_done(on_duty), Ok(false));
+            assert_eq!(executed(&fake), [], "they would not be merged");
+        }
+        posted.push(share(&unit, last, last.into()));
+        assert_eq!(unit.is_done(on_duty), Ok(false));
+        assert_eq!(without_waits(fake.take_executed()), [pages_descriptor(7, 0, 2)]);
+        (0..2).for_each(|_| fake.land(0));
+        assert!(posted.iter().all(|ticket| unit.is_done(*ticket) == Ok(true)));
+    }
+}
+
+#[test]
+fn a_single_post_departs_when_the_hardware_is_idle() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, on_duty) = with_one_in_flight(&fake, &host);
+    let single = share(&unit, 1, 1);
+    assert_eq!((unit.is_done(on_duty), executed(&fake)), (Ok(false), vec![]));
+    fake.land(0);
+    assert_eq!(unit.is_done(on_duty), Ok(true), "who leaves duty submits it");
+    assert_eq!(executed(&fake), [1]);
+    fake.land(0);
+    assert_eq!(unit.is_done(single), Ok(true));
+}
+
+/// What is in flight may never land, and the caller on duty may never ask.
+#[test]
+fn a_single_post_departs_when_the_patience_of_its_poster_ends() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_one_in_flight(&fake, &host);
+    let single = share(&unit, 1, 1);
+    assert_eq!((unit.is_done(single), executed(&fake)), (Ok(false), vec![]));
+    pass_time(&host);
+    assert_eq!((unit.is_done(single), executed(&fake)), (Ok(false), vec![1]));
+}
