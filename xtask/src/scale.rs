@@ -3,6 +3,9 @@
 //!
 //! The code of the library and of the driver runs on the model of `portcullis-coherence`, each run as the last, so
 //! counts do not depend on this machine. Cycles follow from the counts and from estimates of what a transfer costs.
+//!
+//! The runs are chaotic: what CPUs do depends on when each has begun. So a count is the mean of several runs, and the
+//! least and the greatest cycles stand beside it.
 
 use crate::columns::aligned;
 use crate::failure::Failure;
@@ -16,11 +19,12 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, panic, thread};
 
 pub(crate) const LIMITS: &str = "benches/scale.json";
 const PROGRAM: &str = "portcullis-scale";
+/// The runs of a row, unless the hardware is its limit. They differ in when each CPU begins.
+const STARTS: usize = 5;
 /// The factor by which a new limit exceeds the count, and what it exceeds it by in any case: a count of nearly nothing
 /// must not fail for a few transfers more.
 const ALLOWANCE: f64 = 1.03;
@@ -51,6 +55,8 @@ pub(crate) struct Row {
     pub(crate) locked: f64,
     /// An estimate, with all CPUs on one socket.
     pub(crate) cycles: f64,
+    /// The same, of the run that took least, and of the one that took most.
+    pub(crate) cycles_range: [f64; 2],
     /// An estimate, with half of the CPUs on another socket.
     pub(crate) cycles_two_sockets: f64,
     transfers_max: f64,
@@ -58,6 +64,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// The number of runs. Hardware that takes so long that all CPUs wait for it takes as long whatever they do.
+    fn starts(&self) -> usize {
+        if self.hardware == "slow" && self.merge.is_none() { 1 } else { STARTS }
+    }
+
     /// The hardware, and how it is used.
     pub(crate) fn who(&self) -> String {
         match self.merge {
@@ -69,12 +80,34 @@ impl Row {
 
 /// What the program prints.
 #[derive(Clone, Copy, Deserialize)]
-struct Counted {
+struct Run {
     transfers: f64,
     locked: f64,
     cycles: f64,
     /// Commands for each unmap.
     commands: f64,
+}
+
+/// The means of some runs.
+#[derive(Clone, Copy)]
+struct Counted {
+    transfers: f64,
+    locked: f64,
+    cycles: f64,
+    cycles_range: [f64; 2],
+}
+
+impl Counted {
+    fn of(runs: &[Run]) -> Self {
+        let mean = |number: fn(&Run) -> f64| runs.iter().map(number).sum::<f64>() / runs.len() as f64;
+        let cycles = || runs.iter().map(|run| run.cycles);
+        Self {
+            transfers: mean(|run| run.transfers),
+            locked: mean(|run| run.locked),
+            cycles: mean(|run| run.cycles),
+            cycles_range: [cycles().fold(f64::MAX, f64::min), cycles().fold(0.0, f64::max)],
+        }
+    }
 }
 
 pub(crate) fn scale(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
@@ -88,7 +121,8 @@ pub(crate) fn scale(workspace: &Workspace, options: &Options) -> Result<(), Fail
     let mut wrong = Vec::new();
     stages.stage("count", "transfers and locked instructions per pair, for each limit", |workspace| {
         let program = workspace.root.join(&target).join("release").join(PROGRAM);
-        let columns = ["hardware", "CPUs", "transfers", "limit", "locked", "limit", "cycles", "two sockets", ""];
+        let columns =
+            ["hardware", "CPUs", "transfers", "limit", "locked", "limit", "cycles", "from, to", "two sockets", ""];
         let mut lines = vec![columns.map(str::to_owned).to_vec()];
         let counted = count(&program, &rows)?;
         for (row, [near, far]) in rows.iter_mut().zip(counted) {
@@ -99,7 +133,9 @@ pub(crate) fn scale(workspace: &Workspace, options: &Options) -> Result<(), Fail
             let remark = if found.is_empty() { "" } else { "above" };
             let two = |number: f64| format!("{number:.2}");
             let counts = [two(near.transfers), two(row.transfers_max), two(near.locked), two(row.locked_max)];
-            let cycles = [near, far].map(|counted| format!("{:.0}", counted.cycles));
+            let [least, most] = near.cycles_range;
+            let cycles =
+                [format!("{:.0}", near.cycles), format!("{least:.0}, {most:.0}"), format!("{:.0}", far.cycles)];
             let names = [row.who(), row.cpus.to_string()];
             lines.push(names.into_iter().chain(counts).chain(cycles).chain([remark.to_owned()]).collect());
             wrong.extend(found);
@@ -123,11 +159,16 @@ pub(crate) fn scale(workspace: &Workspace, options: &Options) -> Result<(), Fail
 fn count(program: &Path, rows: &[Row]) -> Result<Vec<[Counted; 2]>, Failure> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|row| u32::MAX - rows[*row].cpus);
-    let (next, counted) = (AtomicUsize::new(0), Mutex::new(vec![None; rows.len()]));
+    let sockets: [&[&str]; 2] = [&[], &["--two-sockets"]];
+    let all = order
+        .iter()
+        .flat_map(|row| (0..rows[*row].starts()).flat_map(move |start| [0, 1].map(|far| (*row, start, far))));
+    let (left, found) = (Mutex::new(all), Mutex::new(vec![[const { Vec::new() }; 2]; rows.len()]));
     let work = || {
-        while let Some(&row) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let both = [run(program, &rows[row], &[])?, run(program, &rows[row], &["--two-sockets"])?];
-            counted.lock().expect("no panic while it was held")[row] = Some(both);
+        let next = || left.lock().expect("no panic while it was held").next();
+        while let Some((row, start, far)) = next() {
+            let run = run(program, &rows[row], start, sockets[far])?;
+            found.lock().expect("no panic while it was held")[row][far].push(run);
         }
         Ok(())
     };
@@ -138,27 +179,23 @@ fn count(program: &Path, rows: &[Row]) -> Result<Vec<[Counted; 2]>, Failure> {
             |worker: thread::ScopedJoinHandle<'_, _>| worker.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
         workers.into_iter().try_for_each(join)
     })?;
-    let counted = counted.into_inner().expect("no panic while it was held");
-    Ok(counted.into_iter().map(|row| row.expect("each row is counted")).collect())
+    let found = found.into_inner().expect("no panic while it was held");
+    Ok(found.into_iter().map(|sockets| sockets.map(|runs| Counted::of(&runs))).collect())
 }
 
-fn run(program: &Path, row: &Row, more: &[&str]) -> Result<Counted, Failure> {
+fn run(program: &Path, row: &Row, start: usize, more: &[&str]) -> Result<Run, Failure> {
     let mut command = Command::new(program);
-    command.args(["--hardware", &row.hardware, "--cpus", &row.cpus.to_string()]).args(more);
+    command.args(["--hardware", &row.hardware, "--cpus", &row.cpus.to_string(), "--start", &start.to_string()]);
+    command.args(more);
     if let Some(merge) = row.merge {
         command.args(["--merge", &merge.to_string()]);
     }
-    let counted: Counted = serde_json::from_str(&output(&mut command)?).map_err(Failure::contents(program))?;
+    let run: Run = serde_json::from_str(&output(&mut command)?).map_err(Failure::contents(program))?;
     // One command for each unmap at least, unless some are merged, and then some must be.
-    if (counted.commands < 1.0) != row.merge.is_some() {
-        return Err(Failure::Other(format!(
-            "{} {}: {} commands for each unmap",
-            row.who(),
-            row.cpus,
-            counted.commands
-        )));
+    if (run.commands < 1.0) != row.merge.is_some() {
+        return Err(Failure::Other(format!("{} {}: {} commands for each unmap", row.who(), row.cpus, run.commands)));
     }
-    Ok(counted)
+    Ok(run)
 }
 
 /// Names the counts that exceed their limits.
@@ -186,6 +223,7 @@ fn renewed(row: &Row, near: Counted, far: Counted) -> Row {
         transfers: places(near.transfers, 1e3),
         locked: places(near.locked, 1e3),
         cycles: places(near.cycles, 10.0),
+        cycles_range: near.cycles_range.map(|cycles| places(cycles, 10.0)),
         cycles_two_sockets: places(far.cycles, 10.0),
         transfers_max: limit(near.transfers, row.transfers_max),
         locked_max: limit(near.locked, row.locked_max),
@@ -194,20 +232,23 @@ fn renewed(row: &Row, near: Counted, far: Counted) -> Row {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counted, LIMITS, Row, faults, renewed};
+    use super::{Counted, LIMITS, Row, Run, faults, renewed};
     use crate::workspace::Workspace;
 
     fn row() -> Row {
-        let counts = r#""transfers": 0, "locked": 0, "cycles": 0, "cycles_two_sockets": 0"#;
+        let counts = r#""transfers": 0, "locked": 0, "cycles": 0, "cycles_range": [0, 0], "cycles_two_sockets": 0"#;
         let limits = r#""transfers_max": 0, "locked_max": 0"#;
         serde_json::from_str(&format!(r#"{{"hardware": "fast", "cpus": 2, {counts}, {limits}}}"#)).expect("a row")
     }
 
     #[test]
     fn a_count_above_its_limit_is_named() {
-        let counted = |transfers, locked| Counted { transfers, locked, cycles: 1.0, commands: 1.0 };
+        let run = |transfers, locked, cycles| Run { transfers, locked, cycles, commands: 1.0 };
+        let counted =
+            |transfers, locked| Counted::of(&[run(transfers - 1.0, locked, 3.0), run(transfers + 1.0, locked, 1.0)]);
         let row = renewed(&row(), counted(10.0, 0.1), counted(11.0, 0.1));
         assert_eq!((row.transfers_max, row.locked_max, row.transfers), (10.3, 0.11, 10.0));
+        assert_eq!((row.cycles, row.cycles_range), (2.0, [1.0, 3.0]));
         assert!(faults(&row, counted(10.3, 0.11)).is_empty());
         let found = faults(&row, counted(10.4, 0.13));
         assert!(found[0].starts_with("fast 2: 10.40 transfers, 10.3 allowed; "), "{found:?}");

@@ -88,6 +88,10 @@ pub(super) fn scale(files: &[File]) -> Result<String, String> {
         line(&format!("`{}`: transfers", of[0].who()), &|row| format!("{:.2}", row.transfers));
         line("locked instructions", &|row| format!("{:.2}", row.locked));
         line("cycles", &|row| format!("{:.0}", row.cycles));
+        line("least and greatest", &|row| match row.cycles_range.map(|cycles| format!("{cycles:.0}")) {
+            [least, most] if least == most => String::new(),
+            [least, most] => format!("{least}, {most}"),
+        });
         line("cycles on two sockets", &|row| format!("{:.0}", row.cycles_two_sockets));
     }
     Ok(lines.join("\n"))
@@ -112,7 +116,7 @@ mod tests {
     #[test]
     fn transfers_stand_by_hardware() {
         let row = |hardware: &str, cpus: u32, transfers: f64| {
-            let counts = r#""locked": 1.0, "cycles": 130.4, "cycles_two_sockets": 257, "locked_max": 0"#;
+            let counts = r#""locked": 1.0, "cycles": 130.4, "cycles_range": [129.4, 132.0], "cycles_two_sockets": 257, "locked_max": 0"#;
             format!(
                 r#"{{"hardware": "{hardware}", "cpus": {cpus}, "transfers": {transfers}, "transfers_max": 0, {counts}}}"#
             )
@@ -123,9 +127,10 @@ mod tests {
         let found = scale(&[file(crate::scale::LIMITS, &text)]).expect("a table");
         let lines: Vec<&str> = found.lines().collect();
         assert_eq!(lines[0], "| hardware, and what is counted | 1 | 16 |");
-        assert_eq!((lines[2], lines[6]), ("| `a`: transfers | 0.00 | 1.50 |", "| `b`: transfers |  | 3.00 |"));
-        assert_eq!(lines[10], "| `b, merge=4`: transfers |  | 2.00 |");
-        assert_eq!((lines[5], lines[8]), ("| cycles on two sockets | 257 | 257 |", "| cycles |  | 130 |"));
+        assert_eq!((lines[2], lines[7]), ("| `a`: transfers | 0.00 | 1.50 |", "| `b`: transfers |  | 3.00 |"));
+        assert_eq!(lines[12], "| `b, merge=4`: transfers |  | 2.00 |");
+        assert_eq!((lines[6], lines[9]), ("| cycles on two sockets | 257 | 257 |", "| cycles |  | 130 |"));
+        assert_eq!(lines[5], "| least and greatest | 129, 132 | 129, 132 |");
         assert!(scale(&[file(crate::scale::LIMITS, "[")]).is_err());
     }
 

@@ -48,6 +48,9 @@ struct Arguments {
     /// Half of the CPUs are on another socket.
     #[arg(long)]
     two_sockets: bool,
+    /// Chooses when each CPU begins.
+    #[arg(long, default_value_t = 0)]
+    start: u64,
 }
 
 /// What a pair of an unmap and a map takes, on average.
@@ -77,16 +80,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !cfg!(coherence) {
         return Err("the library must be built with --cfg coherence, as `cargo xtask scale` does".into());
     }
-    let Arguments { hardware, cpus, merge, two_sockets } = Arguments::parse();
+    let Arguments { hardware, cpus, merge, two_sockets, start } = Arguments::parse();
     let cpus = usize::from(cpus);
     let socket_cpus = if two_sockets { cpus.div_ceil(2) } else { CPUS_MAX };
     let (costs, host) = (Costs { socket_cpus, ..Costs::XEON }, Host::leaked(cpus));
     let row = if hardware == Hardware::None {
         let iommu = Box::leak(Box::new(Absent::default()));
-        measure(costs, cpus, Extent { live: 1024, warm_up: 6, pairs: 4096 }, host, &*iommu, &iommu.witness)
+        let extent = Extent { live: 1024, warm_up: 6, pairs: 4096, start };
+        measure(costs, cpus, extent, host, &*iommu, &iommu.witness)
     } else {
         // Hardware that is slow makes CPUs wait, and their waits take most of the time here.
-        let extent = Extent { live: 128, warm_up: 2, pairs: 200 };
+        let (live, pairs) = if hardware == Hardware::Slow && merge.is_none() { (32, 100) } else { (128, 200) };
+        let extent = Extent { live, warm_up: 2, pairs, start };
         let registers: &Registers = Box::leak(Box::new(Registers::new(hardware)));
         let config = UnitConfig { merge_min: merge, ..UnitConfig::default() };
         let unit = Box::leak(Box::new(Unit::bring_up(registers, host, config)?));

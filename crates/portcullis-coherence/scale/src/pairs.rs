@@ -7,6 +7,8 @@ use portcullis::designs::Portcullis;
 use portcullis::iommu::Iommu;
 use portcullis::{Access, DomainOf, Iova, Open, PAGE_SIZE, PhysAddr, Protection};
 use portcullis_coherence::{Costs, Count, count, now, pause, run, work};
+use rand::RngExt;
+use rand_pcg::Pcg32;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
@@ -14,6 +16,8 @@ use std::rc::Rc;
 
 /// What a driver does for a packet beside the map and the unmap, in cycles, all of it in memory of its own.
 const OTHER_WORK_CYCLES: u64 = 12;
+/// CPUs begin within so many cycles.
+const BEGIN_CYCLES: u64 = 4096;
 
 /// How much each CPU does.
 #[derive(Clone, Copy)]
@@ -24,6 +28,8 @@ pub(crate) struct Extent {
     pub(crate) warm_up: u64,
     /// Pairs that are counted.
     pub(crate) pairs: u64,
+    /// Chooses when each CPU begins.
+    pub(crate) start: u64,
 }
 
 /// What is counted, from the moment when all CPUs are warm until the first has made its pairs.
@@ -86,6 +92,7 @@ pub(crate) fn measure<I: Iommu + 'static>(
     let before = witness.commands();
     run(costs, cpus, move |cpu| {
         let counted = &inner;
+        work(Pcg32::new(extent.start, cpu as u64).random_range(0..BEGIN_CYCLES));
         let first_buffer = (1 << 32) + ((cpu as u64) << 30);
         let mut fifo =
             Fifo { domain, witness, cpu, mapped: VecDeque::new(), first_buffer, next: 0, buffers: 2 * extent.live };

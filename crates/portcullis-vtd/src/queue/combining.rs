@@ -286,7 +286,7 @@ impl<P: Platform> Queue<P> {
     pub(super) fn combine_posts<M: Mmio>(&self, hardware: &Hardware<M, P>, is_done: bool) -> Result<bool, QueueError> {
         let combined = self.ring().try_with(|ring| {
             // Who leaves duty need not submit a few posts behind what is in flight: another caller is on duty for that.
-            if !ring.refuses && !(is_done && self.is_gathering(ring, &hardware.platform, 0)) {
+            if !(ring.refuses || is_done && self.is_gathering(ring, &hardware.platform, 0)) {
                 self.finish(ring, hardware, ring.tail, false);
                 self.leave_one_out(ring, &hardware.platform);
             }
