@@ -7,11 +7,13 @@
 use crate::zeroed;
 use portcullis::table::{ENTRIES, Entry, Frame};
 use portcullis::{NoMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Entries in a cache line of 64 bytes, the unit of a flush.
 const LINE_ENTRIES: usize = 8;
+const PAGE_LINES: usize = ENTRIES / LINE_ENTRIES;
 const WORD_BYTES: usize = size_of::<u64>();
 
 /// Selects the next page to allocate: the page freed last, otherwise a page that was never used.
@@ -250,16 +252,26 @@ impl Ram {
     /// If the entries do not lie in one page of this memory.
     pub fn flush(&self, entries: &[Entry]) {
         let Some(flushed) = &self.flushed else { return };
-        // Before the memory, the number is too large for it.
-        let number = entries.as_ptr().addr().wrapping_sub(self.pages.as_ptr().addr()) / size_of::<Entry>();
-        let (index, first) = (number / ENTRIES, number % ENTRIES);
-        assert!(index < self.pages.len(), "flushed entries lie in this memory");
-        let end = first + entries.len();
-        assert!(end <= ENTRIES, "flushed entries lie in one page");
-        let lines = first / LINE_ENTRIES * LINE_ENTRIES..end.next_multiple_of(LINE_ENTRIES);
-        for (seen, stored) in flushed[index][lines.clone()].iter().zip(&self.pages[index][lines]) {
-            seen.store_bits(stored.load_bits());
+        for line in self.lines(entries) {
+            let (index, first) = (line / PAGE_LINES, line % PAGE_LINES * LINE_ENTRIES);
+            let line = first..first + LINE_ENTRIES;
+            for (seen, stored) in flushed[index][line.clone()].iter().zip(&self.pages[index][line]) {
+                seen.store_bits(stored.load_bits());
+            }
         }
+    }
+
+    /// The numbers of the cache lines that entries fill, from the first line of this memory on.
+    ///
+    /// # Panics
+    /// If the entries do not lie in one page of this memory.
+    pub fn lines(&self, entries: &[Entry]) -> Range<usize> {
+        // Before the memory, the number is too large for it.
+        let first = entries.as_ptr().addr().wrapping_sub(self.pages.as_ptr().addr()) / size_of::<Entry>();
+        assert!(first / ENTRIES < self.pages.len(), "entries lie in this memory");
+        let end = first + entries.len();
+        assert!(first % ENTRIES + entries.len() <= ENTRIES, "entries lie in one page");
+        first / LINE_ENTRIES..end.div_ceil(LINE_ENTRIES)
     }
 
     /// Whether all `len` bytes from `phys` on lie in the memory.

@@ -2,6 +2,9 @@
 
 use super::{Core, CostBook, Engine, LockKind, Sharing};
 use portcullis::platform::LockClass;
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::ops::Range;
 
 /// The lines of a machine.
 pub(super) struct Lines {
@@ -14,6 +17,8 @@ pub(super) struct Lines {
     per_waiter: u64,
     iova_lock_lines: u64,
     queue_lock_lines: u64,
+    /// The CPU that has last written each line of the memory that hardware walks.
+    writers: RefCell<FxHashMap<usize, Core>>,
 }
 
 impl Lines {
@@ -35,6 +40,7 @@ impl Lines {
             per_waiter,
             iova_lock_lines: sharing.iova_lock_lines,
             queue_lock_lines: sharing.queue_lock_lines,
+            writers: RefCell::default(),
         }
     }
 
@@ -76,6 +82,24 @@ impl Lines {
 }
 
 impl Engine {
+    /// Charges what it costs to write entries on these lines, beyond the instructions: lines that other CPUs have written
+    /// last move here, and all of them become visible to the walker.
+    pub(crate) fn barrier(&self, lines: Range<usize>) {
+        let Some((core, state)) = self.running() else { return };
+        let mut writers = self.lines.writers.borrow_mut();
+        let further_lines = lines.len().saturating_sub(1) as u64;
+        let last = lines.filter_map(|line| writers.insert(line, core));
+        let moved: u64 = last.filter(|last| *last != core).map(|last| self.lines.transfer(last, core)).sum();
+        drop(writers);
+        let visible = if self.coherent {
+            self.costs.store_fence
+        } else {
+            self.costs.line_flush + self.costs.line_flush_next * further_lines
+        };
+        self.charge_to(state, moved + visible);
+        self.sync_on(core, state);
+    }
+
     /// Spreads its CPUs over the sockets of a machine of `cores` cores.
     #[must_use]
     pub fn with_sharing(mut self, sharing: &Sharing, cores: u32) -> Self {
@@ -88,5 +112,46 @@ impl Engine {
     /// Whether two CPUs are in one socket.
     pub fn are_near(&self, one: Core, other: Core) -> bool {
         self.lines.are_near(one, other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Machine;
+    use crate::engine::{Body, Engine};
+    use portcullis::PhysAddr;
+    use portcullis_model::Ram;
+    use std::ops::Range;
+    use std::rc::Rc;
+    use std::sync::{Arc, Mutex};
+
+    /// What it costs two CPUs of one socket, one behind the other, to write entries of a table, in lines that move.
+    fn moved(written: [Range<usize>; 2]) -> [u64; 2] {
+        let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
+        let frequency = machine.frequency();
+        let engine = Rc::new(Engine::new(2, frequency, machine.costs.clone(), true));
+        let ram = Arc::new(Ram::new(PhysAddr::new(0), 1 << 16));
+        let (page, cycles) = (ram.allocate().expect("a page"), Arc::new(Mutex::new([0; 2])));
+        let bodies = written.into_iter().enumerate().map(|(cpu, entries)| -> Body {
+            let (engine, ram, cycles) = (engine.clone(), ram.clone(), cycles.clone());
+            Box::new(move || {
+                engine.sleep_until(cpu as u64 * 1_000_000);
+                let from_ps = engine.now_ps();
+                engine.barrier(ram.lines(&ram.frame(page)[entries]));
+                cycles.lock().expect("one thread")[cpu] = frequency.cycles(engine.now_ps() - from_ps);
+            })
+        });
+        engine.run(bodies.collect());
+        let cycles = *cycles.lock().expect("one thread");
+        // Times are rounded to picoseconds.
+        let line = machine.costs.line_transfer;
+        cycles.map(|cycles| (cycles - machine.costs.store_fence + line / 2) / line)
+    }
+
+    #[test]
+    fn a_line_that_another_cpu_has_written_moves() {
+        assert_eq!(moved([0..1, 7..8]), [0, 1], "entries of one line");
+        assert_eq!(moved([0..1, 8..9]), [0, 0], "entries of two");
+        assert_eq!(moved([0..32, 7..17]), [0, 3]);
     }
 }

@@ -16,6 +16,7 @@ mod lock;
 #[allow(unsafe_code, reason = "a value for one thread, behind a check")]
 mod one_thread;
 mod sharing;
+mod spinning;
 mod stuck;
 mod turns;
 mod unmapping;
@@ -32,7 +33,7 @@ use crate::account::{Account, is_of_addresses};
 use interrupts::{InterruptHandler, Pending};
 use lines::Lines;
 use lock::Turnstile;
-use portcullis::platform::{Phase, Step, Wait};
+use portcullis::platform::{Phase, Step};
 use portcullis_coherence::fiber::{self, Fiber};
 use portcullis_model::Vtd;
 use rustc_hash::FxHashMap;
@@ -81,6 +82,8 @@ struct CoreState {
     resting_since_ps: Cell<Option<u64>>,
     /// The event that it waits for. An actor waits for its event whenever it does not act.
     waits_for: Cell<Option<Event>>,
+    /// It spins on the hardware.
+    spins: Cell<bool>,
     /// How many locks it holds. Interrupts are masked while it holds any.
     masked: Cell<u32>,
     in_interrupt: Cell<bool>,
@@ -141,6 +144,7 @@ impl Drop for Stop<'_> {
             core.actor.borrow_mut().take();
             core.turn_ps.set(None);
             core.resting_since_ps.set(None);
+            core.spins.set(false);
             core.waits_for.set(None);
             core.interrupts.borrow_mut().clear();
             core.masked.set(0);
@@ -161,6 +165,7 @@ impl CoreState {
             turn_ps: Cell::new(None),
             resting_since_ps: Cell::new(None),
             waits_for: Cell::new(None),
+            spins: Cell::new(false),
             masked: Cell::new(0),
             in_interrupt: Cell::new(false),
             has_ended: Cell::new(true),
@@ -518,6 +523,7 @@ impl Engine {
             Step::TreeInsert => state.account.borrow_mut().free_lists().allocated(false),
             Step::ListPush => state.account.borrow_mut().free_lists().freed(true),
             Step::TreeErase => state.account.borrow_mut().free_lists().freed(false),
+            Step::QueuePost => self.rouse(state),
             _ => {}
         }
         if is_of_addresses(step) {
@@ -551,50 +557,6 @@ impl Engine {
         );
         if !private {
             self.sync_on(core, state);
-        }
-    }
-
-    /// Charges the cost of making `entries` visible to the walker. It counts as many cache lines as these entries
-    /// fill.
-    pub(crate) fn barrier(&self, entries: usize) {
-        const ENTRIES_PER_LINE: usize = 8;
-        let Some((core, state)) = self.running() else { return };
-        let cycles = if self.coherent {
-            self.costs.store_fence
-        } else {
-            let further_lines = entries.div_ceil(ENTRIES_PER_LINE).saturating_sub(1) as u64;
-            self.costs.line_flush + self.costs.line_flush_next * further_lines
-        };
-        self.charge_to(state, cycles);
-        self.sync_on(core, state);
-    }
-
-    /// One turn of a spin on the hardware: sleeps until the hardware has an event or an interrupt comes, and charges
-    /// the time.
-    pub(crate) fn pause(&self, _wait: Wait) {
-        // With actors, most events of the hardware are walks for devices, for which no CPU spins.
-        let has_actors = self.cores.len() > self.cpus;
-        let next = |hardware: &Arc<Vtd>| match has_actors {
-            true => hardware.next_queue_event_ps(),
-            false => hardware.next_event_ps(),
-        };
-        let next_ps = self.hardware.get().and_then(next);
-        let Some((core, state)) = self.running() else {
-            let step_ps = self.frequency.picoseconds(self.costs.poll);
-            self.outside_ps.set(next_ps.unwrap_or(0).max(self.outside_ps.get() + step_ps));
-            return;
-        };
-        self.watch(core);
-        let start_ps = state.now_ps.get();
-        let until_ps = next_ps.unwrap_or(0).max(start_ps + self.frequency.picoseconds(self.costs.poll));
-        self.rest_until(core, state, until_ps);
-        if state.charging.get() {
-            state.account.borrow_mut().hardware_wait(self.frequency.cycles(state.now_ps.get() - start_ps));
-        }
-        self.sync();
-        // Polling reads memory, not the unit, so the unit must have written its statuses by now.
-        if let Some(hardware) = self.hardware.get() {
-            hardware.advance(state.now_ps.get());
         }
     }
 }

@@ -39,3 +39,15 @@ fn however_many_wait_they_go_together() {
         assert!(outcome.lock_wait_percent < 2.0, "{} %", outcome.lock_wait_percent);
     }
 }
+
+/// Who waits for the hardware sees what others post meanwhile: when one submission has landed, the next one is there.
+#[test]
+fn hardware_is_busy_while_commits_wait() {
+    let machine = machine("cascadelake-cx5");
+    let work = rings("count=32,operations=8000");
+    let outcome = measured(&Job { batch: 1, ..job(&machine, work, DesignId::Portcullis, Strict) });
+    let iommu = &machine.iommu;
+    let per_page_ps = iommu.invalidation_ps as f64 + iommu.wait_ps as f64 * outcome.waits_per_page;
+    let share = per_page_ps * outcome.pages as f64 / (outcome.span_us * 1e6);
+    assert!((0.8..=1.0).contains(&share), "it works for {share} of the time");
+}
