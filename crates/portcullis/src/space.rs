@@ -4,7 +4,7 @@ use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
 use crate::iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation, TrySubmit, covering};
 use crate::platform::memory::try_box;
-use crate::platform::{Context, Phase, Platform, Step};
+use crate::platform::{Context, Phase, Platform, Step, Walk};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
 use crate::sub_page::{BouncePool, SubPage};
@@ -429,10 +429,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     }
 
     /// The first part of [`invalidate_shared`](Self::invalidate_shared), which does not wait. If it returns a
-    /// [`Pending`], the rest is [`invalidate_pending`](Self::invalidate_pending). Call this part within a walk, and
-    /// the other part after the walk.
+    /// [`Pending`], the rest is [`invalidate_pending`](Self::invalidate_pending), to be called after the walk.
     #[inline(always)]
-    pub(crate) fn invalidate_at_once(&self, command: Invalidation) -> Result<Proof, Pending<I::Ticket>> {
+    pub(crate) fn invalidate_at_once(
+        &self,
+        _walk: Walk<'_>,
+        command: Invalidation,
+    ) -> Result<Proof, Pending<I::Ticket>> {
         Proof::of_one(&self.iommu, command).map_err(Pending)
     }
 

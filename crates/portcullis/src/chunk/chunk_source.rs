@@ -22,7 +22,7 @@ use super::tables::ChunkTables;
 use crate::error::{NewDomainError, NoMemory};
 use crate::in_place::in_place;
 use crate::platform::memory::{boxed, try_reserve, try_slice};
-use crate::platform::{CPU_WORDS, Context, Deadline, Lock, LockClass, Padded, Platform};
+use crate::platform::{CPU_WORDS, Context, Deadline, Lock, LockClass, Padded, Platform, Walk};
 use crate::sync::plain;
 use crate::table::{ENTRIES, Frame};
 use alloc::boxed::Box;
@@ -492,8 +492,7 @@ impl<P: Platform> ChunkSource<P> {
     /// tables of which nothing is out are passed over.
     pub(super) fn live(&self, platform: &P) -> usize {
         let is_out = |number: &u32| self.records.find(*number).is_some_and(|record| !record.is_spent());
-        // SAFETY: within a walk.
-        let live = |number| platform.walk(|| page_states::live(unsafe { self.tables.entries(first_page(number)) }));
+        let live = |number| Walk::on(platform, |walk| page_states::live(self.tables.entries(walk, first_page(number))));
         self.tables.numbers().filter(is_out).map(live).sum()
     }
 

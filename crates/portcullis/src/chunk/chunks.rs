@@ -26,7 +26,7 @@ use crate::error::{NewDomainError, NoMemory};
 use crate::in_place::in_place;
 use crate::iova::IovaRequest;
 use crate::platform::memory::{push_within, try_reserve};
-use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Padded, Platform, Step, WordLines};
+use crate::platform::{CPU_WORDS, Context, CpuWords, Deadline, Padded, Platform, Step, Walk, WordLines};
 use crate::proof::Proof;
 use crate::request::{Access, Stream};
 use crate::sync::{AtomicU64, Ordering};
@@ -379,13 +379,10 @@ impl<P: Platform> Chunks<P> {
     }
 
     /// The entries from page `pfn` to the end of its table. Nothing is mapped in them if there is no table.
-    ///
-    /// # Safety
-    /// As for [`ChunkTables::entries`].
     #[inline(always)]
-    pub(crate) unsafe fn entries(&self, pfn: u64) -> &[Entry] {
-        // SAFETY: the caller's promise, passed on. A page below the first one wraps to one beyond the last table.
-        unsafe { self.source.tables.entries(pfn.wrapping_sub(self.first_pfn)) }
+    pub(crate) fn entries<'w>(&'w self, walk: Walk<'w>, pfn: u64) -> &'w [Entry] {
+        // A page below the first one wraps to one beyond the last table.
+        self.source.tables.entries(walk, pfn.wrapping_sub(self.first_pfn))
     }
 
     /// Makes the cleared entries of a run of mappings visible. Each cache line is flushed once.
@@ -404,9 +401,8 @@ impl<P: Platform> Chunks<P> {
     #[inline(always)]
     pub(crate) fn spend_if_held(&self, platform: &P, run: IovaRange, proof: &Proof) -> bool {
         self.reach(run)
-            && platform.walk(|| {
-                // SAFETY: within a walk.
-                let entries = unsafe { self.source.tables.held_entries(run.first_pfn() - self.first_pfn) };
+            && Walk::on(platform, |walk| {
+                let entries = self.source.tables.held_entries(walk, run.first_pfn() - self.first_pfn);
                 let spend = |entries| page_states::spend(platform, of_run(entries, run), proof);
                 entries.map(spend).is_some()
             })
@@ -416,8 +412,7 @@ impl<P: Platform> Chunks<P> {
     /// not spent keeps its table, but if two unmaps raced for a mapping, the other one may have spent it by now.
     #[inline(always)]
     fn with_run(&self, platform: &P, run: IovaRange, act: impl FnOnce(&[Entry])) {
-        // SAFETY: within a walk.
-        platform.walk(|| act(of_run(unsafe { self.entries(run.first_pfn()) }, run)));
+        Walk::on(platform, |walk| act(of_run(self.entries(walk, run.first_pfn()), run)));
     }
 
     /// The number of mappings that are not spent. Exact only while no map or unmap is running.

@@ -11,7 +11,7 @@ use crate::error::{CommitError, RawUnmapError, UnmapError};
 use crate::invalidation::{Departure, InFlight, One, Revocation, Room, Runs, WhenFull};
 use crate::iommu::Iommu;
 use crate::mapper::{AssembledMapper, Mapper};
-use crate::platform::{Phase, Platform, Step};
+use crate::platform::{Phase, Platform, Step, Walk};
 use crate::proof::Committed;
 
 impl<P: Platform, I: Iommu> Chunked<P, I> {
@@ -28,10 +28,9 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let proof = space.invalidate_pending(pending, &[space.covering(range, true)]).map_err(CommitError)?;
         platform.probe(Step::Enter(Phase::IovaFree));
         platform.probe(Step::ChunkFind);
-        platform.walk(|| {
+        Walk::on(platform, |walk| {
             platform.probe(Step::ChunkReturn);
-            // SAFETY: within a walk.
-            mark.spend(unsafe { self.chunks().entries(range.first_pfn()) }, &proof);
+            mark.spend(self.chunks().entries(walk, range.first_pfn()), &proof);
         });
         Ok(Committed::Proven(proof))
     }
@@ -169,11 +168,11 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        platform.walk(
+        Walk::on(
+            platform,
             #[inline(always)]
-            move || {
-                // SAFETY: within a walk.
-                let entries = unsafe { chunks.entries(range.first_pfn()) };
+            move |walk| {
+                let entries = chunks.entries(walk, range.first_pfn());
                 let cleared = page_states::clear(platform, entries, range);
                 cleared.map(|cleared| cleared.make_visible(space.walker())).is_some()
             },
@@ -186,8 +185,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         if self.base.space.has_panicked() {
             return UnmapError::Poisoned;
         }
-        // SAFETY: within a walk.
-        let refusal = || page_states::refusal(unsafe { chunks.entries(range.first_pfn()) }, range);
-        self.base.space.platform().walk(refusal)
+        Walk::on(self.base.space.platform(), |walk| {
+            page_states::refusal(chunks.entries(walk, range.first_pfn()), range)
+        })
     }
 }

@@ -22,7 +22,7 @@ use crate::iommu::{Invalidation, Iommu};
 use crate::iova::IovaRequest;
 use crate::mapper::{AssembledMapper, DomainSetup, LockFree, Mapper, Parts, Usage};
 use crate::placement::Placement;
-use crate::platform::{Phase, Platform, Step};
+use crate::platform::{Phase, Platform, Step, Walk};
 use crate::proof::{Committed, Proof};
 use crate::request::{Access, Lifetime, Request, Stream};
 use crate::safety::Protection;
@@ -204,19 +204,19 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         // One walk lasts until the range is spent, if the hardware completes the command by then. A mapping keeps its
         // table until it is spent. But if two unmaps race for a mapping, the later one may still be here when the
         // other has spent it.
-        platform.walk(
+        Walk::on(
+            platform,
             // Inlined, as everything in this function is.
             #[inline(always)]
-            || {
-                // SAFETY: within a walk.
-                let entries = unsafe { self.chunks().entries(range.first_pfn()) };
+            |walk| {
+                let entries = self.chunks().entries(walk, range.first_pfn());
                 let cleared = page_states::clear(platform, entries, range)?.make_visible(space.walker());
                 // Reported only now: an unmap that finds no mapping in a chunk takes the general path, and is charged
                 // there.
                 platform.probe(Step::Enter(Phase::Other));
                 platform.probe(Step::ChunkUnmap);
                 platform.probe(Step::Enter(Phase::Invalidate));
-                let proof = match space.invalidate_at_once(command) {
+                let proof = match space.invalidate_at_once(walk, command) {
                     Ok(proof) => proof,
                     Err(pending) => {
                         *left = Some(Unspent { pending, mark: cleared.mark() });
@@ -238,9 +238,8 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Table));
         platform.probe(Step::ChunkFind);
-        let is_cleared = platform.walk(|| {
-            // SAFETY: within a walk.
-            let entries = unsafe { self.chunks().entries(range.first_pfn()) };
+        let is_cleared = Walk::on(platform, |walk| {
+            let entries = self.chunks().entries(walk, range.first_pfn());
             page_states::clear(platform, entries, range).is_some()
         });
         if is_cleared {

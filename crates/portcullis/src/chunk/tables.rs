@@ -2,12 +2,12 @@
 
 use crate::error::NoMemory;
 use crate::platform::memory::{try_box, try_fill};
-use crate::platform::{Context, Platform};
+use crate::platform::{Context, Platform, Walk};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::table::{ENTRIES, Entry, Frame};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ptr;
+use core::ptr::{self, NonNull};
 
 /// The length of the first array. Under the model checker it is small, so that it is outgrown.
 const TABLES_FIRST: usize = if cfg!(loom) { 1 } else { 64 };
@@ -92,33 +92,29 @@ impl ChunkTables {
 
     /// The entries from page `page` on, counted from the first page of table 0, to the end of its table. Those of an
     /// empty table if it is not linked, and none beyond the array, where no table is linked.
-    ///
-    /// # Safety
-    /// The table stays allocated for as long as it is used: something in it is mapped or taken, or the caller is
-    /// within [`Platform::walk`](crate::Platform::walk).
     #[inline(always)]
-    pub(super) unsafe fn entries(&self, page: u64) -> &[Entry] {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.get(page) }.map_or(&[], |table| &table[page as usize % ENTRIES..])
+    pub(super) fn entries<'w>(&'w self, walk: Walk<'w>, page: u64) -> &'w [Entry] {
+        self.get(walk, page).map_or(&[], |table| &table[page as usize % ENTRIES..])
     }
 
     /// The same, and none if the addresses are not [held](Self::holds) for chunks.
-    ///
-    /// # Safety
-    /// That of [`entries`](Self::entries).
     #[inline(always)]
-    pub(super) unsafe fn held_entries(&self, page: u64) -> Option<&[Entry]> {
-        // SAFETY: the caller's promise, passed on.
-        let table = unsafe { self.get(page) }.filter(|table| !ptr::eq(*table, self.not_held()))?;
+    pub(super) fn held_entries<'w>(&'w self, walk: Walk<'w>, page: u64) -> Option<&'w [Entry]> {
+        let table = self.get(walk, page).filter(|table| !ptr::eq(*table, self.not_held()))?;
         Some(&table[page as usize % ENTRIES..])
     }
 
     /// The table of page `page`.
-    ///
-    /// # Safety
-    /// That of [`entries`](Self::entries).
     #[inline(always)]
-    unsafe fn get(&self, page: u64) -> Option<&Frame> {
+    fn get<'w>(&'w self, _walk: Walk<'w>, page: u64) -> Option<&'w Frame> {
+        // SAFETY: the table lies in `no_table`, or is a page that was linked within the walk. A page is freed only when
+        // the walks have ended that were running when it was unlinked.
+        self.find(page).map(|table| unsafe { table.as_ref() })
+    }
+
+    /// Where the table of page `page` is. Outside of a walk it may be freed at any time.
+    #[inline(always)]
+    fn find(&self, page: u64) -> Option<NonNull<Frame>> {
         let number = usize::try_from(page / ENTRIES as u64).unwrap_or(usize::MAX);
         // Acquire: an array of that length becomes visible with the length.
         if number >= self.length.load(Ordering::Acquire) {
@@ -126,17 +122,15 @@ impl ChunkTables {
         }
         // Acquire: the zeroed page becomes visible with the pointer.
         // SAFETY: `number` is less than a length.
-        let frame = unsafe { self.pointer(number) }.load(Ordering::Acquire);
-        // SAFETY: it lies in `no_table`, or is a page of the platform between `link` and `unlink`; after that the
-        // caller ensures that it stays allocated.
-        Some(unsafe { frame.as_ref().unwrap_unchecked() })
+        let table = unsafe { self.pointer(number) }.load(Ordering::Acquire);
+        // SAFETY: no pointer of an array is null.
+        Some(unsafe { NonNull::new_unchecked(table) })
     }
 
     /// Whether the addresses of page `page`, counted from the first page of table 0, are held for chunks.
     pub(super) fn holds(&self, page: u64) -> bool {
         // Who has an address there has it from the holder or from another allocator, and sees who that was.
-        // SAFETY: only the pointer is used.
-        unsafe { self.held_entries(page) }.is_some()
+        self.find(page).is_some_and(|table| table.as_ptr() != self.not_held())
     }
 
     /// A table that must be linked: some of it is out, or the caller has it from a list of tables.
@@ -292,8 +286,8 @@ mod tests {
 
     /// The entries of table `number`.
     fn found(tables: &ChunkTables, number: u32) -> Option<u64> {
-        // SAFETY: the frames of these tests outlive their tables.
-        unsafe { tables.entries(u64::from(number) * ENTRIES as u64 + 1) }.first().map(Entry::load_bits)
+        let page = u64::from(number) * ENTRIES as u64 + 1;
+        Walk::on(&FakeHost::default(), |walk| tables.entries(walk, page).first().map(Entry::load_bits))
     }
 
     /// The array is outgrown three times, and the first one is read throughout.

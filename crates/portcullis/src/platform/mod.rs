@@ -8,12 +8,14 @@ mod deadline;
 mod forward;
 pub(crate) mod memory;
 mod per_cpu;
+mod walk;
 
 pub use cpu_words::{CPU_WORDS, CpuWords, WordLines};
 pub(crate) use deadline::Deadline;
 pub use forward::straight;
 pub use per_cpu::Padded;
 pub(crate) use per_cpu::{PerCpu, PerCpuCount, index_of};
+pub(crate) use walk::Walk;
 
 use crate::address::PhysAddr;
 use crate::entry::{Entry, Frame};
