@@ -19,8 +19,7 @@ const HOOKS: [&str; 5] = [
 const MEMORY: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
 
 /// Functions that call themselves, the largest number of times that they do so, and the reason for this bound.
-const RECURSIONS: [(&str, u64, &str); 3] = [
-    ("<portcullis::table::second_level::SecondLevelTable>::visit_marked::<", 4, "once for each level of a table"),
+const RECURSIONS: [(&str, u64, &str); 2] = [
     ("portcullis::iova::fast_and_safe::radix_tree::walk::<", 5, "once for each of four branches, and once for a leaf"),
     ("portcullis::iova::fast_and_safe::radix_tree::free::<", 5, "as `walk`"),
 ];

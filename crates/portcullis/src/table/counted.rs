@@ -16,8 +16,9 @@
 //! page in the table is ever empty.
 
 use super::TableRule;
+use super::cursor::{Cursor, LEVELS_MAX, index, span};
 use super::freed::{FreedTables, release};
-use super::second_level::{LEVELS_MAX, Run, SecondLevelTable, frame, index, span};
+use super::second_level::{Run, SecondLevelTable};
 use super::walker::Walker;
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::entry::{ENTRIES, Entry, EntryValue, Frame, Rights};
@@ -30,19 +31,17 @@ use core::ops::Range;
 /// The tables on the path to a page, from the root down to the lowest one present.
 #[derive(Clone, Copy)]
 struct Path<'p> {
-    /// The page, or another page of the same leaf table.
-    pfn: u64,
+    /// The place in the lowest table, on the way to the page or to another page of the same leaf table.
+    at: Cursor<'p>,
     /// By level. The root stands in for missing tables.
     tables: [&'p Frame; LEVELS_MAX + 1],
     /// The level of the root.
     levels: u8,
-    /// The level of the lowest table.
-    level: u8,
 }
 
 impl<'p> Path<'p> {
     fn leads_to(&self, pfn: u64) -> bool {
-        pfn / ENTRIES as u64 == self.pfn / ENTRIES as u64
+        pfn / ENTRIES as u64 == self.at.pfn / ENTRIES as u64
     }
 
     fn table(&self, level: u8) -> &'p Frame {
@@ -51,7 +50,7 @@ impl<'p> Path<'p> {
 
     /// The entry on the path in the table of `level`, above the leaf tables.
     fn entry(&self, level: u8) -> &'p Entry {
-        &self.table(level)[index(self.pfn, level)]
+        &self.table(level)[index(self.at.pfn, level)]
     }
 
     /// The entry that points to the table of `level`, unless that is the root.
@@ -59,11 +58,10 @@ impl<'p> Path<'p> {
         (level < self.levels).then(|| self.entry(level + 1))
     }
 
-    /// Moves on to the table that the lowest entry points to.
-    fn descend<P: Platform>(&mut self, walker: Walker<'p, P>) {
-        let next = frame(walker, self.entry(self.level).load().phys());
-        self.level -= 1;
-        self.tables[usize::from(self.level)] = next;
+    /// Moves on to the table that the lowest entry points to; `value` was read from it.
+    fn descend<P: Platform>(&mut self, walker: Walker<'p, P>, value: EntryValue) {
+        self.at = self.at.below(walker, value);
+        self.tables[usize::from(self.at.level)] = self.at.table;
     }
 
     /// Records that the table of `level` has `entries` more present entries.
@@ -143,7 +141,7 @@ impl SecondLevelTable {
         })?;
         let mut spare = new_tables(walker, missing)?;
         self.visit(walker, &mut path, range, segments, |path, leaves| {
-            while path.level > leaves.level {
+            while path.at.level > leaves.level {
                 self.link(walker, path, flush_whole_page, &mut spare);
             }
             leaves.write(walker, path, rights, flush_whole_page);
@@ -166,7 +164,7 @@ impl SecondLevelTable {
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {
             let path = self.path(walker, pfn);
-            let mut level = path.level;
+            let mut level = path.at.level;
             let first = index(pfn, level);
             // Above the leaf tables there is one large leaf, which the mapping fills.
             let left = if level == 1 { (range.end_pfn() - pfn) as usize } else { 1 };
@@ -181,7 +179,7 @@ impl SecondLevelTable {
                     break;
                 }
                 (level, cleared) = (level + 1, 1);
-                let number = index(path.pfn, level);
+                let number = index(path.at.pfn, level);
                 clear(walker, path.table(level), number..number + 1, flush_whole_page);
                 // SAFETY: the only entry that pointed to the page is cleared, and no other CPU walks the table.
                 unsafe { freed.push(walker, value.phys()) };
@@ -213,15 +211,14 @@ impl SecondLevelTable {
     /// The path to page `pfn`, as far as there are tables.
     #[inline(always)]
     fn path<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Path<'p> {
-        walker.platform().probe(Step::TableWalk { levels: self.levels });
-        let root = frame(walker, self.root);
-        let mut path = Path { pfn, tables: [root; LEVELS_MAX + 1], levels: self.levels, level: self.levels };
-        while path.level > 1 {
-            let value = path.entry(path.level).load();
+        let at = self.cursor(walker, pfn);
+        let mut path = Path { at, tables: [at.table; LEVELS_MAX + 1], levels: self.levels };
+        while path.at.level > 1 {
+            let value = path.at.entry().load();
             if !value.is_present() || value.is_large() {
                 break;
             }
-            path.descend(walker);
+            path.descend(walker, value);
         }
         path
     }
@@ -243,7 +240,7 @@ impl SecondLevelTable {
                 *path = self.path(walker, pfn);
             }
             let run = pages.run(pfn);
-            let large = (2..=path.level).rev().find(|&level| self.may_be_leaf(level) && run.fills(span(level)));
+            let large = (2..=path.at.level).rev().find(|&level| self.may_be_leaf(level) && run.fills(span(level)));
             let (level, entries) = match large {
                 Some(level) => (level, 1),
                 None => (1, (ENTRIES - index(pfn, 1)).min((range.end_pfn() - pfn) as usize)),
@@ -265,13 +262,14 @@ impl SecondLevelTable {
         spare: &mut FreedTables,
     ) {
         let new = spare.pop(walker.platform()).expect("the missing tables were counted");
-        let entry = path.entry(path.level);
+        let Cursor { table, level, .. } = path.at;
+        let (entry, value) = (path.at.entry(), EntryValue::table(new));
         walker.platform().probe(Step::TableWrite { entries: 1 });
-        entry.store(EntryValue::table(new));
-        walker.show(if flush_whole_page { path.table(path.level) } else { core::slice::from_ref(entry) });
+        entry.store(value);
+        walker.show(if flush_whole_page { table } else { core::slice::from_ref(entry) });
         self.pages.fetch_add(1, Ordering::Relaxed);
-        path.add(path.level, 1);
-        path.descend(walker);
+        path.add(level, 1);
+        path.descend(walker, value);
     }
 }
 
@@ -280,14 +278,14 @@ impl Leaves<'_> {
     /// starts at `first_pfn`.
     fn missing_tables(&self, path: &Path<'_>, first_pfn: u64) -> usize {
         let begins_at = |level: u8| self.pfn == first_pfn || self.pfn.is_multiple_of(span(level + 1));
-        (self.level..path.level).filter(|level| begins_at(*level)).count()
+        (self.level..path.at.level).filter(|level| begins_at(*level)).count()
     }
 
     /// The first address that already has a translation, if any.
     fn taken(&self, path: &Path<'_>) -> Option<Iova> {
-        if path.level > self.level {
+        if path.at.level > self.level {
             // Below an absent entry nothing is mapped. A large leaf translates everything.
-            return path.entry(path.level).load().is_present().then(|| Iova::from_pfn(self.pfn));
+            return path.at.entry().load().is_present().then(|| Iova::from_pfn(self.pfn));
         }
         let number = self.entries(path).iter().position(|entry| entry.load().is_present())?;
         Some(Iova::from_pfn(self.pfn + number as u64 * span(self.level)))

@@ -1,7 +1,7 @@
 //! Single leaf tables: added to the table of a domain for a mapper that writes their entries itself, and taken out
 //! again.
 
-use super::second_level::{SecondLevelTable, frame, index};
+use super::second_level::SecondLevelTable;
 use super::walker::Walker;
 use crate::address::PhysAddr;
 use crate::entry::{EntryValue, Frame};
@@ -23,18 +23,8 @@ impl SecondLevelTable {
         walker: Walker<'p, P>,
         pfn: u64,
     ) -> Result<&'p Frame, NoMemory> {
-        walker.platform().probe(Step::TableWalk { levels: self.levels });
-        let mut table = frame(walker, self.root);
-        for level in (2..=self.levels).rev() {
-            let entry = &table[index(pfn, level)];
-            let mut value = entry.load();
-            if !value.is_present() {
-                value = self.add_table(walker, entry)?;
-            }
-            self.reach(walker, entry, value);
-            table = frame(walker, value.phys());
-        }
-        Ok(table)
+        // Nothing large is in the way, so only memory can be missing.
+        self.make_leaf_table(walker, pfn).map(|at| at.table).map_err(|_| NoMemory)
     }
 
     /// Takes out the leaf table that translates page `pfn`, and returns it unchanged. Nothing may be mapped in it.
@@ -44,12 +34,11 @@ impl SecondLevelTable {
     /// same time. The page is freed only after an all-levels invalidation, and after the software walks that may be
     /// reading it.
     pub(crate) unsafe fn remove_leaf_table<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64) -> PhysAddr {
-        walker.platform().probe(Step::TableWalk { levels: self.levels });
-        let mut table = frame(walker, self.root);
-        for level in (3..=self.levels).rev() {
-            table = frame(walker, table[index(pfn, level)].load().phys());
+        let mut at = self.cursor(walker, pfn);
+        while at.level > 2 {
+            at = at.below(walker, at.entry().load());
         }
-        let entry = &table[index(pfn, 2)];
+        let entry = at.entry();
         let page: PhysAddr = entry.load().phys();
         walker.platform().probe(Step::TableWrite { entries: 1 });
         entry.store(EntryValue::ABSENT);

@@ -1,6 +1,7 @@
 //! The IO page table of a domain, and how translations are written to it.
 
 mod counted;
+mod cursor;
 mod freed;
 mod leaf_pages;
 mod marks;

@@ -5,19 +5,16 @@
 //! time, and only one caller claims the unmap of a mapping. For mappings that share pages, see `shared`. The
 //! [`TableRule`] says what happens to table pages.
 
+use super::cursor::{Cursor, each_table};
 use super::freed::{FreedTables, release_page};
 use super::walker::Walker;
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, PhysAddr, Segment};
-use crate::entry::{ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights};
+use crate::entry::{ENTRIES, Entry, EntryValue, LEVEL_BITS, Rights};
 use crate::error::{MapError, NoMemory};
 use crate::iommu::Capabilities;
 use crate::platform::{Context, Platform, Step};
 use crate::proof::Proof;
 use crate::sync::{AtomicUsize, Ordering};
-use arrayvec::ArrayVec;
-
-/// The most levels of a table.
-pub(super) const LEVELS_MAX: usize = 4;
 
 /// When table pages leave the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,16 +55,6 @@ pub struct SecondLevelTable {
     pub(super) pages: AtomicUsize,
     /// Table pages that left the table and that the hardware may still walk, while others may map in their place.
     pub(super) detached: AtomicUsize,
-}
-
-/// Pages that one entry of `level` spans; level 1 holds the 4 KiB leaves.
-pub(super) const fn span(level: u8) -> u64 {
-    1 << (LEVEL_BITS * (level as u32 - 1))
-}
-
-/// Index of the entry of `level` that translates page `pfn`.
-pub(super) const fn index(pfn: u64, level: u8) -> usize {
-    (pfn >> (LEVEL_BITS * (level as u32 - 1))) as usize % ENTRIES
 }
 
 impl SecondLevelTable {
@@ -237,10 +224,9 @@ impl SecondLevelTable {
         marked: bool,
     ) -> Result<(), MapError> {
         let run = Run { pfn: range.first_pfn(), phys_pfn: segments[0].phys.pfn(), pages: range.pages() };
-        let (table, level) = self.descend(walker, &run)?;
-        debug_assert_eq!(level, 1, "a run this short fills no large leaf");
-        let first = index(range.first_pfn(), level);
-        let entries = &table[first..first + range.pages() as usize];
+        let at = self.descend(walker, &run)?;
+        debug_assert_eq!(at.level, 1, "a run this short fills no large leaf");
+        let entries = &at.entries()[..range.pages() as usize];
         if let Some(taken) = self.taken(entries) {
             return Err(MapError::Overlap(Iova::from_pfn(range.first_pfn() + taken as u64)));
         }
@@ -260,64 +246,86 @@ impl SecondLevelTable {
         write: bool,
     ) -> Result<(), MapError> {
         while run.pages > 0 {
-            let (table, level) = self.descend(walker, &run)?;
-            let first = index(run.pfn, level);
-            let count = ((run.pages >> (LEVEL_BITS * (u32::from(level) - 1))) as usize).min(ENTRIES - first);
+            let at = self.descend(walker, &run)?;
             // Visit neighbours one by one if a large leaf may fit only some of them.
-            let count = if level == 1 { count } else { 1 };
-            let entries = &table[first..first + count];
+            let entries = at.leaves();
+            let entries = &entries[..entries.len().min(run.pages as usize)];
             if write {
-                walker.platform().probe(Step::TableWrite { entries: count });
-                for (entry, phys_pfn) in entries.iter().zip((run.phys_pfn..).step_by(span(level) as usize)) {
-                    entry.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, level > 1));
+                walker.platform().probe(Step::TableWrite { entries: entries.len() });
+                for (entry, phys_pfn) in entries.iter().zip(run.phys_pfn..) {
+                    entry.store(EntryValue::leaf(PhysAddr::from_pfn(phys_pfn), rights, at.level > 1));
                 }
                 walker.show(entries);
             } else if let Some(taken) = self.taken(entries) {
-                return Err(MapError::Overlap(Iova::from_pfn(run.pfn + taken as u64 * span(level))));
+                return Err(MapError::Overlap(Iova::from_pfn(run.pfn + taken as u64)));
             }
-            run.advance(count as u64 * span(level));
+            run.advance(entries.len() as u64 * at.span());
         }
         Ok(())
     }
 
-    /// The table and level for the next leaf of `run`: the largest leaf that the hardware, the alignment and the
-    /// length allow, and whose entry does not already point to a table. Missing tables on the path are added.
+    /// A cursor at the root, on the way to page `pfn`.
     #[inline(always)]
-    pub(super) fn descend<'p, P: Platform>(
-        &self,
-        walker: Walker<'p, P>,
-        run: &Run,
-    ) -> Result<(&'p Frame, u8), MapError> {
+    pub(super) fn cursor<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Cursor<'p> {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
-        let mut level = self.levels;
-        let mut table = frame(walker, self.root);
-        loop {
-            let entry = &table[index(run.pfn, level)];
-            if level == 1 {
-                return Ok((table, level));
-            }
-            let mut value = entry.load();
-            if !value.is_present() {
-                if self.may_be_leaf(level) && run.fills(span(level)) {
-                    return Ok((table, level));
-                }
-                value = self.add_table(walker, entry)?;
-            }
-            if value.is_large() {
-                return Err(MapError::Overlap(Iova::from_pfn(run.pfn)));
-            }
-            self.reach(walker, entry, value);
-            table = frame(walker, value.phys());
-            level -= 1;
-        }
+        Cursor::at_root(walker, self.root, self.levels, pfn)
     }
 
-    /// Makes visible a pointer that was found at `entry`. Another CPU, or the code that this interrupt broke into,
-    /// may have installed it without flushing it yet. Leaves behind it must be reachable when this map returns.
-    pub(super) fn reach<P: Platform>(&self, walker: Walker<'_, P>, entry: &Entry, value: EntryValue) {
-        if !walker.is_coherent() && !value.is_flushed() {
-            walker.show(core::slice::from_ref(entry));
+    /// The leaf that translates page `pfn`, as [`Cursor::find`] finds it. `None` if the table translates no such page.
+    #[inline(always)]
+    pub(super) fn find<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Option<Cursor<'p>> {
+        let at = self.cursor(walker, pfn);
+        if self.translates(pfn) { at.find(walker) } else { None }
+    }
+
+    const fn translates(&self, pfn: u64) -> bool {
+        pfn >> (LEVEL_BITS * self.levels as u32) == 0
+    }
+
+    /// The place of the next leaf of `run`: the largest leaf that the hardware, the alignment and the length allow, and
+    /// whose entry does not already point to a table. Missing tables on the way are added.
+    #[inline(always)]
+    pub(super) fn descend<'p, P: Platform>(&self, walker: Walker<'p, P>, run: &Run) -> Result<Cursor<'p>, MapError> {
+        let mut at = self.cursor(walker, run.pfn);
+        while at.level > 1 {
+            let value = at.entry().load();
+            if !value.is_present() && self.may_be_leaf(at.level) && run.fills(at.span()) {
+                break;
+            }
+            at = self.make(walker, at, value)?;
         }
+        Ok(at)
+    }
+
+    /// The leaf table that translates page `pfn`. Missing tables on the way are added.
+    #[inline(always)]
+    pub(super) fn make_leaf_table<'p, P: Platform>(
+        &self,
+        walker: Walker<'p, P>,
+        pfn: u64,
+    ) -> Result<Cursor<'p>, MapError> {
+        // A run of one page fills no large leaf.
+        self.descend(walker, &Run { pfn, phys_pfn: 0, pages: 1 })
+    }
+
+    /// Goes on from `at`, whose entry holds `value`, to the table below. If it is missing, it is added. The pointer to
+    /// it is visible afterwards: another CPU, or the code that this interrupt broke into, may have installed it without
+    /// flushing it yet, and leaves behind it must be reachable when this map returns.
+    #[inline(always)]
+    fn make<'p, P: Platform>(
+        &self,
+        walker: Walker<'p, P>,
+        at: Cursor<'p>,
+        value: EntryValue,
+    ) -> Result<Cursor<'p>, MapError> {
+        let value = if value.is_present() { value } else { self.add_table(walker, at.entry())? };
+        if value.is_large() {
+            return Err(MapError::Overlap(Iova::from_pfn(at.pfn)));
+        }
+        if !walker.is_coherent() && !value.is_flushed() {
+            walker.show(core::slice::from_ref(at.entry()));
+        }
+        Ok(at.below(walker, value))
     }
 
     /// The first of `entries` that must not be written, if any.
@@ -337,7 +345,7 @@ impl SecondLevelTable {
     }
 
     /// Makes `entry` point to a table page: a new one, unless another CPU was faster.
-    pub(super) fn add_table<P: Platform>(&self, walker: Walker<'_, P>, entry: &Entry) -> Result<EntryValue, NoMemory> {
+    fn add_table<P: Platform>(&self, walker: Walker<'_, P>, entry: &Entry) -> Result<EntryValue, NoMemory> {
         walker.platform().probe(Step::TablePage);
         let new = walker.allocate_frame(Context::Atomic)?;
         walker.platform().probe(Step::TableWrite { entries: 1 });
@@ -419,23 +427,6 @@ impl SecondLevelTable {
         gone > 0
     }
 
-    /// The leaf table that translates page `pfn`, if there is one.
-    pub(super) fn leaf_table<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Option<&'p Frame> {
-        walker.platform().probe(Step::TableWalk { levels: self.levels });
-        if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
-            return None;
-        }
-        let mut table = frame(walker, self.root);
-        for level in (2..=self.levels).rev() {
-            let value = table[index(pfn, level)].load();
-            if !value.is_present() || value.is_large() {
-                return None;
-            }
-            table = frame(walker, value.phys());
-        }
-        Some(table)
-    }
-
     pub(super) fn clear<P: Platform>(&self, walker: Walker<'_, P>, entries: &[Entry]) {
         walker.platform().probe(Step::TableClear { entries: entries.len() });
         for entry in entries {
@@ -453,32 +444,27 @@ impl SecondLevelTable {
         pfn: u64,
         end_pfn: u64,
     ) -> (u64, Option<(PhysAddr, u8)>) {
-        walker.platform().probe(Step::TableWalk { levels: self.levels });
-        let mut level = self.levels;
-        let mut table = frame(walker, self.root);
+        let mut at = self.cursor(walker, pfn);
         loop {
-            let first = index(pfn, level);
-            let entry = &table[first];
-            let value = entry.load();
-            if level == 1 {
-                let entries = ((end_pfn - pfn) as usize).min(ENTRIES - first);
-                self.clear(walker, &table[first..first + entries]);
-                return (pfn + entries as u64, None);
+            if at.level == 1 {
+                let entries = at.entries();
+                let entries = &entries[..entries.len().min((end_pfn - pfn) as usize)];
+                self.clear(walker, entries);
+                return (pfn + entries.len() as u64, None);
             }
-            let covered = self.rule == TableRule::FreedWhenCovered
-                && pfn.is_multiple_of(span(level))
-                && end_pfn - pfn >= span(level);
-            let next = (pfn & !(span(level) - 1)) + span(level);
+            let covered =
+                self.rule == TableRule::FreedWhenCovered && pfn.is_multiple_of(at.span()) && end_pfn - pfn >= at.span();
+            let next = (pfn & !(at.span() - 1)) + at.span();
+            let value = at.entry().load();
             if !value.is_present() {
                 // A claimed mapping has no hole, so nothing below this entry has to be cleared.
                 return (next, None);
             }
             if value.is_large() || covered {
-                self.clear(walker, core::slice::from_ref(entry));
-                return (next, (!value.is_large()).then_some((value.phys(), level - 1)));
+                self.clear(walker, core::slice::from_ref(at.entry()));
+                return (next, (!value.is_large()).then_some((value.phys(), at.level - 1)));
             }
-            table = frame(walker, value.phys());
-            level -= 1;
+            at = at.below(walker, value);
         }
     }
 
@@ -487,24 +473,13 @@ impl SecondLevelTable {
     /// # Safety
     /// `walker` is the one that the table was made with. Meanwhile no unmap may free a table page around `iova`.
     pub unsafe fn lookup<P: Platform>(&self, walker: Walker<'_, P>, iova: Iova) -> Option<(PhysAddr, Rights)> {
-        let pfn = iova.pfn();
-        if pfn >> (LEVEL_BITS * u32::from(self.levels)) != 0 {
+        if !self.translates(iova.pfn()) {
             return None;
         }
-        let mut level = self.levels;
-        let mut table = frame(walker, self.root);
-        loop {
-            let value = table[index(pfn, level)].load();
-            if !value.is_present() {
-                return None;
-            }
-            if level == 1 || value.is_large() {
-                let inside = iova.as_u64() & ((span(level) << PAGE_SHIFT) - 1);
-                return Some((PhysAddr::new(value.phys().as_u64() + inside), value.rights()));
-            }
-            table = frame(walker, value.phys());
-            level -= 1;
-        }
+        let at = Cursor::at_root(walker, self.root, self.levels, iova.pfn()).find(walker)?;
+        let value = at.entry().load();
+        let inside = iova.as_u64() & ((at.span() << PAGE_SHIFT) - 1);
+        at.is_leaf(value).then(|| (PhysAddr::new(value.phys().as_u64() + inside), value.rights()))
     }
 
     /// Detaches every page of the table, including the root, and puts it on a list.
@@ -545,37 +520,10 @@ fn store_leaves(entries: &[Entry], segments: &[Segment], rights: Rights, marked:
 /// Puts the table page `root` of `level`, and all pages below it, on the list.
 #[inline(never)]
 fn collect<P: Platform>(walker: Walker<'_, P>, root: PhysAddr, level: u8, freed: &mut FreedTables) {
-    // The pages on the path down, and the next entry of each. A loop takes less stack than recursion.
-    let mut way = ArrayVec::<(PhysAddr, u16), LEVELS_MAX>::new_const();
-    let mut below = Some(root);
-    loop {
-        if let Some(page) = below.take() {
-            way.push((page, 0));
-        }
-        // There are no tables below a leaf table.
-        let is_leaf = way.len() == usize::from(level);
-        let Some((page, next)) = way.last_mut() else { return };
-        let (page, first) = (*page, if is_leaf { ENTRIES } else { usize::from(*next) });
-        let found = frame(walker, page).iter().enumerate().skip(first).find_map(|(number, entry)| {
-            let value = entry.load();
-            (value.is_present() && !value.is_large()).then_some((number, value.phys()))
-        });
-        match found {
-            Some((number, table)) => (*next, below) = (number as u16 + 1, Some(table)),
-            None => {
-                way.pop();
-                // SAFETY: the entry that pointed here is cleared, and no other mapping lay below, so no CPU walks it.
-                unsafe { freed.push(walker, page) };
-            }
-        }
-    }
-}
-
-/// The contents of a table page that is in the table.
-pub(super) fn frame<'p, P: Platform>(walker: Walker<'p, P>, phys: PhysAddr) -> &'p Frame {
-    // SAFETY: only pages linked into this table are passed here. If pages are not kept, a CPU that walks a page works
-    // on a mapping below it. Such a page is unlinked only by the unmap of everything below it, and freed after that.
-    unsafe { walker.platform().frame(phys) }
+    each_table(walker, root, level, |page, _| {
+        // SAFETY: the entry that pointed here is cleared, and no other mapping lay below, so no CPU walks it.
+        unsafe { freed.push(walker, page) };
+    });
 }
 
 /// The rest of a physically contiguous run.

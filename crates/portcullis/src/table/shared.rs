@@ -9,7 +9,8 @@
 //! before the first page is counted. If another CPU changes a page between the check and the count, the count fails,
 //! and the counts before it are undone.
 
-use super::second_level::{Run, SecondLevelTable, TableRule, index};
+use super::cursor::Cursor;
+use super::second_level::{SecondLevelTable, TableRule};
 use super::walker::Walker;
 use crate::address::{Iova, IovaRange, PhysAddr, Segment};
 use crate::entry::{ENTRIES, Entry, EntryValue, Rights, SHARES_MAX};
@@ -217,14 +218,12 @@ impl SecondLevelTable {
 
     /// The entries of `part`, which lies in one leaf table. Missing tables are added.
     fn entries_made<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> Result<&'p [Entry], MapError> {
-        // A run of one page fills no large leaf.
-        let (table, _) = self.descend(walker, &Run { pfn: part.first_pfn(), phys_pfn: 0, pages: 1 })?;
-        Ok(entries_in(table, part))
+        self.make_leaf_table(walker, part.first_pfn()).map(|at| entries_in(at, part))
     }
 
     /// The entries of `part`, which lies in one leaf table, if that table exists.
     fn entries<'p, P: Platform>(&self, walker: Walker<'p, P>, part: IovaRange) -> Option<&'p [Entry]> {
-        self.leaf_table(walker, part.first_pfn()).map(|table| entries_in(table, part))
+        self.find(walker, part.first_pfn()).filter(|at| at.level == 1).map(|at| entries_in(at, part))
     }
 
     /// The entries of `part`, whose table has been found before.
@@ -233,9 +232,8 @@ impl SecondLevelTable {
     }
 }
 
-fn entries_in(table: &[Entry; ENTRIES], part: IovaRange) -> &[Entry] {
-    let first = index(part.first_pfn(), 1);
-    &table[first..first + part.pages() as usize]
+fn entries_in(first: Cursor<'_>, part: IovaRange) -> &[Entry] {
+    &first.entries()[..part.pages() as usize]
 }
 
 /// The pages of `range` before `pfn`, if there are any.
