@@ -12,7 +12,7 @@
 //! `table/second_level.rs`, `invalidation/policy.rs`, `invalidation/asynchronous.rs`.
 
 use crate::error::NewDomainError;
-use crate::invalidation::{Commands, Deferral, Submissions};
+use crate::invalidation::{AsynchronousQueue, Commands, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::{BUDDY_PAGES_MAX, BuddyAllocator};
 use crate::mapper::{
@@ -49,7 +49,7 @@ impl DesignInfo for MacOs {
 
 // SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
-    type Mapper = AssembledMapper<BuddyAllocator<P>, P, I, WholeLock<P>>;
+    type Mapper = AssembledMapper<BuddyAllocator<P>, P, I, WholeLock<P>, AsynchronousQueue<P, I>>;
 
     unsafe fn build_in<'t>(
         to: &'t mut MaybeUninit<Self::Mapper>,
@@ -58,7 +58,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for MacOs {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
-            deferral: Deferral::Asynchronous,
+            deferral: (),
             rule: TableRule::Kept,
             locking: WholeLock::new(&setup.platform, BUDDY_PAGES_MAX),
         };

@@ -9,10 +9,10 @@
 //! `mapper/locking.rs`, `space.rs`, `table/second_level.rs`, `invalidation/policy.rs`.
 //!
 //! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `iova/solaris/vmem.rs`, `iova/solaris/segments.rs`,
-//! `invalidation/policy.rs`.
+//! `invalidation/policy.rs`, `invalidation/at_map.rs`.
 
 use crate::error::NewDomainError;
-use crate::invalidation::{Commands, Deferral, Submissions};
+use crate::invalidation::{Commands, InvalidatedAtMap, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::{SLAB_PAGES, VmemAllocator};
 use crate::mapper::{
@@ -50,7 +50,7 @@ impl DesignInfo for Solaris {
 
 // SAFETY: an assembled mapper of sound parts is sound.
 unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
-    type Mapper = AssembledMapper<VmemAllocator<P>, P, I, LockPerTable<P>>;
+    type Mapper = AssembledMapper<VmemAllocator<P>, P, I, LockPerTable<P>, InvalidatedAtMap>;
 
     unsafe fn build_in<'t>(
         to: &'t mut MaybeUninit<Self::Mapper>,
@@ -60,7 +60,7 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for Solaris {
         let parts = Parts {
             commands: Commands::PerUnmap,
             submissions: Submissions::Alone,
-            deferral: Deferral::AtMap(&AT_MAP),
+            deferral: &AT_MAP,
             rule: TableRule::Overwritten,
             locking,
         };

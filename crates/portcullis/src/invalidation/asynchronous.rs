@@ -5,9 +5,9 @@
 //! comes too early costs a read across the bus for nothing. An unmap therefore asks only about the oldest entry, and
 //! only when it needs the room. By then the hardware has long finished.
 
-use super::{QUEUE_TIMEOUT_US, Revocation, Room};
+use super::{DeferredPolicy, QUEUE_TIMEOUT_US, Revocation, Room};
 use crate::address::IovaRange;
-use crate::error::{CommitError, NoMemory};
+use crate::error::{CommitError, MapError, NewDomainError};
 use crate::iommu::{Invalidation, Iommu, QueueError};
 use crate::iova::IovaAllocator;
 use crate::platform::memory::{push_back_within, try_reserve};
@@ -16,6 +16,7 @@ use crate::proof::{Committed, Proof};
 use crate::space::{AddressSpace, Space};
 use crate::submission::Submission;
 use crate::sync::{AtomicUsize, Ordering};
+use crate::table::FreedTables;
 use alloc::collections::VecDeque;
 
 /// The most unmaps whose invalidation is not known to be done. The model checker uses a short queue, so that it sees
@@ -28,13 +29,13 @@ struct Told<T> {
     submission: Submission<T>,
 }
 
-/// The unmaps whose invalidation is not known to be done, roughly the oldest first. `T` is the IOMMU's ticket.
+/// The unmaps whose invalidation is not known to be done, roughly the oldest first.
 ///
 /// Each entry is checked by itself, and the first that is not done holds back those behind it. The queue does not
 /// depend on the order in which the hardware finishes.
-pub struct AsynchronousQueue<P: Platform, T: Copy + Send> {
+pub struct AsynchronousQueue<P: Platform, I: Iommu> {
     /// Never grows: its capacity is [`ASYNCHRONOUS_CAPACITY`] from the start.
-    told: P::Lock<VecDeque<Told<T>>>,
+    told: P::Lock<VecDeque<Told<I::Ticket>>>,
     /// When a tick has to ask, unless another CPU has done so before. It is none while the queue is empty.
     ///
     /// This and `len` are written under the lock. Without the lock they are hints (Relaxed): a CPU that acts on them
@@ -43,12 +44,15 @@ pub struct AsynchronousQueue<P: Platform, T: Copy + Send> {
     len: AtomicUsize,
 }
 
-impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
-    /// Makes an empty queue.
-    ///
-    /// # Errors
-    /// [`NoMemory`] if there is no memory for the entries.
-    pub fn new(platform: &P) -> Result<Self, NoMemory> {
+// SAFETY: an address is freed with the proof of its own submission, or of an invalidation of the whole domain.
+unsafe impl<P: Platform, I: Iommu> DeferredPolicy<P, I> for AsynchronousQueue<P, I> {
+    type Setting = ();
+
+    fn leaves_pointers((): ()) -> bool {
+        true
+    }
+
+    fn new(platform: &P, (): ()) -> Result<Self, NewDomainError> {
         let told = VecDeque::from(try_reserve(platform, Context::MaySleep, ASYNCHRONOUS_CAPACITY)?);
         let told = platform.lock(LockClass::CentralFlushQueue, told);
         Ok(Self { told, due: Deadline::none(), len: AtomicUsize::new(0) })
@@ -64,7 +68,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     /// Queued entries stay until an invalidation succeeds. Those of these unmaps that found no room are lost for
     /// good.
     #[inline(never)]
-    pub(crate) fn push<I: Iommu<Ticket = T>, R: Room + ?Sized>(
+    fn commit<R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -79,9 +83,74 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
         queued
     }
 
+    /// Waits until the hardware has finished everything queued, and gives it back.
+    ///
+    /// # Errors
+    /// [`MapError::Queue`] if the hardware has failed, or does not answer in time.
+    fn drain(&self, space: &AddressSpace<P, I>, allocator: &impl IovaAllocator<P>) -> Result<bool, MapError> {
+        let platform = space.platform();
+        platform.probe(Step::Enter(Phase::Invalidate));
+        self.told.with(|told| {
+            let mut done = Ok(());
+            while done.is_ok() && !told.is_empty() {
+                done = Self::wait_for_oldest(space, allocator, told);
+            }
+            self.note(platform, told);
+            Ok(done.map(|()| true)?)
+        })
+    }
+
+    fn flush(&self, space: &AddressSpace<P, I>, allocator: &impl IovaAllocator<P>) -> Result<bool, MapError> {
+        self.drain(space, allocator)
+    }
+
+    /// Gives back the entries that the hardware has finished, if no CPU has asked for long enough.
+    ///
+    /// # Errors
+    /// [`CommitError`] if the hardware has failed.
+    fn tick(&self, space: &AddressSpace<P, I>, allocator: &impl IovaAllocator<P>) -> Result<(), CommitError> {
+        let platform = space.platform();
+        if !self.due.is_due(platform) {
+            return Ok(());
+        }
+        platform.probe(Step::Enter(Phase::Invalidate));
+        self.told.with(|told| {
+            if !self.due.is_due(platform) {
+                return Ok(());
+            }
+            // If some entries are not done, or the hardware has failed, the next tick tries again, one timeout later.
+            self.due.clear();
+            let done = match space.is_poisoned() {
+                false => Self::reap(space, allocator, told),
+                true => self.flush_all(space, allocator, told).map(drop),
+            };
+            self.note(platform, told);
+            Ok(done?)
+        })
+    }
+
+    fn due_us(&self) -> Option<u64> {
+        self.due.get()
+    }
+
+    fn queued(&self) -> (usize, usize) {
+        (self.len.load(Ordering::Relaxed), ASYNCHRONOUS_CAPACITY)
+    }
+
+    fn window_us_max(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) -> FreedTables {
+        self.told.with(|told| told.drain(..).for_each(|told| allocator.free(platform, told.range, proof)));
+        FreedTables::new()
+    }
+}
+
+impl<P: Platform, I: Iommu> AsynchronousQueue<P, I> {
     /// Tells the hardware, and queues the unmaps.
     #[inline(never)]
-    fn submit<I: Iommu<Ticket = T>, R: Room + ?Sized>(
+    fn submit<R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -112,7 +181,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
 
     /// Used in a poisoned domain: invalidates the queued unmaps and these, waits, and gives all of them back.
     #[inline(never)]
-    fn invalidate<I: Iommu<Ticket = T>, R: Room + ?Sized>(
+    fn invalidate<R: Room + ?Sized>(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
@@ -120,88 +189,18 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     ) -> Result<Committed, CommitError> {
         let platform = space.platform();
         platform.probe(Step::Enter(Phase::Invalidate));
-        let proof = self.told.with(|told| self.flush(space, allocator, told))?;
+        let proof = self.told.with(|told| self.flush_all(space, allocator, told))?;
         platform.probe(Step::Enter(Phase::IovaFree));
         // These unmaps were cleared before the flush, as were the queued ones.
         revocation.revoked().for_each(|revoked| allocator.free(platform, revoked.range, &proof));
         Ok(Committed::Proven(proof))
     }
 
-    /// Gives back the entries that the hardware has finished, if no CPU has asked for long enough.
-    ///
-    /// # Errors
-    /// [`CommitError`] if the hardware has failed.
-    pub(crate) fn tick<I: Iommu<Ticket = T>>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-    ) -> Result<(), CommitError> {
-        let platform = space.platform();
-        if !self.due.is_due(platform) {
-            return Ok(());
-        }
-        platform.probe(Step::Enter(Phase::Invalidate));
-        self.told.with(|told| {
-            if !self.due.is_due(platform) {
-                return Ok(());
-            }
-            // If some entries are not done, or the hardware has failed, the next tick tries again, one timeout later.
-            self.due.clear();
-            let done = match space.is_poisoned() {
-                false => Self::reap(space, allocator, told),
-                true => self.flush(space, allocator, told).map(drop),
-            };
-            self.note(platform, told);
-            Ok(done?)
-        })
-    }
-
-    /// Waits until the hardware has finished everything queued, and gives it back.
-    ///
-    /// # Errors
-    /// A [`QueueError`] if the hardware has failed, or does not answer in time.
-    pub(crate) fn drain<I: Iommu<Ticket = T>>(
-        &self,
-        space: &AddressSpace<P, I>,
-        allocator: &impl IovaAllocator<P>,
-    ) -> Result<(), QueueError> {
-        let platform = space.platform();
-        platform.probe(Step::Enter(Phase::Invalidate));
-        self.told.with(|told| {
-            let mut done = Ok(());
-            while done.is_ok() && !told.is_empty() {
-                done = Self::wait_for_oldest(space, allocator, told);
-            }
-            self.note(platform, told);
-            done
-        })
-    }
-
-    /// Frees all queued entries, after the IOMMU has forgotten the domain.
-    pub(super) fn close(&self, platform: &P, allocator: &impl IovaAllocator<P>, proof: &Proof) {
-        self.told.with(|told| told.drain(..).for_each(|told| allocator.free(platform, told.range, proof)));
-    }
-
-    /// Unmaps whose invalidation is not known to be done.
-    pub fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
-    }
-
-    /// Whether there are no such unmaps.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// When `tick` will ask, on the platform's clock; `None` while the queue is empty.
-    pub fn due_us(&self) -> Option<u64> {
-        self.due.get()
-    }
-
     /// Gives back the entries that are done, up to the first that is not.
-    fn reap<I: Iommu<Ticket = T>>(
+    fn reap(
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        told: &mut VecDeque<Told<T>>,
+        told: &mut VecDeque<Told<I::Ticket>>,
     ) -> Result<(), QueueError> {
         while let Some(oldest) = told.front() {
             let Some(proof) = space.is_done(oldest.submission)? else { break };
@@ -212,10 +211,10 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
 
     /// Waits for the oldest entry, and gives it back. By itself: callers have large frames, and it needs little more.
     #[inline(never)]
-    fn wait_for_oldest<I: Iommu<Ticket = T>>(
+    fn wait_for_oldest(
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        told: &mut VecDeque<Told<T>>,
+        told: &mut VecDeque<Told<I::Ticket>>,
     ) -> Result<(), QueueError> {
         let Some(oldest) = told.front() else { return Ok(()) };
         let proof = space.wait(oldest.submission)?;
@@ -225,11 +224,11 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
 
     /// Invalidates the whole domain, whatever happened to the earlier submissions, and gives everything back. All
     /// entries were cleared before they were queued, and so before this invalidation.
-    fn flush<I: Iommu<Ticket = T>>(
+    fn flush_all(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        told: &mut VecDeque<Told<T>>,
+        told: &mut VecDeque<Told<I::Ticket>>,
     ) -> Result<Proof, QueueError> {
         let proof = space.invalidate(&[Invalidation::Domain(space.id())])?;
         self.free_all(space, allocator, told, &proof);
@@ -238,11 +237,11 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
 
     /// Gives all entries back. By itself, so that its frame does not lie above that of the invalidation, which is deep.
     #[inline(never)]
-    fn free_all<I: Iommu<Ticket = T>>(
+    fn free_all(
         &self,
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        told: &mut VecDeque<Told<T>>,
+        told: &mut VecDeque<Told<I::Ticket>>,
         proof: &Proof,
     ) {
         while !told.is_empty() {
@@ -252,10 +251,10 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     }
 
     /// Gives back the oldest entry, whose invalidation is done.
-    fn free_oldest<I: Iommu<Ticket = T>>(
+    fn free_oldest(
         space: &AddressSpace<P, I>,
         allocator: &impl IovaAllocator<P>,
-        told: &mut VecDeque<Told<T>>,
+        told: &mut VecDeque<Told<I::Ticket>>,
         proof: &Proof,
     ) {
         let platform = space.platform();
@@ -267,7 +266,7 @@ impl<P: Platform, T: Copy + Send> AsynchronousQueue<P, T> {
     }
 
     /// Records how many entries there are now, and sets a deadline for the next check. The lock is held.
-    fn note(&self, platform: &P, told: &VecDeque<Told<T>>) {
+    fn note(&self, platform: &P, told: &VecDeque<Told<I::Ticket>>) {
         self.len.store(told.len(), Ordering::Relaxed);
         match told.len() {
             0 => self.due.clear(),

@@ -3,9 +3,16 @@
 //!
 //! Everything that is given back afterwards needs a [`Proof`](crate::proof::Proof).
 
+#[allow(unsafe_code, reason = "addresses come back on the word of a deferred policy")]
 mod asynchronous;
+#[allow(unsafe_code, reason = "addresses come back on the word of a deferred policy")]
+mod at_map;
+#[allow(unsafe_code, reason = "addresses come back on the word of a deferred policy")]
+mod deferred;
 #[allow(unsafe_code, reason = "a ticket lies in a place that its batch has taken")]
 mod flights;
+#[allow(unsafe_code, reason = "addresses come back on the word of a deferred policy")]
+mod flush_queues;
 mod global_queue;
 mod open_run;
 #[allow(unsafe_code, reason = "the room for further runs of a batch is not initialized")]
@@ -19,12 +26,14 @@ mod revoked;
 mod strict;
 
 pub use asynchronous::{ASYNCHRONOUS_CAPACITY, AsynchronousQueue};
+pub use at_map::InvalidatedAtMap;
+pub use deferred::DeferredPolicy;
 pub use flights::{Departure, IN_FLIGHT_MAX, InFlight, WhenFull};
 pub(crate) use flights::{Flights, Place, Unfinished, look};
+pub use flush_queues::{Deferral, FlushQueues};
 pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
-pub(crate) use packed::Room;
+pub use packed::Room;
 pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, Flushes, PerCpuQueues};
-pub use policy::Deferral;
 pub(crate) use policy::Policy;
 pub(crate) use revocation::Counted;
 pub use revocation::{One, Revocation, Runs};

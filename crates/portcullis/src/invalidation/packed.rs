@@ -9,7 +9,8 @@ use core::mem::MaybeUninit;
 /// Room for a packed run.
 pub(super) type Slot = MaybeUninit<Packed>;
 
-/// Room for any number of packed runs.
+/// Room for packed runs in a [`Revocation`](super::Revocation): for any number, or for none. There are no other kinds:
+/// what it is room for has no name outside.
 pub trait Room {
     /// Whether it has room for none.
     const IS_NONE: bool;

@@ -135,7 +135,7 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
 
     /// Hands out a range of `request.pages` pages that is in no other mapping and not reserved, and for which no
     /// translation is cached. A translation may still be cached only if the domain leaves invalidation to its maps
-    /// ([`Deferral::AtMap`](crate::invalidation::Deferral::AtMap)).
+    /// ([`DeferredPolicy::LEAVES_TRANSLATIONS`](crate::invalidation::DeferredPolicy::LEAVES_TRANSLATIONS)).
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].

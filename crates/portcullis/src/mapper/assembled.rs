@@ -6,7 +6,10 @@
 
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, RawMapError, RawUnmapError, SyncError, UnmapError};
-use crate::invalidation::{Departure, Due, Flights, InFlight, One, Policy, Revocation, Revoked, Room, Runs, WhenFull};
+use crate::invalidation::{
+    DeferredPolicy, Departure, Due, Flights, FlushQueues, InFlight, One, Policy, Revocation, Revoked, Room, Runs,
+    WhenFull,
+};
 use crate::iommu::{Iommu, QueueError};
 use crate::iova::{Claim, IovaAllocator, IovaRequest, PlacedRanges};
 use crate::mapper::{LockFree, Locking, Mapper, Usage};
@@ -27,15 +30,21 @@ const MEMORY_TRIES: usize = 8;
 const TABLES_FIRST: usize = 16;
 
 /// A mapper assembled from its parts.
-pub struct AssembledMapper<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking = LockFree> {
+pub struct AssembledMapper<
+    A: IovaAllocator<P>,
+    P: Platform,
+    I: Iommu,
+    L: Locking = LockFree,
+    D: DeferredPolicy<P, I> = FlushQueues<P>,
+> {
     pub(crate) allocator: A,
-    pub(crate) policy: Policy<P, I>,
+    pub(crate) policy: Policy<P, I, D>,
     pub(super) locking: L,
     pub(crate) space: AddressSpace<P, I>,
     pub(super) placed: PlacedRanges<P>,
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P, I>> AssembledMapper<A, P, I, L, D> {
     /// Makes a mapping at an address that the allocator chooses.
     ///
     /// # Errors
@@ -312,7 +321,9 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
 
 // SAFETY: the allocator hands each address to one mapping at a time, the policy gives it back with the proof of its
 // invalidation, and the table leads to nothing else.
-unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for AssembledMapper<A, P, I, L> {
+unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P, I>> Mapper
+    for AssembledMapper<A, P, I, L, D>
+{
     #[inline(always)]
     unsafe fn map(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         let platform = self.space.platform();
@@ -427,7 +438,9 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Mapper for A
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> Drop for AssembledMapper<A, P, I, L> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P, I>> Drop
+    for AssembledMapper<A, P, I, L, D>
+{
     fn drop(&mut self) {
         let Self { allocator, policy, space, .. } = self;
         space.close(|walker, table, proof| {

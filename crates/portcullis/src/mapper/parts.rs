@@ -3,7 +3,7 @@
 use super::{AssembledMapper, DomainSetup, LockFree, Locking};
 use crate::error::NewDomainError;
 use crate::in_place::{built, in_place};
-use crate::invalidation::{Commands, Deferral, Policy, Submissions};
+use crate::invalidation::{Commands, Deferral, DeferredPolicy, Policy, Submissions};
 use crate::iommu::Iommu;
 use crate::iova::{IovaAllocator, PlacedRanges};
 use crate::platform::Platform;
@@ -13,13 +13,13 @@ use core::mem::MaybeUninit;
 
 /// The parts of a design other than its allocator.
 #[derive(Debug)]
-pub struct Parts<L> {
+pub struct Parts<L, D = Deferral> {
     /// What one command covers under strict protection.
     pub commands: Commands,
     /// Which commits wait together.
     pub submissions: Submissions,
     /// How deferred protection treats unmaps.
-    pub deferral: Deferral,
+    pub deferral: D,
     /// What happens to table pages.
     pub rule: TableRule,
     /// The locks.
@@ -58,7 +58,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
     }
 }
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P, I>> AssembledMapper<A, P, I, L, D> {
     /// Combines `allocator` and the other parts over a new domain.
     ///
     /// # Errors
@@ -68,11 +68,15 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     /// # Panics
     /// In any of these cases:
     /// * claims are left to a table that does not keep its pages;
-    /// * [`Deferral::Asynchronous`] or [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange) is
-    ///   used over such a table;
+    /// * addresses may be used again over such a table while pointers to its pages are cached, as under
+    ///   [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange);
     /// * unmaps leave translations in a table that maps do not overwrite, or the other way round;
     /// * a table that frees empty pages has no lock.
-    pub fn with_parts(allocator: A, parts: Parts<L>, setup: DomainSetup<'_, P, I>) -> Result<Self, NewDomainError> {
+    pub fn with_parts(
+        allocator: A,
+        parts: Parts<L, D::Setting>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<Self, NewDomainError> {
         built(|to| Self::build_in(to, |to, _| Ok(to.write(allocator)), parts, setup))
     }
 
@@ -85,7 +89,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
     pub(crate) fn build_in<'t>(
         to: &'t mut MaybeUninit<Self>,
         allocator: impl for<'r> FnOnce(&'r mut MaybeUninit<A>, &DomainSetup<'_, P, I>) -> Result<&'r mut A, NewDomainError>,
-        parts: Parts<L>,
+        parts: Parts<L, D::Setting>,
         setup: DomainSetup<'_, P, I>,
     ) -> Result<&'t mut Self, NewDomainError> {
         let Parts { commands, submissions, deferral, rule, locking } = parts;
@@ -94,7 +98,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             "claims that walk the table need a table that keeps its pages"
         );
         assert!(
-            !deferral.leaves_pointers() || rule == TableRule::Kept,
+            !D::leaves_pointers(deferral) || rule == TableRule::Kept,
             "table pages can be freed only after a completed invalidation of all levels"
         );
         assert!(
@@ -107,7 +111,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, 
             policy <- |to| {
                 let policy = Policy::new(&setup.platform, setup.protection, commands, submissions, deferral)?;
                 assert_eq!(
-                    matches!(policy, Policy::AtMap(_)),
+                    policy.is_left_to_maps(),
                     rule == TableRule::Overwritten,
                     "maps overwrite translations if, and only if, unmaps leave them"
                 );

@@ -7,7 +7,7 @@
 use super::{AssembledMapper, Locking};
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, RawMapError, UnmapError};
-use crate::invalidation::{Counted, Due, One, Revocation, Revoked, Room};
+use crate::invalidation::{Counted, DeferredPolicy, Due, One, Revocation, Revoked, Room};
 use crate::iommu::{Iommu, QueueError};
 use crate::iova::{IovaAllocator, Record};
 use crate::placement::Placement;
@@ -15,7 +15,7 @@ use crate::platform::{Phase, Platform, Step};
 use crate::proof::{Committed, Proof};
 use crate::request::Request;
 
-impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking> AssembledMapper<A, P, I, L> {
+impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P, I>> AssembledMapper<A, P, I, L, D> {
     /// Makes a mapping where `placement` says.
     ///
     /// # Errors

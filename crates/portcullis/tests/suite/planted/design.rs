@@ -1,7 +1,7 @@
 //! A design with one flaw, built from the public parts: the stock design with a wrapper around its allocator and one
 //! around its mapper.
 
-use portcullis::invalidation::{Commands, Deferral, Runs, Submissions};
+use portcullis::invalidation::{AsynchronousQueue, Commands, Deferral, Runs, Submissions};
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::mapper::{
     AddressOverhead, Addressing, AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Mapper, Parts, Usage,
@@ -31,7 +31,6 @@ impl DesignFlaw {
     pub(crate) const REFUSAL_MAPS: u8 = 8;
     pub(crate) const NEVER_TICKS: u8 = 9;
     pub(crate) const UNDERSTATES_ITS_QUEUE: u8 = 10;
-    pub(crate) const DOES_NOT_WAIT: u8 = 11;
 }
 
 /// The design with flaw number `FLAW`.
@@ -65,20 +64,36 @@ unsafe impl<P: Platform, I: Iommu, const FLAW: u8> Design<P, I> for Planted<FLAW
         let width = if FLAW == DesignFlaw::IGNORES_WIDTH { 39 } else { setup.width };
         let tree = TreeAllocator::new(&setup.platform, width, reserved)?;
         let allocator = FlawedAllocator { tree, last: Mutex::default(), twice: AtomicBool::new(false) };
-        let inner = if FLAW == DesignFlaw::DOES_NOT_WAIT {
-            // Strict protection that does not wait is what another design does under deferred protection.
-            let parts = Parts {
-                commands: Commands::PerUnmap,
-                submissions: Submissions::Alone,
-                deferral: Deferral::Asynchronous,
-                rule: TableRule::Kept,
-                locking: LockFree,
-            };
-            AssembledMapper::with_parts(allocator, parts, DomainSetup { protection: Protection::Deferred, ..setup })?
-        } else {
-            AssembledMapper::new(allocator, Deferral::Global, setup)?
-        };
+        let inner = AssembledMapper::new(allocator, Deferral::Global, setup)?;
         Ok(to.write(FlawedMapper { inner }))
+    }
+}
+
+/// The stock design with strict protection that does not wait: it is what another does under deferred protection.
+pub(crate) struct DoesNotWait;
+
+impl DesignInfo for DoesNotWait {
+    const INFO: Info = Planted::<{ DesignFlaw::NONE }>::INFO;
+}
+
+// SAFETY: its parts are sound, except for the planted flaw. Only a test's own memory is behind it.
+unsafe impl<P: Platform, I: Iommu> Design<P, I> for DoesNotWait {
+    type Mapper = AssembledMapper<TreeAllocator<P>, P, I, LockFree, AsynchronousQueue<P, I>>;
+
+    unsafe fn build_in<'t>(
+        to: &'t mut MaybeUninit<Self::Mapper>,
+        setup: DomainSetup<'_, P, I>,
+    ) -> Result<&'t mut Self::Mapper, NewDomainError> {
+        let tree = TreeAllocator::new(&setup.platform, setup.width, setup.reserved)?;
+        let parts = Parts {
+            commands: Commands::PerUnmap,
+            submissions: Submissions::Alone,
+            deferral: (),
+            rule: TableRule::Kept,
+            locking: LockFree,
+        };
+        let setup = DomainSetup { protection: Protection::Deferred, ..setup };
+        Ok(to.write(AssembledMapper::with_parts(tree, parts, setup)?))
     }
 }
 
