@@ -2,7 +2,7 @@
 
 use super::host::look;
 use portcullis::iommu::Translation;
-use portcullis::riommu::format::{RingAddress, RingEntry, RingPointer, SLOT_BYTES};
+use portcullis::iommu::rings::{RingAddress, RingEntry, RingPointer, SLOT_BYTES};
 use portcullis::table::{EntryValue, LEVEL_BITS};
 use portcullis::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 

@@ -6,11 +6,11 @@ use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope}
 use crate::spec::registers::{large_pages, widths};
 use crate::spec::tables::{ContextEntry, TranslationType};
 use crate::{Mmio, Unit};
+use portcullis::iommu::rings::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::iommu::{
     AttachError, COMMANDS_MAX, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation,
     TrySubmit,
 };
-use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::table::Walker;
 use portcullis::{Iova, PhysAddr, Platform};
 

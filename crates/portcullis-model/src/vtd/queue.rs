@@ -4,7 +4,7 @@
 use super::Scope;
 use super::State;
 use super::translation::page_range;
-use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
+use portcullis::iommu::rings::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::{PAGE_SIZE, PhysAddr};
 use portcullis_vtd::spec::descriptors::{DESCRIPTOR_BYTES, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::registers::QUEUE_OFFSET_MASK;

@@ -13,7 +13,7 @@
 use super::walk::{ContextRefusal, is_interrupt, refusal};
 use super::{Counters, LookupOutcome, Translated};
 use crate::ram::Ram;
-use portcullis::riommu::format::{DeviceHeader, RingAddress, RingEntry, RingPointer, SLOT_BYTES};
+use portcullis::iommu::rings::{DeviceHeader, RingAddress, RingEntry, RingPointer, SLOT_BYTES};
 use portcullis::table::Rights;
 use portcullis::{Iova, PhysAddr, SourceId};
 use portcullis_vtd::spec::faults::FaultReason;

@@ -9,7 +9,7 @@ use crate::iotlb_log::IotlbLog;
 use crate::parameters::{Parameters, PsiDrops};
 use crate::prefetch::{Covered, Page};
 use crate::ram::Ram;
-use portcullis::riommu::format::RING_ADDRESS_MASK;
+use portcullis::iommu::rings::RING_ADDRESS_MASK;
 use portcullis::table::{EntryValue, Rights};
 use portcullis::{Iova, PAGE_SHIFT, PhysAddr, SourceId};
 use portcullis_vtd::spec::descriptors::{ContextScope, IotlbScope};

@@ -4,7 +4,7 @@
 use super::workload::Workload;
 use crate::machine::Machine;
 use crate::traffic::{self, Traffic};
-use portcullis::riommu::format::RING_ENTRIES_MAX;
+use portcullis::iommu::rings::RING_ENTRIES_MAX;
 use portcullis::{PAGE_SIZE, SourceId};
 use portcullis_trace::{Events, Joined, OperationKind, Trace, TraceMapping};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -5,11 +5,11 @@ use super::hardware::{self, FlawedUnit, OnUnit};
 use super::{attack_design, machine, replay, rings};
 use portcullis::designs::{Choice, DesignId, RIommu};
 use portcullis::invalidation::{Revocation, Runs};
+use portcullis::iommu::rings::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
 use portcullis::platform::Wait;
 use portcullis::proof::Committed;
 use portcullis::riommu::RingMapper;
-use portcullis::riommu::format::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::{
     Access, CommitError, Invalidation, Iommu, IovaRange, Lifetime, MapError, NewDomainError, PhysAddr, Platform,
     Protection, QueueError, RawMapError, Request, Rule, Segment, Space, UnmapError,

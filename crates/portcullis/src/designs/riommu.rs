@@ -4,17 +4,18 @@
 //! free --map: the tail advances--> valid --unmap--> held --the burst ends: its ring is invalidated once--> free
 //! ```
 //!
-//! A map: `domain/calls.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`.
+//! A map: `domain/calls.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/entry_state.rs`,
+//! `iommu/rings.rs`.
 //!
-//! An unmap: `domain/calls.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/format.rs`,
-//! `submission.rs`.
+//! An unmap: `domain/calls.rs`, `riommu/mapper.rs`, `riommu/rings.rs`, `riommu/ring.rs`, `riommu/entry_state.rs`,
+//! `iommu/rings.rs`, `submission.rs`.
 
 use crate::error::NewDomainError;
 use crate::invalidation::BATCH_MAX;
 use crate::iommu::Iommu;
 use crate::mapper::{Design, DesignInfo, DomainSetup, Info, OptionInfo, OptionKind};
 use crate::platform::Platform;
-use crate::riommu::format::RING_ENTRIES_MAX;
+use crate::iommu::rings::RING_ENTRIES_MAX;
 use crate::riommu::{ADDRESSING, RingMapper};
 use crate::safety::Protection;
 use core::mem::MaybeUninit;

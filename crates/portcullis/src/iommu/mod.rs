@@ -4,6 +4,7 @@
 pub mod fake;
 
 mod covering;
+pub mod rings;
 
 pub(crate) use covering::covering;
 
@@ -89,7 +90,7 @@ pub enum Translation {
         /// The number of table levels: 3 (39-bit addresses) or 4 (48-bit).
         levels: u8,
     },
-    /// By the rings of [`riommu`](crate::riommu).
+    /// By the rings of [`rings`](mod@rings).
     Rings {
         /// The table of rings, in contiguous pages.
         device: PhysAddr,
@@ -116,7 +117,7 @@ pub struct Capabilities {
     pub caches_absent: bool,
     /// Whether devices can be passed through untranslated.
     pub pass_through: bool,
-    /// Whether devices can use the rings of [`riommu`](crate::riommu), which have 64-bit addresses. No real IOMMU
+    /// Whether devices can use the rings of [`rings`](mod@rings), which have 64-bit addresses. No real IOMMU
     /// supports them.
     pub rings: bool,
     /// The width of the addresses that devices can use, in bits. It may be less than what a table can translate.

@@ -438,8 +438,8 @@ pub unsafe trait Platform: Send + Sync {
     fn allocate_frame(&self, context: Context) -> Result<PhysAddr, NoMemory>;
 
     /// Allocates `count` physically contiguous table pages, each as [`allocate_frame`](Platform::allocate_frame) does.
-    /// Each is freed on its own. The rings of [`riommu`](crate::riommu) and large [`buffers`](crate::buffers) ask for
-    /// more than one.
+    /// Each is freed on its own. [Rings](crate::iommu::rings) and large [`buffers`](crate::buffers) ask for more than
+    /// one.
     ///
     /// # Errors
     /// [`NoMemory`], also from a host that does not support contiguous pages.

@@ -1,11 +1,11 @@
 //! The mapper of the design `riommu`: a driver for rings.
 
-use super::format::{ENTRY_PAGES, RING_ADDRESS_MASK, RING_ENTRIES_MAX, RingAddress, SEGMENT_BYTES_MAX};
 use super::ring::Ring;
 use super::rings::Rings;
 use crate::address::IovaRange;
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, SyncError, UnmapError};
 use crate::invalidation::{Counted, Due, Revoked, Runs};
+use crate::iommu::rings::{ENTRY_PAGES, RING_ADDRESS_MASK, RING_ENTRIES_MAX, RingAddress, SEGMENT_BYTES_MAX};
 use crate::iommu::{AttachError, Capabilities, DomainId, Invalidation, Iommu, QueueError, SourceId, Translation};
 use crate::mapper::{Addressing, DomainSetup, Mapper, Usage};
 use crate::platform::{Context, Phase, Platform, Step};

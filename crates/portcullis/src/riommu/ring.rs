@@ -9,10 +9,11 @@
 //! out of order, the tail may also meet an entry in use. Here an entry is free only after the invalidation, and an
 //! entry that is not free is never taken.
 
-use super::format::{ENTRY_PAGES, EntryState, RING_SHIFT, RingEntry, SLOTS_PER_PAGE};
+use super::entry_state::EntryState;
 use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment};
 use crate::entry::{Entry, Frame, Rights};
 use crate::error::UnmapError;
+use crate::iommu::rings::{ENTRY_PAGES, RING_SHIFT, RingEntry, SLOTS_PER_PAGE};
 use crate::platform::Platform;
 use crate::proof::Proof;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};

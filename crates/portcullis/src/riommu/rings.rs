@@ -1,9 +1,9 @@
 //! The rings of a domain: which stream has which ring, and the table in which the hardware finds them.
 
-use super::format::{DeviceHeader, RING_SHIFT, RingPointer, SLOTS_PER_PAGE};
 use super::ring::Ring;
 use crate::address::{IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 use crate::error::{MapError, NoMemory};
+use crate::iommu::rings::{DeviceHeader, RING_SHIFT, RingPointer, SLOTS_PER_PAGE};
 use crate::platform::memory::{push_within, try_box, try_reserve};
 use crate::platform::{Context, Platform};
 use crate::proof::Proof;

@@ -3,9 +3,9 @@
 use crate::raw_face::RawFace;
 use portcullis::designs::{Choice, RIommu};
 use portcullis::iommu::fake::{Behaviour, FakeIommu};
+use portcullis::iommu::rings::{ENTRY_PAGES, RING_ADDRESS_MASK, RingAddress, SEGMENT_BYTES_MAX};
 use portcullis::platform::fake::{CPUS, FakeHost, run_on};
 use portcullis::riommu::RINGS_MAX;
-use portcullis::riommu::format::{ENTRY_PAGES, RING_ADDRESS_MASK, RingAddress, SEGMENT_BYTES_MAX};
 use portcullis::table::Rights;
 use portcullis::{
     Access, Capabilities, DomainConfig, DomainOf, Invalidation, Iommu, Iova, IovaRange, Lifetime, MapError, MapOptions,

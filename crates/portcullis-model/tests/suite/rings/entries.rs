@@ -2,7 +2,7 @@
 
 use super::*;
 use portcullis::Iova;
-use portcullis::riommu::format::{RING_ENTRIES_MAX, SEGMENT_BYTES_MAX};
+use portcullis::iommu::rings::{RING_ENTRIES_MAX, SEGMENT_BYTES_MAX};
 use portcullis_model::{Fault, Translated};
 use portcullis_vtd::spec::descriptors::ContextScope;
 use portcullis_vtd::spec::faults::{FaultReason, FaultRecord, FaultRequest, status};

@@ -6,10 +6,8 @@ mod order;
 mod reference;
 
 use super::common::*;
+use portcullis::iommu::rings::{DeviceHeader, RING_ADDRESS_MASK, RingAddress, RingEntry, RingPointer, SLOTS_PER_PAGE};
 use portcullis::iommu::{DomainId, SourceId};
-use portcullis::riommu::format::{
-    DeviceHeader, RING_ADDRESS_MASK, RingAddress, RingEntry, RingPointer, SLOTS_PER_PAGE,
-};
 use portcullis::table::Rights;
 use portcullis::{PAGE_SIZE, PhysAddr};
 use portcullis_model::{LookupOutcome, Parameters, Ram, RingFlaw};

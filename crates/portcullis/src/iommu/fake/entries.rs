@@ -4,8 +4,8 @@
 use super::super::DomainId;
 use crate::address::{Iova, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 use crate::entry::Rights;
+use crate::iommu::rings::{DeviceHeader, ENTRY_PAGES, RingAddress, RingEntry, RingPointer, SLOT_BYTES};
 use crate::platform::fake::FakeHost;
-use crate::riommu::format::{DeviceHeader, ENTRY_PAGES, RingAddress, RingEntry, RingPointer, SLOT_BYTES};
 use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
 use std::vec::Vec;
