@@ -18,7 +18,7 @@ use std::{env, fs, process};
 const BY_PATH: &str = "path = \"../../crates/";
 
 /// The packages that a kernel links. They are also built alone, without the features that other packages turn on.
-pub(crate) const NO_STD: [&str; 2] = ["portcullis", "portcullis-vtd"];
+pub(crate) const NO_STD: [&str; 3] = ["portcullis", "portcullis-designs", "portcullis-vtd"];
 
 const STAGE: &str = "published packages";
 const CHECK: [&str; 3] = ["check", "--workspace", "--all-features"];
@@ -28,7 +28,8 @@ pub(crate) fn test(workspace: &Workspace) -> Result<(), Failure> {
     let target = workspace.root.join(workspace.target_beside("published"));
     let packages: Vec<&Package> = workspace.published().collect();
     let unpacked = Unpacked::new(&workspace.root, &packages, &target, "workspace")?;
-    unpacked.cargo(&["build", "--package", NO_STD[0], "--package", NO_STD[1]])?;
+    let no_std = NO_STD.iter().flat_map(|name| ["--package", *name]);
+    unpacked.cargo(&["build"].into_iter().chain(no_std).collect::<Vec<_>>())?;
     unpacked.cargo(&CHECK)?;
     unpacked.serve(&workspace.root, &packages, &examples::names(workspace).collect::<Vec<_>>())?;
     unpacked.remove()

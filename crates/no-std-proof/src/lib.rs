@@ -16,8 +16,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::panic::PanicInfo;
 use host::Host;
-use portcullis::designs::DesignId;
 use portcullis::{Access, DomainConfig, DynDomain, Iommu, Iova, PhysAddr, Protection, Segment, SourceId};
+use portcullis_designs::DesignId;
 use portcullis_vtd::spec::registers::BLOCK_BYTES;
 use portcullis_vtd::{MappedRegisters, Unit, UnitConfig};
 

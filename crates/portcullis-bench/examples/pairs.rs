@@ -4,8 +4,8 @@
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use portcullis::Protection;
-    use portcullis::designs::Choice;
     use portcullis_bench::{Workload, repeat};
+    use portcullis_designs::Choice;
 
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [design, protection, workload, pairs] = &arguments[..] else {

@@ -14,9 +14,9 @@ use super::work::{
 };
 use super::workload::Workload;
 use super::{BenchError, BenchPlan};
-use portcullis::designs::{self, DesignId, Named};
 use portcullis::mapper::{Design, Info, Mapper, Options};
-use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Platform, Protection, for_each_design};
+use portcullis::{Access, Domain, DomainConfig, Iova, PAGE_SIZE, PhysAddr, Platform, Protection};
+use portcullis_designs::{DesignId, Named, for_each_design};
 use std::fmt;
 use std::hint::black_box;
 
@@ -62,7 +62,7 @@ pub struct BenchDesign {
 }
 
 /// A design with its parameters.
-pub type Choice = designs::Choice<BenchDesign>;
+pub type Choice = portcullis_designs::Choice<BenchDesign>;
 
 impl BenchDesign {
     /// The design `D`.
@@ -86,7 +86,7 @@ impl fmt::Debug for BenchDesign {
 impl From<DesignId> for BenchDesign {
     fn from(design: DesignId) -> Self {
         macro_rules! by_type {
-            ($($name:ident),*) => { match design { $(DesignId::$name => Self::of::<designs::$name>(),)* } };
+            ($($name:ident),*) => { match design { $(DesignId::$name => Self::of::<portcullis_designs::$name>(),)* } };
         }
         for_each_design!(by_type)
     }

@@ -8,9 +8,9 @@ use super::iommu::{Empty, Queued};
 use super::meter::Meter;
 use super::work::{Batches, Singles, Worker};
 use super::workload::Workload;
-use portcullis::designs::{Choice, Visitor};
-use portcullis::mapper::Design;
+use portcullis::mapper::{Design, Visitor};
 use portcullis::{DomainConfig, Iommu, Open, Platform, Protection};
+use portcullis_designs::Choice;
 
 /// Maps and unmaps `pairs` times like `workload`, on the calling thread.
 ///

@@ -1,7 +1,7 @@
 //! `portcullis bench`: every design does every workload. No test depends on how long anything takes.
 
-use portcullis::designs::{Choice, DesignId};
 use portcullis_bench::{BenchDesign, BenchError, BenchPlan, Effort, Workload, execute, turns};
+use portcullis_designs::{Choice, DesignId};
 use serde_json::Value;
 use std::thread::available_parallelism;
 

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::verdict;
     use portcullis::Rule;
-    use portcullis::designs::DesignId;
+    use portcullis_designs::DesignId;
     use portcullis_sim::LabDesign;
     use portcullis_sim::attack::{Attacked, PROBES_CACHED_MIN};
     use portcullis_sim::compare::Settings;

@@ -7,8 +7,8 @@ use crate::plan::progress_bar;
 use crate::registry::{Known, Registry};
 use crate::show::show;
 use crate::table::{Column, fitted, number, wrap};
-use portcullis::designs::Choice;
 use portcullis_bench::{self as bench, BenchError, BenchPlan, BenchRow, CyclesFrom, Effort, Workload};
+use portcullis_designs::Choice;
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -1,10 +1,10 @@
 //! The designs that the program knows: those of the list, and those of the crate that runs it.
 
 use crate::{Failure, nearest};
-use portcullis::designs::{Choice, DesignId, Named};
 use portcullis::mapper::{Design, Info};
 #[cfg(target_os = "linux")]
 use portcullis_bench::{BenchDesign, TimedDesign};
+use portcullis_designs::{Choice, DesignId, Named};
 use portcullis_sim::compare::LINUX;
 use portcullis_sim::{LabDesign, LabPlatform, LabUnit};
 

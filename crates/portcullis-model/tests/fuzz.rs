@@ -1,7 +1,7 @@
 //! The register interface under abuse: any register, any table, any descriptor, any device, at any time. Afterwards
 //! the driver brings the same unit up, and the unit works.
 
-#[path = "../../portcullis/tests/fuzzing/mod.rs"]
+#[path = "../../portcullis-designs/tests/fuzzing/mod.rs"]
 mod fuzzing;
 
 use fuzzing::fuzz;

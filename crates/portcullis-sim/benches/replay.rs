@@ -7,9 +7,9 @@
 use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
-use portcullis::designs::DesignId;
 use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
+use portcullis_designs::DesignId;
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::Simulate;
 use portcullis_sim::{Job, LabDesign, Machine, PayloadRule, Replay, ServerWork, Work, machine_pace, run};

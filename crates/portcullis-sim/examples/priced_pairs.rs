@@ -2,7 +2,7 @@
 //! page, without the share of the hardware, according to the cost book of the machine. `cargo xtask bench --machine`
 //! compares them with measured times.
 
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Machine, priced};
 use std::error::Error;
 

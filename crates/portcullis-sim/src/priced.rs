@@ -5,10 +5,10 @@ use crate::machine::Machine;
 use crate::prefetch::Hints;
 use crate::run::{self, Job, Pace, RunError, Work};
 use crate::traffic::PayloadRule;
-use portcullis::designs::DesignId;
 use portcullis::mapper::Options;
 use portcullis::platform::Phase;
 use portcullis::{Protection, SubPage};
+use portcullis_designs::DesignId;
 
 /// Cycles of a map and an unmap of one page, with 1024 live mappings, first in first out, on one core. The benchmark
 /// `page-1` times the same work.

@@ -1,7 +1,7 @@
 //! Mangled captures and logs, in every format and every compression. Each gives a trace or a typed error, in bounded
 //! memory and time. Accepted traces are replayed.
 
-#[path = "../../portcullis/tests/fuzzing/mod.rs"]
+#[path = "../../portcullis-designs/tests/fuzzing/mod.rs"]
 mod fuzzing;
 #[path = "../../portcullis-trace/tests/trace/printed.rs"]
 mod printed;
@@ -9,9 +9,9 @@ mod printed;
 use flate2::write::GzEncoder;
 use fuzzing::fuzz;
 use lzma_rust2::{XzOptions, XzReader, XzWriter};
-use portcullis::designs::DesignId;
 use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
+use portcullis_designs::DesignId;
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::{Job, Machine, Pace, PayloadRule, Replay, Work, run};
 use portcullis_trace::{AccessLog, Trace, join};

@@ -1,11 +1,11 @@
 //! A design, as the checker takes it.
 
 use crate::checker::{Bench, Machine, Operation, Tally, Violation, check, on_bench};
-use portcullis::designs::{self, DesignId};
+use portcullis::Protection;
 use portcullis::iommu::fake::FakeIommu;
 use portcullis::mapper::{Design, Info, Options};
 use portcullis::platform::fake::FakeHost;
-use portcullis::{Protection, for_each_design};
+use portcullis_designs::{DesignId, for_each_design};
 
 /// A design over the fakes, of any type: from this library or from another crate.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ impl Subject {
 impl From<DesignId> for Subject {
     fn from(design: DesignId) -> Self {
         macro_rules! by_type {
-            ($($name:ident),*) => { match design { $(DesignId::$name => Self::of::<designs::$name>(),)* } };
+            ($($name:ident),*) => { match design { $(DesignId::$name => Self::of::<portcullis_designs::$name>(),)* } };
         }
         for_each_design!(by_type)
     }

@@ -1,6 +1,6 @@
 //! Code that must not compile: what could give a device access is unsafe to implement or to call.
 
-#[path = "../../portcullis/tests/compile_fail/mod.rs"]
+#[path = "../../portcullis-designs/tests/compile_fail/mod.rs"]
 mod compile_fail;
 
 use compile_fail::{Case, check};

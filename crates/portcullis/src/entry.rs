@@ -69,13 +69,13 @@ impl Rights {
 
     /// The rights in the two lowest bits, as in an entry: 1 to read, 2 to write.
     #[inline]
-    pub(crate) const fn bits(self) -> u64 {
+    pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// The rights with these [`bits`](Self::bits); `None` for zero and for any other bits.
     #[inline]
-    pub(crate) const fn from_bits(bits: u64) -> Option<Self> {
+    pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits != 0 && bits & !(READ | WRITE) == 0 { Some(Self(bits)) } else { None }
     }
 
@@ -294,10 +294,10 @@ impl Entry {
         self.0.fetch_or(FLUSHED, Ordering::Release);
     }
 
-    /// Changes the raw bits from `old` to `new` if they are `old`. Returns whether they were. AcqRel, as for
-    /// [`claim`](Self::claim).
+    /// Changes the raw bits from `old` to `new` if they are `old`. Returns whether they were. AcqRel, as for a claim of
+    /// the entry.
     #[inline]
-    pub(crate) fn exchange_bits(&self, old: u64, new: u64) -> bool {
+    pub fn exchange_bits(&self, old: u64, new: u64) -> bool {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 

@@ -13,6 +13,7 @@ use core::ptr;
 /// ```text
 /// in_place!(to => Self { part <- |to| Part::new_in(to, setup), copy: part.len() })
 /// ```
+#[macro_export]
 macro_rules! in_place {
     ($to:expr => $name:path { $($field:ident $way:tt $make:expr),+ $(,)? }) => {{
         let to: &mut core::mem::MaybeUninit<_> = $to;
@@ -31,16 +32,16 @@ macro_rules! in_place {
     (@ $room:ident : $value:expr) => { $crate::in_place::Made::of($room, $value) };
     (@ $room:ident <- $make:expr) => { $crate::in_place::Made::by($room, $make)? };
 }
-pub(crate) use in_place;
+pub use crate::in_place;
 
 /// Compiles only if `fields` matches the type of the value that is to be made in the memory.
-pub(crate) const fn names_every_field<T>(_: &MaybeUninit<T>, _fields: fn(&T)) {}
+pub const fn names_every_field<T>(_: &MaybeUninit<T>, _fields: fn(&T)) {}
 
 /// A part of a value that is being made, as uninitialized memory.
 ///
 /// # Safety
 /// `at` points into memory for the whole value that lives for `'r`, and nothing else uses that part of it meanwhile.
-pub(crate) unsafe fn part<'r, T>(at: *mut T) -> &'r mut MaybeUninit<T> {
+pub unsafe fn part<'r, T>(at: *mut T) -> &'r mut MaybeUninit<T> {
     // SAFETY: the caller's promise, passed on; `MaybeUninit` may hold any bytes.
     unsafe { &mut *at.cast::<MaybeUninit<T>>() }
 }
@@ -52,9 +53,7 @@ pub(crate) unsafe fn part<'r, T>(at: *mut T) -> &'r mut MaybeUninit<T> {
 ///
 /// # Panics
 /// If `make` returns another value than the one that it was to make.
-pub(crate) fn built<T>(
-    make: impl FnOnce(&mut MaybeUninit<T>) -> Result<&mut T, NewDomainError>,
-) -> Result<T, NewDomainError> {
+pub fn built<T>(make: impl FnOnce(&mut MaybeUninit<T>) -> Result<&mut T, NewDomainError>) -> Result<T, NewDomainError> {
     let mut room = MaybeUninit::uninit();
     Made::by(&mut room, make)?.keep();
     // SAFETY: made just now.
@@ -62,7 +61,7 @@ pub(crate) fn built<T>(
 }
 
 /// A part that has been made. Dropping this drops the part, unless it was [kept](Self::keep).
-pub(crate) struct Made<'r, T>(&'r mut T);
+pub struct Made<'r, T>(&'r mut T);
 
 impl<'r, T> Made<'r, T> {
     /// Makes a part in `room` by calling `make`, in a stack frame of its own.
@@ -73,7 +72,7 @@ impl<'r, T> Made<'r, T> {
     /// # Panics
     /// If `make` returns another value than the one in `room`.
     #[inline(never)]
-    pub(crate) fn by(
+    pub fn by(
         room: &'r mut MaybeUninit<T>,
         make: impl FnOnce(&mut MaybeUninit<T>) -> Result<&mut T, NewDomainError>,
     ) -> Result<Self, NewDomainError> {
@@ -84,12 +83,12 @@ impl<'r, T> Made<'r, T> {
     }
 
     /// Makes a part in `room` from its value.
-    pub(crate) const fn of(room: &'r mut MaybeUninit<T>, value: T) -> Self {
+    pub const fn of(room: &'r mut MaybeUninit<T>, value: T) -> Self {
         Self(room.write(value))
     }
 
     /// Keeps the part: the whole value has been made.
-    pub(crate) const fn keep(self) {
+    pub const fn keep(self) {
         let _ = ManuallyDrop::new(self);
     }
 }

@@ -4,7 +4,7 @@
 //! The modules follow the life of one mapping: [`domain`] takes the request, [`iova`] picks an address, [`table`]
 //! writes the translation, and [`invalidation`] removes it. Two modules are traits for the outside: [`iommu`] is what
 //! the hardware must offer, and [`platform`] is what the host must supply. [`mapper`] has what protection designs are
-//! made of, and [`designs`] lists them by name. [`chunk`] contains all of the design `portcullis`.
+//! made of, and [`designs`] has the few of this crate. [`chunk`] contains all of the design `portcullis`.
 //!
 //! # Start here
 //!
@@ -87,8 +87,9 @@
 //! - A mapping that is dropped or forgotten stays mapped until its domain is dropped. Its buffer is lost.
 //!   [`domain::lost_buffers`] counts the dropped ones, but cannot count the forgotten ones.
 //!
-//! The library is one large crate because designs, allocators, tables and invalidation are parts of one mapper. A
-//! program normally uses one design, and its linker leaves out the code of all others.
+//! The library is one crate because allocators, tables and invalidation are parts of one mapper. Other published
+//! designs are in the crate `portcullis-designs`, which uses this one as any other crate would. A program normally
+//! uses one design, and its linker leaves out the code of all others.
 #![cfg_attr(not(any(test, feature = "fake", loom)), no_std)]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -114,7 +115,7 @@ pub mod domain;
 mod entry;
 pub mod error;
 #[allow(unsafe_code, reason = "the parts of a value are initialized one by one")]
-mod in_place;
+pub mod in_place;
 pub mod invalidation;
 #[allow(unsafe_code, reason = "hardware makes promises that types cannot check")]
 pub mod iommu;
@@ -129,8 +130,6 @@ mod placement;
 pub mod platform;
 pub mod proof;
 mod request;
-#[allow(unsafe_code, reason = "types cannot express who owns a table page")]
-pub mod riommu;
 mod safety;
 mod segment_list;
 #[cfg(feature = "serde")]
@@ -140,11 +139,10 @@ mod sort;
 mod space;
 #[allow(unsafe_code, reason = "the memory of buffers is copied")]
 pub mod sub_page;
-mod submission;
+pub mod submission;
 mod sync;
 #[allow(unsafe_code, reason = "types cannot express who owns a table page")]
 pub mod table;
-mod unwind;
 
 #[doc(inline)]
 pub use address::{Iova, IovaRange, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Segment, pages_spanned};
@@ -165,6 +163,6 @@ pub use request::{Access, Lifetime, Request, Stream};
 #[doc(inline)]
 pub use safety::{Breach, Protection, Rule};
 #[doc(inline)]
-pub use space::{AddressSpace, Space};
+pub use space::{AddressSpace, Space, next_tag};
 #[doc(inline)]
 pub use sub_page::SubPage;

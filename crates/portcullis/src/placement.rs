@@ -206,7 +206,7 @@ impl Placement {
     }
 
     /// The width of the addresses below its limit and below `2^width`, in bits.
-    pub(crate) fn limit_bits(&self, width: u8) -> u8 {
+    pub fn limit_bits(&self, width: u8) -> u8 {
         let last_pfn = self.end_pfn.saturating_sub(1);
         width.min((u64::BITS - last_pfn.leading_zeros() + PAGE_SHIFT) as u8)
     }

@@ -46,7 +46,7 @@ impl Proof {
     /// # Safety
     /// That of [`Iommu::close_domain`].
     #[allow(unsafe_code, reason = "the contract of the IOMMU")]
-    pub(crate) unsafe fn close<I: Iommu>(iommu: &I, domain: DomainId) -> Result<Self, AttachError> {
+    pub unsafe fn close<I: Iommu>(iommu: &I, domain: DomainId) -> Result<Self, AttachError> {
         // SAFETY: the caller's promise, passed on.
         unsafe { iommu.close_domain(domain) }.map(|()| Self(()))
     }
@@ -79,7 +79,12 @@ impl Proof {
     ///
     /// # Panics
     /// If `declared` is another breach.
-    pub(crate) const fn by_next_map(declared: &Breach) -> Self {
+    ///
+    /// # Safety
+    /// That map does so: the proof is used for addresses under a policy that
+    /// [leaves translations](crate::invalidation::DeferredPolicy::LEAVES_TRANSLATIONS).
+    #[allow(unsafe_code, reason = "addresses come back because of this promise")]
+    pub const unsafe fn by_next_map(declared: &Breach) -> Self {
         assert!(
             matches!(declared.rule, Rule::Strict),
             "a design that leaves invalidations to its maps must declare that it breaks S2"

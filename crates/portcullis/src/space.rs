@@ -4,14 +4,13 @@ use crate::address::{IovaRange, PhysAddr, Segment};
 use crate::error::{MapError, NewDomainError, NoMemory, SyncError, UnmapError};
 use crate::iommu::{Capabilities, DomainId, Invalidation, Iommu, QueueError, Translation, TrySubmit, covering};
 use crate::platform::memory::try_box;
-use crate::platform::{Context, Phase, Platform, Step, Walk};
+use crate::platform::{Context, Phase, Platform, Step, Walk, on_unwind};
 use crate::proof::Proof;
 use crate::request::{Access, Request};
 use crate::sub_page::{BouncePool, SubPage};
 use crate::submission::{Patience, Submission};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, PanicFlag, PanicTag, StaticCounter};
 use crate::table::{self, Frame, FreedTables, LEVEL_BITS, SecondLevelTable, TableReserve, TableRule, Walker};
-use crate::unwind::on_unwind;
 use alloc::boxed::Box;
 
 mod bounced;
@@ -32,8 +31,9 @@ pub(crate) const TAG_SHIFT: u32 = 8;
 /// A tag that no domain has.
 pub(crate) const NO_TAG: u64 = 0;
 
-/// A tag for the unmaps of a domain, different from that of every other domain. Never [`NO_TAG`].
-pub(crate) fn next_tag() -> u64 {
+/// A tag for the unmaps of a domain, different from that of every other domain. A mapper without an [`AddressSpace`]
+/// takes one.
+pub fn next_tag() -> u64 {
     // Relaxed: only uniqueness matters.
     (TAGS.fetch_add(1, Ordering::Relaxed) as u64 + 1) << TAG_SHIFT
 }
@@ -142,7 +142,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     /// The walker of the IOMMU.
     #[inline(always)]
-    pub(crate) const fn walker(&self) -> Walker<'_, P> {
+    pub const fn walker(&self) -> Walker<'_, P> {
         Walker::new(&self.platform, self.capabilities.coherent).with_reserve(&self.reserve)
     }
 
@@ -154,7 +154,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     /// The tag, which tells this space from every other.
     #[inline]
-    pub(crate) const fn tag(&self) -> u64 {
+    pub const fn tag(&self) -> u64 {
         self.tag
     }
 
@@ -187,7 +187,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
 
     /// Whether the state behind the domain's locks may be half changed.
     #[inline]
-    pub(crate) fn has_panicked(&self) -> bool {
+    pub fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::Relaxed)
     }
 
@@ -203,13 +203,13 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// [`Lock`](crate::platform::Lock) says. Code that takes no lock does not need this: it leaves no state behind
     /// that other CPUs could not meet at any time.
     #[inline(always)]
-    pub(crate) fn unless_panicked<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
+    pub fn unless_panicked<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         if self.has_panicked() { None } else { Some(self.poison_on_panic(act)) }
     }
 
     /// Does the same without the check, for maps, which have already checked that the domain is not poisoned.
     #[inline(always)]
-    pub(crate) fn poison_on_panic<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub fn poison_on_panic<R>(&self, act: impl FnOnce() -> R) -> R {
         on_unwind(
             || {
                 self.panicked.store(true, Ordering::Relaxed);
@@ -359,8 +359,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Unmaps as [`unmap`](Self::unmap) does, in a table that keeps its pages.
     ///
     /// # Safety
-    /// That of [`unmap`](Self::unmap), and of [`SecondLevelTable::unmap_kept`].
-    pub(crate) unsafe fn unmap_kept(&self, range: IovaRange) {
+    /// That of [`unmap`](Self::unmap). The rule is [`TableRule::Kept`] or [`TableRule::Overwritten`].
+    pub unsafe fn unmap_kept(&self, range: IovaRange) {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.unmap_kept(self.walker(), range) }
     }
@@ -400,7 +400,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// the hardware has no page-selective command of that size. A domain-selective command drops all levels, so it is
     /// correct with and without the hint.
     #[inline(always)]
-    pub(crate) fn covering(&self, range: IovaRange, leaf_only: bool) -> Invalidation {
+    pub fn covering(&self, range: IovaRange, leaf_only: bool) -> Invalidation {
         covering(self.id, range, leaf_only, &self.capabilities)
     }
 
@@ -486,7 +486,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// # Errors
     /// A [`QueueError`]; [`QueueError::Timeout`] if it has not taken effect for more than [`Platform::wait_us_max`].
     /// The domain is then poisoned (S11).
-    pub(crate) fn is_done(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
+    pub fn is_done(&self, submission: Submission<I::Ticket>) -> Result<Option<Proof>, QueueError> {
         submission.look(&self.platform, &self.iommu).inspect_err(|_| self.poison())
     }
 
@@ -495,7 +495,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Errors
     /// Those of [`is_done`](Self::is_done), and [`QueueError::Unresponsive`].
-    pub(crate) fn wait(&self, submission: Submission<I::Ticket>) -> Result<Proof, QueueError> {
+    pub fn wait(&self, submission: Submission<I::Ticket>) -> Result<Proof, QueueError> {
         submission.spin(&self.platform, &self.iommu, &self.patience).inspect_err(|_| self.poison())
     }
 

@@ -9,7 +9,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// it, in all. A driver that returns a whole ring of buffers to dead hardware then waits once. Hardware that answers
 /// after all needs microseconds, so it is still heard. Relaxed: CPUs that wait at the same time may each wait for as
 /// long as is left.
-pub(crate) struct Patience {
+pub struct Patience {
     left_us: AtomicU64,
 }
 
@@ -19,7 +19,8 @@ impl Patience {
     /// The part of the limit that is left after the first wait without an answer.
     const PART: u64 = 100;
 
-    pub(crate) fn whole() -> Self {
+    /// The patience of a domain whose hardware has always answered.
+    pub fn whole() -> Self {
         Self { left_us: AtomicU64::new(Self::WHOLE) }
     }
 
@@ -40,14 +41,14 @@ impl Patience {
 
 /// A submission to the hardware, with its time on the platform's clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Submission<T> {
+pub struct Submission<T> {
     ticket: T,
     submitted_us: u64,
 }
 
 impl<T: Copy + Send> Submission<T> {
     /// A submission made just now.
-    pub(crate) fn now(platform: &impl Platform, ticket: T) -> Self {
+    pub fn now(platform: &impl Platform, ticket: T) -> Self {
         Self { ticket, submitted_us: platform.now_us() }
     }
 
@@ -55,11 +56,7 @@ impl<T: Copy + Send> Submission<T> {
     ///
     /// # Errors
     /// A [`QueueError`]; [`QueueError::Timeout`] if it has not taken effect for more than [`Platform::wait_us_max`].
-    pub(crate) fn look(
-        self,
-        platform: &impl Platform,
-        iommu: &impl Iommu<Ticket = T>,
-    ) -> Result<Option<Proof>, QueueError> {
+    pub fn look(self, platform: &impl Platform, iommu: &impl Iommu<Ticket = T>) -> Result<Option<Proof>, QueueError> {
         // The clock is read first: a CPU that was stopped for a long time asks once more before it gives up.
         let waited_us = platform.now_us().saturating_sub(self.submitted_us);
         match Proof::ask(iommu, self.ticket)? {
@@ -74,7 +71,7 @@ impl<T: Copy + Send> Submission<T> {
     /// # Errors
     /// Those of [`look`](Self::look), and [`QueueError::Unresponsive`] if the patience is at its end.
     #[inline(never)]
-    pub(crate) fn spin(
+    pub fn spin(
         self,
         platform: &impl Platform,
         iommu: &impl Iommu<Ticket = T>,
@@ -107,7 +104,7 @@ impl<T: Copy + Send> Submission<T> {
 }
 
 /// The time limit of a wait.
-pub(crate) fn limit_us(platform: &impl Platform) -> u64 {
+pub fn limit_us(platform: &impl Platform) -> u64 {
     platform.wait_us_max().max(WAIT_US_LEAST)
 }
 

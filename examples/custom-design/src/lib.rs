@@ -5,12 +5,12 @@
 mod planted;
 
 use core::mem::MaybeUninit;
-use portcullis::designs::Stock;
 use portcullis::invalidation::Deferral;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::mapper::{AddressOverhead, AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
+use portcullis_designs::Stock;
 
 /// `stock` with guard pages.
 #[derive(Debug)]

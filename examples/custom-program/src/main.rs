@@ -2,11 +2,11 @@
 //! for each CPU.
 
 use core::mem::MaybeUninit;
-use portcullis::designs::{Magazine, Stock};
 use portcullis::invalidation::Deferral;
 use portcullis::iova::TreeAllocator;
 use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::{Iommu, NewDomainError, Platform};
+use portcullis_designs::{Magazine, Stock};
 
 #[derive(Debug)]
 struct TreePerCpu;

@@ -1,5 +1,5 @@
 //! Checks the formatting of every Rust file. `cargo fmt` follows `mod` items only. So it misses modules that a
-//! macro declares, such as the designs, and packages that are not in the workspace.
+//! macro declares, and packages that are not in the workspace.
 
 use crate::failure::Failure;
 use crate::house;
@@ -40,7 +40,7 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    /// The list of designs is a macro. The second design is not yet known to git.
+    /// The list of modules is a macro. The second module is not yet known to git.
     #[test]
     fn a_design_that_is_not_formatted_is_found() {
         let folder = fixture::folder(&[

@@ -20,8 +20,12 @@ const MEMORY: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
 
 /// Functions that call themselves, the largest number of times that they do so, and the reason for this bound.
 const RECURSIONS: [(&str, u64, &str); 2] = [
-    ("portcullis::iova::fast_and_safe::radix_tree::walk::<", 5, "once for each of four branches, and once for a leaf"),
-    ("portcullis::iova::fast_and_safe::radix_tree::free::<", 5, "as `walk`"),
+    (
+        "portcullis_designs::fast_and_safe::radix_tree::walk::<",
+        5,
+        "once for each of four branches, and once for a leaf",
+    ),
+    ("portcullis_designs::fast_and_safe::radix_tree::free::<", 5, "as `walk`"),
 ];
 
 /// Names of functions that run a closure of the library, wherever they are defined.

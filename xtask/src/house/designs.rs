@@ -3,14 +3,14 @@
 use super::Violation;
 use super::files::File;
 
-/// Where the designs are, one file each.
-const FOLDER: &str = "crates/portcullis/src/designs/";
-/// Files there that declare no design: the list of designs, and the code for choosing one.
-const OTHERS: [&str; 2] = ["mod.rs", "choice.rs"];
+/// Where the designs are: one file each, or one folder, whose module file is the design's.
+const FOLDERS: [&str; 2] = ["crates/portcullis/src/designs/", "crates/portcullis-designs/src/"];
+/// Files there that declare no design: the list of designs, the code for choosing one, and what several need.
+const OTHERS: [&str; 6] = ["mod.rs", "queue.rs", "lib.rs", "registry.rs", "choice.rs", "sync.rs"];
 /// The beginnings of the lists in the doc comment of a design.
 const LISTS: [&str; 2] = ["//! A map:", "//! An unmap:"];
-/// The folder of the listed files.
-const SOURCES: &str = "crates/portcullis/src/";
+/// The folders of the listed files.
+const SOURCES: [&str; 2] = ["crates/portcullis/src/", "crates/portcullis-designs/src/"];
 /// The most files that a map or an unmap of these designs may list, as readers are promised.
 const FILES_MAX: [(&str, usize); 2] = [("portcullis.rs", 6), ("magazine.rs", 8)];
 /// The document with the table of designs.
@@ -21,12 +21,12 @@ pub(super) fn violations(files: &[File]) -> Vec<Violation> {
     let table = files.iter().find(|file| file.path == TABLE).map_or("", |file| &file.text);
     let mut violations = Vec::new();
     for file in files {
-        let name = file.path.strip_prefix(FOLDER).filter(|name| name.ends_with(".rs") && !OTHERS.contains(name));
-        let Some(name) = name else { continue };
+        let name = FOLDERS.iter().find_map(|folder| file.path.strip_prefix(folder));
+        let Some(name) = name.filter(|name| name.ends_with(".rs") && !OTHERS.contains(name)) else { continue };
         let ids = ids(&file.text);
         if !ids.is_empty() {
             violations.extend(page(file, name, files));
-        } else if !name.contains('/') {
+        } else if name.strip_suffix("/mod.rs").unwrap_or(name).split('/').count() == 1 {
             violations.push(Violation::new(&file.path, "declares no design"));
         }
         let missing = ids.iter().filter(|id| !table.lines().any(|line| line.starts_with(&format!("| `{id}`"))));
@@ -45,7 +45,9 @@ fn page(file: &File, name: &str, files: &[File]) -> Vec<Violation> {
         if listed.is_empty() {
             wrong.push(format!("its page has no `{list}` with files"));
         }
-        let missing = listed.iter().filter(|path| !files.iter().any(|file| file.path == format!("{SOURCES}{path}")));
+        let is_there =
+            |path| SOURCES.iter().any(|sources| files.iter().any(|file| file.path.strip_prefix(sources) == Some(path)));
+        let missing = listed.iter().filter(|path| !is_there(**path));
         wrong.extend(missing.map(|path| format!("lists `{path}`, which is not there")));
         for (_, max) in FILES_MAX.iter().filter(|(of, max)| *of == name && listed.len() > *max) {
             wrong.push(format!("`{list}` lists {} files; at most {max}", listed.len()));

@@ -2,8 +2,8 @@
 
 use super::table;
 use crate::house::files::File;
-use portcullis::designs::DesignId;
 use portcullis::mapper::Info;
+use portcullis_designs::DesignId;
 
 fn infos() -> impl Iterator<Item = &'static Info> {
     DesignId::ALL.iter().map(|design| design.info())

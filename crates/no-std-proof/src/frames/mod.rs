@@ -9,8 +9,8 @@ mod roots;
 mod unit;
 
 use crate::host::Host;
-use portcullis::designs::*;
 use portcullis::mapper::{Design, DesignInfo, Mapper};
+use portcullis_designs::*;
 use portcullis_vtd::{MappedRegisters, Unit};
 
 /// The hardware of every domain here.
@@ -66,7 +66,7 @@ macro_rules! table {
     };
 }
 
-portcullis::for_each_design!(table);
+portcullis_designs::for_each_design!(table);
 
 /// Two more designs: one whose map has a large frame, which must be found, and its twin without.
 #[used]

@@ -4,8 +4,8 @@ use super::{Host, Root};
 use crate::frames::Hardware;
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
-use portcullis::designs::DesignId;
 use portcullis::{DomainConfig, DynDomain, NewDomainError, QueueError};
+use portcullis_designs::DesignId;
 use portcullis_vtd::spec::faults::FaultRecord;
 use portcullis_vtd::{
     BringUpError, Handover, Interrupts, MappedRegisters, NotSwitched, Prepared, RegisterError, TakeOver, Unit,

@@ -5,8 +5,9 @@ use crate::BenchError;
 use crate::host::Native;
 use crate::meter::Meter;
 use crate::work::raw::parts::{free, range};
-use portcullis::iova::{IovaAllocator, IovaRequest, MagazineAllocator, TreeAllocator, WindowAllocator};
+use portcullis::iova::{IovaAllocator, IovaRequest, MagazineAllocator, TreeAllocator};
 use portcullis::{Access, IovaRange, Lifetime, MapError, Stream};
+use portcullis_designs::fast_and_safe::WindowAllocator;
 use std::hint::black_box;
 
 /// Bits of the addresses.

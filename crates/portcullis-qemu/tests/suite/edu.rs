@@ -1,8 +1,8 @@
 //! The driver and a domain on QEMU's VT-d: a page is mapped, written by a device, unmapped, and then out of reach.
 
-use portcullis::designs::{DesignId, Magazine};
 use portcullis::iommu::SourceId;
 use portcullis::{Access, DomainConfig, DynDomain, Open, Protection, Rule};
+use portcullis_designs::{DesignId, Magazine};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::spec::faults::{FaultReason, FaultRequest};

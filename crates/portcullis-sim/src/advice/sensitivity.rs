@@ -387,7 +387,7 @@ fn best(runs: &[Run], batch: usize, shares: &Shares) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::run::LabDesign;
-    use portcullis::designs::DesignId;
+    use portcullis_designs::DesignId;
 
     fn batched() -> Run {
         Run { batch: 64, effort: Effort::Drivers, ..run(DesignId::Portcullis) }

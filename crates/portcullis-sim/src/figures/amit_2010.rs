@@ -9,7 +9,7 @@ use super::runs::{Bench, Run};
 use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::number;
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_model::Eviction;
 
 pub(super) const FIGURE: Figure = Figure {

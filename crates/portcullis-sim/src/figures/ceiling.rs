@@ -6,7 +6,7 @@ use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::gbps;
 use crate::run::Pace;
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 
 pub(super) const FIGURE: Figure = Figure {
     id: "ceiling",

@@ -5,7 +5,7 @@ use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::number;
 use crate::run::LabDesign;
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 
 pub(super) const FIGURE: Figure = Figure {
     id: "contiguity",

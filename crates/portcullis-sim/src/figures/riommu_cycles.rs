@@ -8,7 +8,7 @@ use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::machine::Machine;
 use crate::number::number;
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 
 pub(super) const FIGURE: Figure = Figure {
     id: "riommu-cycles",

@@ -165,7 +165,7 @@ pub(super) mod tests {
             for (entries, ways) in [(8, 2), (32, 0)] {
                 let mut run = Run {
                     protection: Protection::Deferred,
-                    ..bench.run(&subject, portcullis::designs::DesignId::Identity)
+                    ..bench.run(&subject, portcullis_designs::DesignId::Identity)
                 };
                 (run.machine.iommu.iotlb_entries, run.machine.iommu.iotlb_ways) = (entries, ways);
                 let (misses, log) = run.log().expect("a run");

@@ -9,7 +9,7 @@ use super::runs::{Bench, Numbers, Run, Subject};
 use super::{Figure, FigureError, Grid, GridRow, Made, Make, Point, Tolerance};
 use crate::number::{number, percent};
 use crate::outcome::RiotlbCounts;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 
 pub(super) const FIGURE: Figure = Figure {
     id: "thesis-prefetch",

@@ -2,11 +2,11 @@
 //! of a run is compiled once, and not for every design.
 
 use crate::platform::LabPlatform;
-use portcullis::designs::{self, ChoiceError, DesignId, Named, Visitor};
 use portcullis::domain::{RawBatch, Submitted};
 use portcullis::invalidation::Due;
-use portcullis::mapper::{Design, Info};
+use portcullis::mapper::{Design, Info, Visitor};
 use portcullis::{DomainConfig, DynDomain, IovaRange, NewDomainError, Open, RawMapError, Request};
+use portcullis_designs::{ChoiceError, DesignId, Named};
 use portcullis_model::ModelMmio;
 use portcullis_vtd::Unit;
 use std::fmt;
@@ -69,7 +69,7 @@ impl Named for LabDesign {
 }
 
 /// A design of the laboratory with its parameters.
-pub type Choice = designs::Choice<LabDesign>;
+pub type Choice = portcullis_designs::Choice<LabDesign>;
 
 impl LabDesign {
     /// The design `D` of another crate.

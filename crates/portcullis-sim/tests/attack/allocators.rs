@@ -3,12 +3,12 @@
 //!
 //! They hold no lock of their own during a call of the tree: other virtual cores of the same thread run meanwhile.
 
-use portcullis::designs::Stock;
 use portcullis::invalidation::Deferral;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest, TreeAllocator};
 use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, UnmapError};
+use portcullis_designs::Stock;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -8,8 +8,8 @@ use super::shared_commits::Riding;
 use super::{machine, rings};
 use portcullis::Protection::{self, Deferred, Strict};
 use portcullis::Rule;
-use portcullis::designs::{DesignId, Identity, Magazine, Portcullis, Solaris, Stock};
 use portcullis::mapper::Design;
+use portcullis_designs::{DesignId, Identity, Magazine, Portcullis, Solaris, Stock};
 use portcullis_model::PrefetchFlaw;
 use portcullis_sim::attack::{
     Attacked, PROBES_CACHED_MIN, attack, attack_on_breaking_hardware, attack_on_flawed_prefetcher,

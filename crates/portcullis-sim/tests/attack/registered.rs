@@ -2,7 +2,7 @@
 
 use super::{machine, replay, rings};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::attack::attack;
 use portcullis_sim::prefetch::{Hints, Prefetching};
 use portcullis_sim::{Job, Pace, Work};

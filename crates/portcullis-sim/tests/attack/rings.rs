@@ -3,17 +3,17 @@
 
 use super::hardware::{self, FlawedUnit, OnUnit};
 use super::{attack_design, machine, replay, rings};
-use portcullis::designs::{Choice, DesignId, RIommu};
 use portcullis::invalidation::{Revocation, Runs};
 use portcullis::iommu::rings::{RING_ADDRESS_MASK, RingAddress};
 use portcullis::mapper::{Design, DesignInfo, DomainSetup, Info, Mapper, Options, Usage};
 use portcullis::platform::Wait;
 use portcullis::proof::Committed;
-use portcullis::riommu::RingMapper;
 use portcullis::{
     Access, CommitError, Invalidation, Iommu, IovaRange, Lifetime, MapError, NewDomainError, PhysAddr, Platform,
     Protection, QueueError, RawMapError, Request, Rule, Segment, Space, UnmapError,
 };
+use portcullis_designs::riommu::RingMapper;
+use portcullis_designs::{Choice, DesignId, RIommu};
 use portcullis_model::RingFlaw;
 use portcullis_sim::attack::{Attacked, attack, attack_on_flawed_rings};
 use portcullis_sim::{Job, Machine, Work};

@@ -1,11 +1,11 @@
 //! The stock design with shared submissions for its strict commits.
 
-use portcullis::designs::Stock;
 use portcullis::invalidation::{Commands, Deferral, Submissions};
 use portcullis::iova::TreeAllocator;
 use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info, LockFree, Parts};
 use portcullis::table::TableRule;
 use portcullis::{Iommu, NewDomainError, Platform};
+use portcullis_designs::Stock;
 use std::mem::MaybeUninit;
 
 pub(crate) struct Riding;

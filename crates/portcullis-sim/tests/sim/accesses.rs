@@ -1,8 +1,8 @@
 //! The device's own accesses: each bundled trace is replayed with the log of its device.
 
 use super::{every_protection, job, machine, measured};
-use portcullis::designs::DesignId;
 use portcullis::{Access, Protection};
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, Pace, PayloadRule, Replay, Work, machine_pace};
 use portcullis_trace::{AccessLog, Joined, Target, Trace, join};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! The advice: what it says about real traces, and on which assumptions it depends.
 
 use super::{bundled, machine, replay};
-use portcullis::designs::DesignId;
 use portcullis::{Protection, SubPage};
+use portcullis_designs::DesignId;
 use portcullis_sim::advice::{Advice, Today, advise};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Item, Settings};
 use portcullis_sim::prefetch::Hints;

@@ -3,8 +3,8 @@
 use super::capture::{Buffer, Capture, WRITES};
 use super::{bundled_case, every_trace, job, machine, measured, replay, rings};
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::designs::{Choice, DesignId};
 use portcullis::invalidation::QUEUE_TIMEOUT_US;
+use portcullis_designs::{Choice, DesignId};
 use portcullis_sim::{Job, Pace, PayloadRule, RunOutcome, Work, machine_pace};
 
 fn run_on(machine_id: &str, work: Work, choice: &str, protection: Protection) -> RunOutcome {

@@ -4,7 +4,7 @@
 use super::capture::{Capture, INTERRUPT, OTHER_CPU, READS, TASK, WRITES, Who, buffer};
 use super::{job, machine, measured, replay};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, Machine, RunOutcome};
 
 /// Only the wait behind the commands of a commit takes time, so the wait time counts commits.

@@ -2,7 +2,7 @@
 
 use super::{job, machine, measured};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{RunOutcome, Work};
 
 fn churn(design: DesignId, background: f64, operations: u64) -> RunOutcome {

@@ -2,7 +2,7 @@
 
 use super::{every_trace, job, machine, measured, replay, rings};
 use portcullis::Protection::Strict;
-use portcullis::designs::DesignId::{self, FastAndSafe, Magazine};
+use portcullis_designs::DesignId::{self, FastAndSafe, Magazine};
 use portcullis_sim::{Job, RunOutcome, Work};
 
 fn run(work: Work, design: DesignId, batch: usize, leaf_only_hint: bool) -> RunOutcome {

@@ -3,10 +3,10 @@
 
 use super::unit_costs::Instant;
 use super::{bundled, job, machine, measured, replay};
-use portcullis::designs::{Choice, DesignId, FreeBsd};
 use portcullis::mapper::Options;
 use portcullis::platform::Phase;
 use portcullis::{Access, DomainConfig, Open, PAGE_SIZE, PhysAddr, Protection};
+use portcullis_designs::{Choice, DesignId, FreeBsd};
 use portcullis_model::{Parameters, Ram};
 use portcullis_sim::engine::Engine;
 use portcullis_sim::{Account, CostBook, Job, LabPlatform, Machine};

@@ -3,7 +3,7 @@
 use super::{job, machine, measured, rings};
 use portcullis::Protection;
 use portcullis::chunk::{CHUNK_PAGES, TABLE_RESERVE};
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::RunOutcome;
 
 const IDLE: usize = 256;

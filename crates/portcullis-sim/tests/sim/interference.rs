@@ -3,7 +3,7 @@
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::RunOutcome;
 
 fn stock_strict(parameters: &str) -> RunOutcome {

@@ -3,7 +3,7 @@
 
 use super::machine;
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::simulate::{Simulate, Simulation};
 use portcullis_sim::{LabDesign, Machine, ServerWork};
 

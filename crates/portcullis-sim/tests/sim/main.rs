@@ -35,9 +35,9 @@ mod unit_costs;
 mod unpriced;
 mod windows;
 
-use portcullis::designs::DesignId;
 use portcullis::mapper::Options;
 use portcullis::{Protection, SubPage};
+use portcullis_designs::DesignId;
 use portcullis_sim::prefetch::Hints;
 use portcullis_sim::simulate::{Simulate, Simulation};
 use portcullis_sim::{Job, LabDesign, Machine, Pace, PayloadRule, Replay, RunOutcome, ServerWork, Work, run};

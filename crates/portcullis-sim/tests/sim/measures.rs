@@ -3,7 +3,7 @@
 use super::capture::{Buffer, Capture, OTHER_CPU, READS, TASK, WRITES, buffer};
 use super::{every_protection, every_translating, job, machine, measured, replay};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Machine, RunOutcome};
 use portcullis_trace::Trace;
 use std::sync::Arc;

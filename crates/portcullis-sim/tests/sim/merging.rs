@@ -2,8 +2,8 @@
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection::Strict;
-use portcullis::designs::DesignId;
 use portcullis::table::ENTRIES;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, RunOutcome};
 
 const CORES: usize = 64;

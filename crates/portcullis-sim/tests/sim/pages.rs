@@ -3,7 +3,7 @@
 use super::{job, machine, measured};
 use lzma_rust2::XzReader;
 use portcullis::Protection::{Deferred, Strict};
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, Replay, Traffic, Work};
 use portcullis_trace::{Events, Trace};
 use std::fs::File;

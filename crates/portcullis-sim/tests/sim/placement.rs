@@ -2,7 +2,7 @@
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, PayloadRule, machine_pace};
 
 /// Misses of PTcache-L3 per page.

@@ -3,7 +3,7 @@
 
 use super::{bundled, job, machine, measured, replay, rings};
 use portcullis::Protection::Strict;
-use portcullis::designs::DesignId::{self, Magazine, Portcullis};
+use portcullis_designs::DesignId::{self, Magazine, Portcullis};
 use portcullis_sim::prefetch::Prefetching;
 use portcullis_sim::{Job, Pace, RunOutcome, Work};
 

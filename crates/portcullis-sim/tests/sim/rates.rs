@@ -3,7 +3,7 @@
 use super::capture::{Buffer, Capture, OTHER_CPU, READS, TASK, WRITES, Who, buffer};
 use super::{bundled, job, machine, measured, replay, rings};
 use portcullis::Protection::{self, Deferred, Strict};
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, Limit, Machine, Pace, PayloadRule, RunOutcome, Traffic, Work};
 
 fn unprotected(machine: &Machine, work: Work) -> RunOutcome {

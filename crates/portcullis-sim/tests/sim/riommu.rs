@@ -1,8 +1,8 @@
 //! The design `riommu` in whole runs: its cost, what its hardware has to read, and what happens to full rings.
 
 use super::{bundled, job, machine, measured, replay, rings};
-use portcullis::designs::{Choice, DesignId};
 use portcullis::{NewDomainError, Protection};
+use portcullis_designs::{Choice, DesignId};
 use portcullis_sim::{Job, Machine, RiotlbCounts, RunError, RunOutcome, Work, run};
 
 const RECEIVE: &str = "q-e1000e-rx.strict.2cpu";

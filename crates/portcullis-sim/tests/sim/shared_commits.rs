@@ -2,7 +2,7 @@
 
 use super::{job, machine, measured, rings};
 use portcullis::Protection::Strict;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, Pace, RunOutcome};
 
 /// A run on `count` cores, each with a separate ring, on the costs of `r210-cx3`. The rate of that machine is what one

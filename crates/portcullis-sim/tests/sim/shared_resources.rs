@@ -4,7 +4,7 @@ use super::capture::{Buffer, Capture, WRITES, Who, buffer};
 use super::{bundled_case, job, machine, measured, replay, rings};
 use portcullis::PAGE_SIZE;
 use portcullis::Protection::{self, Strict};
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, Limit, Machine, Pace, RunOutcome, Traffic, Work};
 use std::collections::VecDeque;
 

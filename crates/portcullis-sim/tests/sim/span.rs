@@ -3,7 +3,7 @@
 use super::capture::{Capture, TASK, WRITES, buffer};
 use super::{job, machine, replay};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
+use portcullis_designs::DesignId;
 use portcullis_sim::{RunError, run};
 
 /// Fuzzing found a trace with a wrong time. It must not overflow virtual time.

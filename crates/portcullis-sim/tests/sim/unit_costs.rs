@@ -5,7 +5,6 @@
 //! invalidation with the modelled hardware comes from a whole run.
 
 use super::{job, machine, measured, rings};
-use portcullis::designs::{DesignId, Portcullis, Stock};
 use portcullis::iommu::AttachError;
 use portcullis::mapper::Design;
 use portcullis::platform::Phase;
@@ -13,6 +12,7 @@ use portcullis::{
     Access, Capabilities, DomainId, Invalidation, Iommu, Open, PAGE_SIZE, PhysAddr, Protection, QueueError, SourceId,
     Translation,
 };
+use portcullis_designs::{DesignId, Portcullis, Stock};
 use portcullis_model::Ram;
 use portcullis_sim::engine::Engine;
 use portcullis_sim::{Account, LabPlatform, Machine};

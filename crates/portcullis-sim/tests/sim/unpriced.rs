@@ -1,13 +1,13 @@
 //! Designs of other crates say what their work costs, or are compared with no other.
 
 use portcullis::Protection::Strict;
-use portcullis::designs::{DesignId, Stock};
 use portcullis::invalidation::Deferral;
 use portcullis::iova::{Claim, IovaAllocator, IovaRequest};
 use portcullis::mapper::{AssembledMapper, Design, DesignInfo, DomainSetup, Info};
 use portcullis::platform::Step;
 use portcullis::proof::Proof;
 use portcullis::{Iommu, IovaRange, MapError, NewDomainError, Platform, SubPage, UnmapError};
+use portcullis_designs::{DesignId, Stock};
 use portcullis_sim::advice::{Today, advise};
 use portcullis_sim::compare::{ClockMode, ComparePlan, Item, Settings};
 use portcullis_sim::prefetch::Hints;

@@ -3,9 +3,9 @@
 use super::capture::{Buffer, Capture, OTHER_CPU, READS, TASK, WRITES, buffer};
 use super::{STRICT_TRACES, bundled, every_trace, every_translating, job, machine, measured, replay};
 use portcullis::Protection;
-use portcullis::designs::DesignId;
 use portcullis::invalidation::{QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 use portcullis::mapper::Addressing;
+use portcullis_designs::DesignId;
 use portcullis_sim::{Job, Pace, RunOutcome};
 
 const TIMEOUT_US: f64 = QUEUE_TIMEOUT_US as f64;

@@ -1,13 +1,14 @@
 //! Tests the kit with allocators of the library, and with flawed ones.
 
 use super::fails;
-use portcullis::iova::{
-    BuddyAllocator, Claim, FreeListAllocator, GapTreeAllocator, IovaAllocator, IovaRequest, MagazineAllocator,
-    TreeAllocator, VmemAllocator,
-};
+use portcullis::iova::{Claim, IovaAllocator, IovaRequest, MagazineAllocator, TreeAllocator};
 use portcullis::platform::fake::FakeHost;
 use portcullis::proof::Proof;
 use portcullis::{IovaRange, MapError, Platform, UnmapError};
+use portcullis_designs::eiovar::FreeListAllocator;
+use portcullis_designs::freebsd::GapTreeAllocator;
+use portcullis_designs::macos::BuddyAllocator;
+use portcullis_designs::solaris::VmemAllocator;
 use portcullis_testkit::allocator::check;
 use std::sync::Mutex;
 

@@ -1,7 +1,7 @@
 //! Runs designs of the library through the kit, as a design of another crate would be. `properties` and `attack` run in
 //! the tests of the crates that define the designs and the malicious device.
 
-use portcullis::designs::{DesignId, FastAndSafe, MacOs, Magazine, Portcullis};
+use portcullis_designs::{DesignId, FastAndSafe, MacOs, Magazine, Portcullis};
 use portcullis_testkit::{bench, conformance, replay};
 
 #[test]

@@ -83,8 +83,8 @@ pub enum TranslationType {
     WithDeviceTlb = 1,
     /// Untranslated requests pass unchanged; translated and translation requests are faults.
     PassThrough = 2,
-    /// Untranslated requests go through rings ([`portcullis::riommu`]). The specification reserves this value, and no
-    /// VT-d unit supports it.
+    /// Untranslated requests go through rings ([`portcullis::iommu::rings`]). The specification reserves this value,
+    /// and no VT-d unit supports it.
     Rings = 3,
 }
 

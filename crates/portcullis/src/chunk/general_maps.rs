@@ -44,8 +44,10 @@ impl<P: Platform, I: Iommu> Chunked<P, I> {
     #[inline(never)]
     fn map_below(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.base.space.platform().probe(Step::Map);
-        match self.base.map_by_allocator(request) {
-            Err(RawMapError::Refused(MapError::Exhausted { .. })) if self.lend() => self.base.map_by_allocator(request),
+        // SAFETY: the promise of a map, from which all of this is called.
+        let map = || unsafe { self.base.map_by_allocator(request) };
+        match map() {
+            Err(RawMapError::Refused(MapError::Exhausted { .. })) if self.lend() => map(),
             mapped => mapped,
         }
     }

@@ -4,11 +4,10 @@ use super::mapping::Tag;
 use super::partial_pages::ShortWay;
 use super::{Domain, DomainConfig};
 use crate::address::PAGE_SHIFT;
-use crate::designs::{DesignId, Visitor};
 use crate::error::NewDomainError;
 use crate::in_place::{built, in_place};
 use crate::iommu::{Capabilities, Iommu};
-use crate::mapper::{Design, DomainSetup, Info, Mapper};
+use crate::mapper::{AnyDesign, Design, DomainSetup, Info, Mapper, Visitor};
 use crate::platform::memory::try_room;
 use crate::platform::{Context, Platform};
 use crate::safety::Protection;
@@ -148,17 +147,15 @@ impl<D: Design<P, I>, P: Platform, I: Iommu> Open<P, I> for D {}
 /// and mappings.
 ///
 /// ```
-/// use portcullis::designs::{DesignId, Portcullis};
+/// use portcullis::designs::Portcullis;
 /// use portcullis::iommu::fake::FakeIommu;
 /// use portcullis::platform::fake::FakeHost;
-/// use portcullis::{DomainConfig, DynDomain, Open, Protection};
+/// use portcullis::{DynDomain, Open, Protection};
 ///
 /// let host: &FakeHost = Box::leak(Box::default());
 /// let iommu: &FakeIommu = Box::leak(Box::new(FakeIommu::new(host)));
-/// let design = DesignId::by_id("magazine").expect("a design");
-/// let chosen: Box<DynDomain> = DynDomain::open(design, iommu, host, &DomainConfig::new(Protection::Strict))?;
-/// let known: Box<DynDomain> = Box::new(Portcullis::open(iommu, host, Protection::Strict)?);
-/// assert_eq!((chosen.info().id, known.info().id), ("magazine", "portcullis"));
+/// let domain: Box<DynDomain> = Box::new(Portcullis::open(iommu, host, Protection::Strict)?);
+/// assert_eq!(domain.info().id, "portcullis");
 /// # Ok::<(), portcullis::NewDomainError>(())
 /// ```
 pub type DynDomain = Domain<dyn Mapper>;
@@ -169,7 +166,7 @@ impl DynDomain {
     /// # Errors
     /// Those of [`Open::open_with`].
     pub fn open<P: Platform + 'static, I: Iommu + 'static>(
-        design: DesignId,
+        design: impl AnyDesign,
         iommu: I,
         platform: P,
         config: &DomainConfig<'_>,
@@ -187,7 +184,7 @@ impl DynDomain {
     /// # Safety
     /// That of [`Open::open_unprotected`].
     pub unsafe fn open_unprotected<P: Platform + 'static, I: Iommu + 'static>(
-        design: DesignId,
+        design: impl AnyDesign,
         iommu: I,
         platform: P,
         config: &DomainConfig<'_>,

@@ -113,14 +113,14 @@ impl<B: DmaBuffer> Descriptor<B> {
 /// A ring of descriptors in a domain. The library knows that buffers mapped through it belong together.
 ///
 /// Every design supports rings. Under designs that allocate addresses by ring, such as
-/// [`FastAndSafe`](crate::designs::FastAndSafe), the pages of a descriptor are adjacent, and one invalidation covers
-/// them all. A buffer of several segments is a scatter list, and becomes one mapping. A buffer of 2 MiB that is
-/// aligned to its size takes one table entry, where the IOMMU and the design support that, and one command. This gives
-/// strict protection to huge pages, which Fast & Safe (SOSP'24, §5) leaves as future work.
+/// [`Portcullis`](crate::designs::Portcullis), the pages of a descriptor are adjacent, and one invalidation covers them
+/// all. A buffer of several segments is a scatter list, and becomes one mapping. A buffer of 2 MiB that is aligned to
+/// its size takes one table entry, where the IOMMU and the design support that, and one command. This gives strict
+/// protection to huge pages, which Fast & Safe (SOSP'24, §5) leaves as future work.
 ///
 /// # Examples
 /// ```
-/// use portcullis::designs::FastAndSafe;
+/// use portcullis::designs::Portcullis;
 /// use portcullis::domain::RingConfig;
 /// use portcullis::domain::fake::FakeBuffer;
 /// use portcullis::iommu::fake::FakeIommu;
@@ -129,7 +129,7 @@ impl<B: DmaBuffer> Descriptor<B> {
 ///
 /// let host = FakeHost::default();
 /// let iommu = FakeIommu::new(&host);
-/// let domain = FastAndSafe::open(&iommu, &host, Protection::Strict)?;
+/// let domain = Portcullis::open(&iommu, &host, Protection::Strict)?;
 /// let mut ring = domain.ring(RingConfig { pages_per_descriptor: 16, ..RingConfig::default() })?;
 ///
 /// let descriptor = ring.map((0..16).map(|_| FakeBuffer::new(1)).collect()).expect("room for 16 pages");

@@ -4,10 +4,6 @@
 //! Everything that is given back afterwards needs a [`Proof`](crate::proof::Proof).
 
 #[allow(unsafe_code, reason = "addresses come back on the word of a deferred policy")]
-mod asynchronous;
-#[allow(unsafe_code, reason = "addresses come back on the word of a deferred policy")]
-mod at_map;
-#[allow(unsafe_code, reason = "addresses come back on the word of a deferred policy")]
 mod deferred;
 #[allow(unsafe_code, reason = "a ticket lies in a place that its batch has taken")]
 mod flights;
@@ -25,8 +21,6 @@ mod revoked;
 #[allow(unsafe_code, reason = "a batch in flight is taken back once")]
 mod strict;
 
-pub use asynchronous::{ASYNCHRONOUS_CAPACITY, AsynchronousQueue};
-pub use at_map::InvalidatedAtMap;
 pub use deferred::DeferredPolicy;
 pub use flights::{Departure, IN_FLIGHT_MAX, InFlight, WhenFull};
 pub(crate) use flights::{Flights, Place, Unfinished, look};
@@ -35,8 +29,7 @@ pub use global_queue::{GlobalQueue, QUEUE_CAPACITY, QUEUE_TIMEOUT_US};
 pub use packed::Room;
 pub use per_cpu_queues::{CPU_QUEUE_CAPACITY, Flushes, PerCpuQueues};
 pub(crate) use policy::Policy;
-pub(crate) use revocation::Counted;
-pub use revocation::{One, Revocation, Runs};
+pub use revocation::{Counted, One, Revocation, Runs};
 pub use revoked::{Due, Revoked};
 pub use strict::{Commands, Submissions};
 

@@ -104,10 +104,10 @@ impl<R: Room + ?Sized> Revocation<R> {
     /// Checks that another unmap may be added: one of the space `tag`, of a mapping of `pages` pages.
     ///
     /// # Errors
-    /// [`UnmapError::Poisoned`] for [`NO_TAG`], [`UnmapError::WrongDomain`] while it holds unmaps of another space,
-    /// [`UnmapError::BatchFull`].
+    /// [`UnmapError::Poisoned`] for the tag of no domain, [`UnmapError::WrongDomain`] while it holds unmaps of another
+    /// space, [`UnmapError::BatchFull`].
     #[inline(always)]
-    pub(crate) fn admit(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
+    pub fn admit(&mut self, tag: u64, pages: u64) -> Result<(), UnmapError> {
         // It holds unmaps of the same space, and has room for one more.
         let goes_on = (self.owner_and_room ^ tag).wrapping_sub(1) < (self.closed.capacity() as u64).saturating_sub(1);
         if goes_on && pages < Packed::LONG { Ok(()) } else { self.admit_first_or_long(tag, pages) }
@@ -143,6 +143,22 @@ impl<R: Room + ?Sized> Revocation<R> {
         let room = if R::IS_NONE { 1 } else { Packed::room(range.pages()) };
         self.owner_and_room += room as u64;
         self.long += room as u8 - 1;
+    }
+
+    /// Adds an admitted unmap, for a mapper outside of this crate.
+    ///
+    /// # Safety
+    /// The mapper has claimed the mapping for this unmap, and has taken its translations down, or leaves them as its
+    /// design declares. Nothing else notes the mapping.
+    #[allow(unsafe_code, reason = "addresses come back because of this promise")]
+    #[inline]
+    pub unsafe fn note_unmap(&mut self, revoked: Revoked) {
+        self.note(revoked);
+    }
+
+    /// Takes the table pages that the unmaps have freed.
+    pub fn take_tables(&mut self) -> FreedTables {
+        core::mem::take(&mut self.tables)
     }
 
     /// Adds an admitted unmap that is due for invalidation and freed no table page. Neighbours in an aligned run of
@@ -219,7 +235,7 @@ impl<R: Room + ?Sized> Revocation<R> {
     }
 
     /// Whether all its unmaps, if it has any, belong to the space `tag`.
-    pub(crate) fn is_of(&self, tag: u64) -> bool {
+    pub fn is_of(&self, tag: u64) -> bool {
         self.is_empty() || self.owner_and_room >> TAG_SHIFT == tag >> TAG_SHIFT
     }
 
@@ -255,8 +271,8 @@ impl<R: Room + ?Sized> Revocation<R> {
         Packed::all(self.closed.entries())
     }
 
-    /// The runs and their number. No unmap may have [joined](Self::join) another, so each run is one unmap.
-    pub(super) fn counted(&self) -> impl ExactSizeIterator<Item = Revoked> {
+    /// The runs and their number. No unmap may have joined another, so each run is one unmap.
+    pub fn counted(&self) -> impl ExactSizeIterator<Item = Revoked> {
         Counted::new(self.revoked(), self.unmaps())
     }
 
@@ -281,7 +297,7 @@ impl<R: Room + ?Sized> Revocation<R> {
     }
 
     /// Whether any run is due for something other than an invalidation now or later.
-    pub(crate) const fn is_mixed(&self) -> bool {
+    pub const fn is_mixed(&self) -> bool {
         self.is_mixed
     }
 
@@ -330,7 +346,7 @@ impl<R: Room + ?Sized> Revocation<R> {
     }
 
     /// Removes the runs.
-    pub(crate) fn clear_runs(&mut self) {
+    pub fn clear_runs(&mut self) {
         self.owner_and_room -= self.room_taken() as u64;
         (self.first, self.end, self.is_mixed) = (0, 0, false);
         if !R::IS_NONE {
@@ -341,13 +357,14 @@ impl<R: Room + ?Sized> Revocation<R> {
 }
 
 /// An iterator over runs that knows how many are left.
-pub(crate) struct Counted<R> {
+pub struct Counted<R> {
     runs: R,
     left: usize,
 }
 
 impl<R> Counted<R> {
-    pub(crate) const fn new(runs: R, left: usize) -> Self {
+    /// The iterator, which gives `left` runs.
+    pub const fn new(runs: R, left: usize) -> Self {
         Self { runs, left }
     }
 }

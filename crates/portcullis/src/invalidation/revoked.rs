@@ -31,7 +31,7 @@ pub struct Revoked {
 
 impl Revoked {
     /// One mapping by itself.
-    pub(crate) const fn one(range: IovaRange, due: Due, leaf_only: bool) -> Self {
+    pub const fn one(range: IovaRange, due: Due, leaf_only: bool) -> Self {
         Self { range, due, leaf_only, unmaps: 1 }
     }
 }

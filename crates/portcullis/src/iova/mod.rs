@@ -2,21 +2,14 @@
 //!
 //! The design `portcullis` does not use these for its chunks: see [`chunk`](crate::chunk).
 
-mod fast_and_safe;
-mod freebsd;
-mod kmalloc;
 mod linux;
-mod macos;
 mod placed;
-mod solaris;
 
-pub use fast_and_safe::WindowAllocator;
-pub use freebsd::GapTreeAllocator;
-pub use kmalloc::KmallocAllocator;
-pub use linux::{DEPOT_MAGAZINES_MAX, FreeListAllocator, MAGAZINE_CAPACITY, MagazineAllocator, TreeAllocator};
-pub use macos::{BUDDY_PAGES_MAX, BuddyAllocator};
+pub use linux::{
+    DEPOT_MAGAZINES_MAX, MAGAZINE_CAPACITY, MagazineAllocator, Magazines, Node, Parked, RangeTree, TreeAllocator,
+    may_ever_fit, new_node,
+};
 pub(crate) use placed::{PlacedRanges, Record};
-pub use solaris::{QUANTUM_CACHE_PAGES_MAX, SLAB_PAGES, VmemAllocator};
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT};
 use crate::error::{MapError, NoMemory, UnmapError};
@@ -75,7 +68,7 @@ pub struct CachedRanges {
 }
 
 /// The exponent of the power of two that `pages` rounds up to, if it is below `orders`.
-fn order(pages: u64, orders: usize) -> Option<usize> {
+pub fn order(pages: u64, orders: usize) -> Option<usize> {
     let order = pages.checked_next_power_of_two()?.trailing_zeros() as usize;
     (order < orders).then_some(order)
 }
@@ -94,7 +87,10 @@ pub(crate) fn refuse_interrupts(range: IovaRange) -> Result<(), MapError> {
 
 /// Page 0, the interrupt range and `reserved` (S9), as first and end page numbers. They are sorted and do not
 /// overlap.
-pub(crate) fn never_handed_out<P: Platform>(platform: &P, reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn never_handed_out<P: Platform>(platform: &P, reserved: &[IovaRange]) -> Result<Vec<(u64, u64)>, NoMemory> {
     let mut ranges = try_reserve(platform, Context::MaySleep, reserved.len() + 2)?;
     let always = [(0, 1), (INTERRUPT_RANGE.0, INTERRUPT_RANGE.0 + INTERRUPT_RANGE.1)];
     let reserved = reserved.iter().map(|range| (range.first_pfn(), range.end_pfn()));
@@ -142,9 +138,9 @@ pub unsafe trait IovaAllocator<P: Platform>: Send + Sync {
     fn allocate(&self, platform: &P, request: &IovaRequest) -> Result<IovaRange, MapError>;
 
     /// Takes memory from the host, with no lock held, after an [`allocate`](IovaAllocator::allocate) has failed with
-    /// [`MapError::NoMemory`]. Returns whether the caller should try again. Under
-    /// [`WholeLock`](crate::mapper::WholeLock), allocators must take memory only here. Other allocators may take it
-    /// in `allocate`, and have nothing to prepare.
+    /// [`MapError::NoMemory`]. Returns whether the caller should try again. Where [a lock is
+    /// held](crate::mapper::Locking::IS_HELD) around all of a map, allocators must take memory only here. Other
+    /// allocators may take it in `allocate`, and have nothing to prepare.
     ///
     /// # Errors
     /// [`NoMemory`].

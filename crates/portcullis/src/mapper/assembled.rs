@@ -45,12 +45,28 @@ pub struct AssembledMapper<
 }
 
 impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P, I>> AssembledMapper<A, P, I, L, D> {
-    /// Makes a mapping at an address that the allocator chooses.
+    /// The space that it maps in.
+    #[inline(always)]
+    pub const fn address_space(&self) -> &AddressSpace<P, I> {
+        &self.space
+    }
+
+    /// The allocator.
+    #[inline(always)]
+    pub const fn allocator(&self) -> &A {
+        &self.allocator
+    }
+
+    /// Makes a mapping at an address that the allocator chooses, as [`Mapper::map`] does, for a mapper around this one
+    /// that has reported the map.
     ///
     /// # Errors
     /// Those of [`Mapper::map`].
+    ///
+    /// # Safety
+    /// That of [`Mapper::map`].
     #[inline(never)]
-    pub(crate) fn map_by_allocator(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
+    pub unsafe fn map_by_allocator(&self, request: &Request<'_>) -> Result<IovaRange, RawMapError> {
         self.space.refuse_if_poisoned()?;
         self.space.poison_on_panic(
             #[inline(always)]
@@ -208,7 +224,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
 
     /// Unmaps the mapping at exactly `range` and commits the unmap: a batch of one.
     #[inline(never)]
-    pub(crate) fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
+    pub fn unmap_by_allocator(&self, range: IovaRange) -> Result<Committed, RawUnmapError> {
         let mut one = One::of(self.space.tag());
         self.take_down(range, &mut one)?;
         Ok(self.commit_own(&mut one)?)
@@ -220,11 +236,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
     /// # Errors
     /// Those of [`Mapper::unmap`].
     #[inline]
-    pub(crate) fn take_down<R: Room + ?Sized>(
-        &self,
-        range: IovaRange,
-        out: &mut Revocation<R>,
-    ) -> Result<(), UnmapError> {
+    pub fn take_down<R: Room + ?Sized>(&self, range: IovaRange, out: &mut Revocation<R>) -> Result<(), UnmapError> {
         if self.space.has_panicked() {
             return Err(UnmapError::Poisoned);
         }
@@ -329,7 +341,8 @@ unsafe impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredP
         let platform = self.space.platform();
         platform.probe(Step::Enter(Phase::Other));
         platform.probe(Step::Map);
-        self.map_by_allocator(request)
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.map_by_allocator(request) }
     }
 
     unsafe fn map_placed(&self, request: &Request<'_>, placement: &Placement) -> Result<IovaRange, RawMapError> {

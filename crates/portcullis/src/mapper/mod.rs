@@ -2,25 +2,19 @@
 //! rule, and makes the mapper of each of its domains.
 
 mod assembled;
-mod identity;
+mod chosen;
 mod locking;
 mod options;
-mod page_pool;
 mod parts;
 mod physical;
 mod placed;
-mod pool;
 
 pub use assembled::AssembledMapper;
-pub(crate) use identity::dynamic_identity_in;
-pub use identity::{DynamicIdentity, IDENTITY_TAG_BITS};
-pub use locking::{LockFree, LockPerTable, Locking, TableLock, WholeLock};
+pub use chosen::{AnyDesign, Visitor};
+pub use locking::{LockFree, Locking};
 pub use options::{OptionError, OptionInfo, OptionKind, Options, Value};
-pub use page_pool::PagePoolMapper;
-pub(crate) use page_pool::page_pool_in;
 pub use parts::Parts;
 pub use physical::{IdentityMapped, Untranslated};
-pub(crate) use pool::PART_PAGES_MAX as POOL_PART_PAGES_MAX;
 
 use crate::address::{Iova, IovaRange, PAGE_SHIFT, Segment};
 use crate::error::{CommitError, MapError, NewDomainError, NoMemory, RawMapError, RawUnmapError, UnmapError};

@@ -48,7 +48,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu> AssembledMapper<A, P, I> {
     ///
     /// # Errors
     /// Those of [`with_parts`](AssembledMapper::with_parts); `to` then holds nothing.
-    pub(crate) fn of_linux_in<'t>(
+    pub fn of_linux_in<'t>(
         to: &'t mut MaybeUninit<Self>,
         allocator: impl for<'r> FnOnce(&'r mut MaybeUninit<A>, &DomainSetup<'_, P, I>) -> Result<&'r mut A, NewDomainError>,
         deferral: Deferral,
@@ -86,7 +86,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
     /// # Errors
     /// Those of [`with_parts`](AssembledMapper::with_parts) and of `allocator`; `to` then holds nothing.
     #[inline(never)]
-    pub(crate) fn build_in<'t>(
+    pub fn build_in<'t>(
         to: &'t mut MaybeUninit<Self>,
         allocator: impl for<'r> FnOnce(&'r mut MaybeUninit<A>, &DomainSetup<'_, P, I>) -> Result<&'r mut A, NewDomainError>,
         parts: Parts<L, D::Setting>,

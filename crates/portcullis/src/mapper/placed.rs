@@ -206,11 +206,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
     }
 
     /// Never gives back the addresses and table pages of a batch (S11).
-    pub(super) fn keep_for_good<R: Room + ?Sized>(
-        &self,
-        revocation: &mut Revocation<R>,
-        error: QueueError,
-    ) -> CommitError {
+    pub fn keep_for_good<R: Room + ?Sized>(&self, revocation: &mut Revocation<R>, error: QueueError) -> CommitError {
         revocation.forget();
         CommitError(error)
     }

@@ -10,28 +10,28 @@ const NEVER: u64 = u64::MAX;
 ///
 /// All accesses are Relaxed. Its users order everything else that must be seen, by a lock, or by a fence if there is
 /// none.
-pub(crate) struct Deadline(AtomicU64);
+pub struct Deadline(AtomicU64);
 
 impl Deadline {
     /// No deadline.
-    pub(crate) fn none() -> Self {
+    pub fn none() -> Self {
         Self(AtomicU64::new(NEVER))
     }
 
     /// The deadline, if one is set.
-    pub(crate) fn get(&self) -> Option<u64> {
+    pub fn get(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|due_us| *due_us != NEVER)
     }
 
     /// Sets it to `delay_us` from now, whatever it was.
-    pub(crate) fn set<P: Platform>(&self, platform: &P, delay_us: u64) {
+    pub fn set<P: Platform>(&self, platform: &P, delay_us: u64) {
         self.0.store(platform.now_us() + delay_us, Ordering::Relaxed);
     }
 
     /// Sets it to `delay_us` from now if none is set. If one is set, this costs a single read, and the cache line
     /// stays shared.
     #[inline]
-    pub(crate) fn set_if_none<P: Platform>(&self, platform: &P, delay_us: u64) {
+    pub fn set_if_none<P: Platform>(&self, platform: &P, delay_us: u64) {
         if self.0.load(Ordering::Relaxed) == NEVER {
             let due_us = platform.now_us() + delay_us;
             // If this fails, another CPU has just set one.
@@ -40,12 +40,12 @@ impl Deadline {
     }
 
     /// Clears it.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }
 
     /// Whether it has passed.
-    pub(crate) fn is_due<P: Platform>(&self, platform: &P) -> bool {
+    pub fn is_due<P: Platform>(&self, platform: &P) -> bool {
         self.get().is_some_and(|due_us| due_us <= platform.now_us())
     }
 

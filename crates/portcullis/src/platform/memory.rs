@@ -7,7 +7,10 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 /// An empty vector with capacity for `capacity` values.
-pub(crate) fn try_reserve<T, P: Platform>(platform: &P, context: Context, capacity: usize) -> Result<Vec<T>, NoMemory> {
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn try_reserve<T, P: Platform>(platform: &P, context: Context, capacity: usize) -> Result<Vec<T>, NoMemory> {
     try_reserve_by(|allocate| platform.allocate(context, allocate), capacity)
 }
 
@@ -25,7 +28,7 @@ pub(crate) fn try_reserve_by<T>(host: impl FnOnce(&mut dyn FnMut()), capacity: u
 /// # Panics
 /// If there is no room.
 #[inline]
-pub(crate) fn push_within<T>(to: &mut Vec<T>, value: T) {
+pub fn push_within<T>(to: &mut Vec<T>, value: T) {
     assert!(to.len() < to.capacity(), "the list has no room left");
     to.push(value);
 }
@@ -35,13 +38,16 @@ pub(crate) fn push_within<T>(to: &mut Vec<T>, value: T) {
 /// # Panics
 /// If there is no room.
 #[inline]
-pub(crate) fn push_back_within<T>(to: &mut VecDeque<T>, value: T) {
+pub fn push_back_within<T>(to: &mut VecDeque<T>, value: T) {
     assert!(to.len() < to.capacity(), "the list has no room left");
     to.push_back(value);
 }
 
 /// A vector of `count` values from `make`.
-pub(crate) fn try_fill<T, P: Platform>(
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn try_fill<T, P: Platform>(
     platform: &P,
     context: Context,
     count: usize,
@@ -55,7 +61,10 @@ pub(crate) fn try_fill<T, P: Platform>(
 }
 
 /// A boxed slice of `count` values from `make`, each made in place.
-pub(crate) fn try_slice<T, P: Platform>(
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn try_slice<T, P: Platform>(
     platform: &P,
     context: Context,
     count: usize,
@@ -69,7 +78,10 @@ pub(crate) fn try_slice<T, P: Platform>(
 }
 
 /// A fallible `Box::new`.
-pub(crate) fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) -> Result<Box<T>, NoMemory> {
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn try_box<T, P: Platform>(platform: &P, context: Context, value: T) -> Result<Box<T>, NoMemory> {
     Ok(boxed(try_reserve(platform, context, 1)?, value))
 }
 
@@ -82,7 +94,7 @@ pub(crate) fn try_room<T, P: Platform>(platform: &P, context: Context) -> Result
 }
 
 /// Moves `value` into `room`, whose capacity is exactly one value.
-pub(crate) fn boxed<T>(mut room: Vec<T>, value: T) -> Box<T> {
+pub fn boxed<T>(mut room: Vec<T>, value: T) -> Box<T> {
     debug_assert!(room.is_empty());
     push_within(&mut room, value);
     of_one(room)
@@ -98,7 +110,7 @@ fn of_one<T>(room: Vec<T>) -> Box<T> {
 
 /// Memory that code under a lock may need. It is allocated while no lock is held, because the host's allocator may be
 /// slow.
-pub(crate) struct Spare<M> {
+pub struct Spare<M> {
     made: Option<M>,
     /// The amount that it was made for.
     amount: usize,
@@ -108,12 +120,12 @@ pub(crate) struct Spare<M> {
 
 impl<M> Spare<M> {
     /// Memory that is already allocated, for an amount of one.
-    pub(crate) const fn of(made: M) -> Self {
+    pub const fn of(made: M) -> Self {
         Self { made: Some(made), amount: 1, is_wanting: false }
     }
 
     /// No memory: code that needs some fails.
-    pub(crate) const fn none() -> Self {
+    pub const fn none() -> Self {
         Self { made: None, amount: 0, is_wanting: false }
     }
 
@@ -122,7 +134,7 @@ impl<M> Spare<M> {
     /// # Errors
     /// [`NoMemory`] if there is none, or if it was made for another amount; the need is recorded.
     #[cold]
-    pub(crate) fn take(&mut self, amount: usize) -> Result<M, NoMemory> {
+    pub fn take(&mut self, amount: usize) -> Result<M, NoMemory> {
         let made = if self.amount == amount { self.made.take() } else { None };
         self.amount = amount;
         self.is_wanting = made.is_none();
@@ -136,7 +148,7 @@ impl<M> Spare<M> {
 /// # Errors
 /// Those of `act` and `make`.
 #[inline(always)]
-pub(crate) fn with_spare<M, R, E: From<NoMemory>>(
+pub fn with_spare<M, R, E: From<NoMemory>>(
     mut make: impl FnMut(usize) -> Result<M, NoMemory>,
     mut act: impl FnMut(&mut Spare<M>) -> Result<R, E>,
 ) -> Result<R, E> {
@@ -153,7 +165,7 @@ pub(crate) fn with_spare<M, R, E: From<NoMemory>>(
 }
 
 /// Moves the values of `all` into `larger` if that has the larger capacity, and swaps the two.
-pub(crate) fn move_into<T>(all: &mut Vec<T>, larger: &mut Vec<T>) {
+pub fn move_into<T>(all: &mut Vec<T>, larger: &mut Vec<T>) {
     if larger.capacity() > all.capacity() {
         assert!(larger.capacity() - larger.len() >= all.len(), "the larger list has no room");
         larger.append(all);
@@ -162,29 +174,27 @@ pub(crate) fn move_into<T>(all: &mut Vec<T>, larger: &mut Vec<T>) {
 }
 
 /// A block of values to be added to a list of blocks, with a larger list in case the old one is full.
-pub(crate) struct Block<T> {
+pub struct Block<T> {
     block: Vec<T>,
     larger: Vec<Vec<T>>,
 }
 
 impl<T> Block<T> {
     /// A block of `len` values, and a list with capacity for `blocks` blocks.
-    pub(crate) fn new<P: Platform>(
-        platform: &P,
-        context: Context,
-        len: usize,
-        blocks: usize,
-    ) -> Result<Self, NoMemory> {
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new<P: Platform>(platform: &P, context: Context, len: usize, blocks: usize) -> Result<Self, NoMemory> {
         Ok(Self { block: try_reserve(platform, context, len)?, larger: try_reserve(platform, context, blocks)? })
     }
 
     /// The capacity that the next [`Block`] must bring for the list: 0 if the list is not full.
-    pub(crate) fn room_wanted(blocks: &Vec<Vec<T>>) -> usize {
+    pub fn room_wanted(blocks: &Vec<Vec<T>>) -> usize {
         if blocks.len() < blocks.capacity() { 0 } else { (2 * blocks.len()).max(4) }
     }
 
     /// Adds the block to the list that needed it.
-    pub(crate) fn add_to(mut self, blocks: &mut Vec<Vec<T>>) {
+    pub fn add_to(mut self, blocks: &mut Vec<Vec<T>>) {
         move_into(blocks, &mut self.larger);
         push_within(blocks, self.block);
     }

@@ -6,15 +6,17 @@ pub mod fake;
 mod cpu_words;
 mod deadline;
 mod forward;
-pub(crate) mod memory;
+pub mod memory;
 mod per_cpu;
+mod unwind;
 mod walk;
 
 pub use cpu_words::{CPU_WORDS, CpuWords, WordLines};
-pub(crate) use deadline::Deadline;
+pub use deadline::Deadline;
 pub use forward::straight;
-pub use per_cpu::Padded;
-pub(crate) use per_cpu::{PerCpu, PerCpuCount, index_of};
+pub(crate) use per_cpu::index_of;
+pub use per_cpu::{Padded, PerCpu, PerCpuCount};
+pub use unwind::on_unwind;
 pub(crate) use walk::Walk;
 
 use crate::address::PhysAddr;

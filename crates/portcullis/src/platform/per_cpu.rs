@@ -18,15 +18,15 @@ pub(crate) const fn index_of(cpu: CpuHint, len: usize) -> usize {
 }
 
 /// One `T` per CPU.
-pub(crate) struct PerCpu<T>(Box<[Padded<T>]>);
+pub struct PerCpu<T>(Box<[Padded<T>]>);
 
 impl<T> PerCpu<T> {
     /// Makes one for each CPU of `platform`.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
     #[inline(always)]
-    pub(crate) fn new<P: Platform>(
-        platform: &P,
-        mut make: impl FnMut() -> Result<T, NoMemory>,
-    ) -> Result<Self, NoMemory> {
+    pub fn new<P: Platform>(platform: &P, mut make: impl FnMut() -> Result<T, NoMemory>) -> Result<Self, NoMemory> {
         let cpus = platform.cpus().max(1) as usize;
         let mut all = try_reserve(platform, Context::MaySleep, cpus)?;
         for _ in 0..cpus {
@@ -38,12 +38,12 @@ impl<T> PerCpu<T> {
 
     /// The value of the current CPU, or of another one if the hint is out of date.
     #[inline]
-    pub(crate) fn here<P: Platform>(&self, platform: &P) -> &T {
+    pub fn here<P: Platform>(&self, platform: &P) -> &T {
         &self.0[index_of(platform.cpu(), self.0.len())].0
     }
 
     /// The values of all CPUs.
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &T> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> {
         self.0.iter().map(|padded| &padded.0)
     }
 
@@ -57,28 +57,31 @@ impl<T> PerCpu<T> {
 /// meaningful.
 ///
 /// All accesses are Relaxed: it is a statistic, exact while it does not change.
-pub(crate) struct PerCpuCount(PerCpu<AtomicUsize>);
+pub struct PerCpuCount(PerCpu<AtomicUsize>);
 
 impl PerCpuCount {
     /// Zero.
-    pub(crate) fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new<P: Platform>(platform: &P) -> Result<Self, NoMemory> {
         PerCpu::new(platform, || Ok(AtomicUsize::new(0))).map(Self)
     }
 
     /// Adds one. A read-modify-write, because the CPU hint may be out of date and an interrupt may come in between.
     #[inline]
-    pub(crate) fn add<P: Platform>(&self, platform: &P) {
+    pub fn add<P: Platform>(&self, platform: &P) {
         self.0.here(platform).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Subtracts one.
     #[inline]
-    pub(crate) fn subtract<P: Platform>(&self, platform: &P) {
+    pub fn subtract<P: Platform>(&self, platform: &P) {
         self.0.here(platform).fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The sum over all CPUs.
-    pub(crate) fn sum(&self) -> usize {
+    pub fn sum(&self) -> usize {
         // The parts may wrap, so the sum wraps as well.
         self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
     }

@@ -7,13 +7,13 @@ use crate::proof::Proof;
 use crate::submission::Submission;
 
 impl<P: Platform, I: Iommu> AddressSpace<P, I> {
-    /// Invalidates as [`invalidate`](AddressSpace::invalidate) does, or as
-    /// [`invalidate_shared`](AddressSpace::invalidate_shared) does if `shares` is true, with commands that are made
-    /// one by one.
+    /// Invalidates as [`invalidate`](AddressSpace::invalidate) does, with commands that are made one by one. If
+    /// `shares` is true, they share a submission with those of others; if that fails, they are submitted again by
+    /// themselves.
     ///
     /// # Errors
     /// A [`QueueError`]; the domain is then poisoned (S11).
-    pub(crate) fn invalidate_each<C: ExactSizeIterator<Item = Invalidation>>(
+    pub fn invalidate_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
         commands: &impl Fn() -> C,
         shares: bool,
@@ -31,11 +31,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
         self.wait(self.submit_each(commands)?)
     }
 
-    /// Submits as [`submit`](AddressSpace::submit) does, with commands that are made one by one.
+    /// Submits commands without waiting. They are made one by one.
     ///
     /// # Errors
-    /// Those of [`submit`](AddressSpace::submit).
-    pub(crate) fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
+    /// A [`QueueError`]; the domain is then poisoned (S11).
+    pub fn submit_each<C: ExactSizeIterator<Item = Invalidation>>(
         &self,
         commands: &impl Fn() -> C,
     ) -> Result<Submission<I::Ticket>, QueueError> {

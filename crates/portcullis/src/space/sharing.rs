@@ -72,7 +72,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Safety
     /// Marked mappings are claimed only by this method and by [`claim_and_unmap`](Self::claim_and_unmap).
-    pub(crate) unsafe fn claim_and_keep(&self, pfn: u64, leaf: EntryValue) -> bool {
+    pub unsafe fn claim_and_keep(&self, pfn: u64, leaf: EntryValue) -> bool {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.claim_and_keep(self.walker(), pfn, leaf) }
     }
@@ -82,7 +82,7 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Panics
     /// If the table does not keep its pages.
-    pub(crate) fn claimed_page(&self, pfn: u64) -> Option<PhysAddr> {
+    pub fn claimed_page(&self, pfn: u64) -> Option<PhysAddr> {
         // SAFETY: the walker is that of `new`.
         unsafe { self.table.claimed_page(self.walker(), pfn) }
     }

@@ -102,7 +102,7 @@ pub(crate) fn release<P: Platform>(platform: &P, list: FreedTables, proof: &Proo
 ///
 /// # Safety
 /// `frame` is a table page of `platform` that belongs to the caller, and no CPU has a reference to it.
-pub(crate) unsafe fn release_page<P: Platform>(platform: &P, frame: PhysAddr, _proof: &Proof) {
+pub unsafe fn release_page<P: Platform>(platform: &P, frame: PhysAddr, _proof: &Proof) {
     // SAFETY: the caller's promise, passed on. The proof covers the hardware.
     unsafe { platform.free_frame(frame) };
 }

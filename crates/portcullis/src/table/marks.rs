@@ -77,7 +77,7 @@ impl SecondLevelTable {
     ///
     /// # Safety
     /// That of [`claim_and_unmap`](Self::claim_and_unmap).
-    pub(crate) unsafe fn claim_and_keep<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64, leaf: EntryValue) -> bool {
+    pub unsafe fn claim_and_keep<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64, leaf: EntryValue) -> bool {
         assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
         let Some(at) = self.find(walker, pfn).filter(|at| at.level == 1) else { return false };
         walker.platform().probe(Step::TableClaim);
@@ -94,7 +94,7 @@ impl SecondLevelTable {
     ///
     /// # Safety
     /// `walker` is the one that the table was made with.
-    pub(crate) unsafe fn claimed_page<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64) -> Option<PhysAddr> {
+    pub unsafe fn claimed_page<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64) -> Option<PhysAddr> {
         assert!(self.rule == TableRule::Kept, "a table page that may be freed must not be walked without a claim");
         let at = self.find(walker, pfn)?;
         let value = at.entry().load();
@@ -105,7 +105,7 @@ impl SecondLevelTable {
     ///
     /// # Safety
     /// `walker` is the one that the table was made with. No CPU maps or unmaps meanwhile.
-    pub(crate) unsafe fn for_each_marked<P: Platform>(&self, walker: Walker<'_, P>, visit: &mut impl FnMut(IovaRange)) {
+    pub unsafe fn for_each_marked<P: Platform>(&self, walker: Walker<'_, P>, visit: &mut impl FnMut(IovaRange)) {
         each_table(walker, self.root, self.levels, |_, first| {
             for at in first.along() {
                 let value = at.entry().load();

@@ -11,7 +11,8 @@ mod walker;
 
 pub use crate::entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights, SHARES_MAX};
 pub use freed::FreedTables;
-pub(crate) use freed::{release, release_page};
+pub(crate) use freed::release;
+pub use freed::release_page;
 pub use second_level::{SecondLevelTable, TableRule};
 pub use shared::{Share, SharedRun, Unshare};
 pub(crate) use walker::TableReserve;

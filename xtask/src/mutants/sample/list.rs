@@ -13,16 +13,19 @@ use std::fs;
 use std::path::Path;
 
 /// The files that safety depends on.
-const SAFETY_CRITICAL: [&str; 8] = [
+const SAFETY_CRITICAL: [&str; 9] = [
     "crates/portcullis/src/{address,entry,pass_through,placement,proof,request,segment_list,space,submission}.rs",
-    "crates/portcullis/src/{chunk,domain,invalidation,iova,riommu,space,sub_page,table}/**",
-    "crates/portcullis/src/mapper/{assembled,identity,locking,parts,physical,placed}.rs",
-    "crates/portcullis/src/iommu/{covering,mod}.rs",
+    "crates/portcullis/src/{chunk,domain,invalidation,iova,space,sub_page,table}/**",
+    "crates/portcullis/src/mapper/{assembled,locking,parts,physical,placed}.rs",
+    "crates/portcullis/src/iommu/{covering,mod,rings}.rs",
     "crates/portcullis/src/platform/{deadline,mod,per_cpu}.rs",
+    "crates/portcullis-designs/src/{eiovar,fast_and_safe,freebsd,identity,kmalloc,macos,riommu,solaris}/**",
     "crates/portcullis-vtd/src/{attach,attachments,closable_lock,faults,hardware,inherit,page,sorted,tables,unit,units}.rs",
     "crates/portcullis-vtd/src/queue/**",
     "crates/portcullis-vtd/src/spec/{descriptors,tables}.rs",
 ];
+/// The packages that have them.
+const PACKAGES: [&str; 3] = ["portcullis", "portcullis-designs", "portcullis-vtd"];
 /// Not mutated: tests, and text for people.
 const LEFT_OUT: [&str; 6] = ["--exclude", "**/tests/**", "--exclude", "tests.rs", "--exclude-re", r"\bfmt( -> |$)"];
 
@@ -49,7 +52,8 @@ pub(super) struct Mutant {
 pub(super) fn all(root: &Path, globs: &[String]) -> Result<Vec<Mutant>, Failure> {
     let critical = SAFETY_CRITICAL.iter().copied().filter(|_| globs.is_empty());
     let mut command = cargo_mutants(root)?;
-    command.args(["--list", "--json", "--package", "portcullis", "--package", "portcullis-vtd"]).args(LEFT_OUT);
+    command.args(["--list", "--json"]);
+    command.args(PACKAGES.iter().flat_map(|package| ["--package", package])).args(LEFT_OUT);
     command.args(critical.chain(globs.iter().map(String::as_str)).flat_map(|glob| ["--file", glob]));
     let output = run(&mut command)?;
     if !output.status.success() {

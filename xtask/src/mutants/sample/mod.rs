@@ -30,14 +30,19 @@ struct Stage {
 /// With `--test-package`, cargo-mutants would run other tests first, without a mutant, than it runs later.
 const OF_THE_LIBRARY: &str = "--cargo-arg=--package=portcullis-suite --cargo-arg=--package=portcullis-vtd \
     --cargo-arg=--lib --cargo-arg=--test=suite --cargo-arg=--test=contract --cargo-arg=--test=dmar";
+const OF_THE_DESIGNS: &str = "--cargo-arg=--package=portcullis-suite --cargo-arg=--lib --cargo-arg=--test=suite";
 /// Not the tests in documents, because rustdoc takes no [`FAIL_FAST`].
 const OF_THE_DRIVER: &str = "--cargo-arg=--lib --cargo-arg=--test=contract --cargo-arg=--test=dmar";
 const MODELS: &str = "--profile loom --cargo-arg=--test=loom";
+/// The models of the library are beside the designs.
+const MODELS_OF_THE_LIBRARY: &str = "--profile loom --cargo-arg=--package=portcullis-designs --cargo-arg=--test=loom";
 /// The slow models come last, for what nothing else catches.
-const STAGES: [Stage; 4] = [
+const STAGES: [Stage; 6] = [
     Stage { name: "portcullis", package: "portcullis", arguments: OF_THE_LIBRARY },
+    Stage { name: "portcullis-designs", package: "portcullis-designs", arguments: OF_THE_DESIGNS },
     Stage { name: "portcullis-vtd", package: "portcullis-vtd", arguments: OF_THE_DRIVER },
-    Stage { name: "portcullis-loom", package: "portcullis", arguments: MODELS },
+    Stage { name: "portcullis-loom", package: "portcullis", arguments: MODELS_OF_THE_LIBRARY },
+    Stage { name: "portcullis-designs-loom", package: "portcullis-designs", arguments: MODELS },
     Stage { name: "portcullis-vtd-loom", package: "portcullis-vtd", arguments: MODELS },
 ];
 
@@ -96,7 +101,7 @@ fn run(root: &Path, stage: &Stage, names: &[&str], folder: &Path) -> Result<(), 
         command.args(["--file", name.split(':').next().unwrap_or_default(), "--re", &exactly(name)]);
     }
     command.args(stage.arguments.split_whitespace()).args(FAIL_FAST.split_whitespace());
-    if stage.arguments == MODELS {
+    if [MODELS, MODELS_OF_THE_LIBRARY].contains(&stage.arguments) {
         command.env("RUSTFLAGS", crate::test::flags_with("loom"));
     }
     // Each build is for one changed line. Only whether a case fails matters, so failing cases are not shrunk.
@@ -136,11 +141,12 @@ fn exactly(name: &str) -> String {
     format!("^{}$", regex::escape(name))
 }
 
-/// A hash of what verdicts depend on: every file of the two crates and of the test kit in `tree`.
+/// A hash of what verdicts depend on: every file of the three crates and of the test kit in `tree`.
 fn fingerprint(tree: &Path) -> Result<String, Failure> {
     let mut hasher = DefaultHasher::new();
     let mut paths = files::paths(tree)?;
-    let crates = ["portcullis", "portcullis-vtd", "portcullis-testkit"].map(|name| format!("crates/{name}/"));
+    let crates = ["portcullis", "portcullis-designs", "portcullis-vtd", "portcullis-testkit"];
+    let crates = crates.map(|name| format!("crates/{name}/"));
     paths.retain(|path| crates.iter().any(|folder| path.starts_with(folder)));
     paths.sort();
     for path in paths {

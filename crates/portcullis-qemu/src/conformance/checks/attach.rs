@@ -4,10 +4,10 @@ use crate::conformance::driven::{Driven, Space, page};
 use crate::conformance::rig::{A, B, C, Hardware};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refused};
-use portcullis::designs::{Magazine, Stock, Unprotected};
 use portcullis::iommu::AttachError;
 use portcullis::mapper::Design;
 use portcullis::{Access, DomainId, Iommu, Iova, PAGE_SIZE, Protection, Translation};
+use portcullis_designs::{Magazine, Stock, Unprotected};
 use portcullis_vtd::spec::faults::FaultReason;
 
 pub(super) const CHECKS: &[Check] = &[

@@ -5,11 +5,11 @@ use crate::conformance::driven::page;
 use crate::conformance::rig::{A, DATA_BASE};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
-use portcullis::designs::{
-    Eiovar, FastAndSafe, FreeBsd, Identity, Magazine, Portcullis, Solaris, Static, Stock, Unprotected,
-};
 use portcullis::mapper::Design;
 use portcullis::{Access, Iova, PAGE_SIZE, PhysAddr, Protection, Rule};
+use portcullis_designs::{
+    Eiovar, FastAndSafe, FreeBsd, Identity, Magazine, Portcullis, Solaris, Static, Stock, Unprotected,
+};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;

@@ -4,12 +4,12 @@
 use crate::conformance::driven::{Driven, gone, page};
 use crate::conformance::rig::{A, B, C};
 use crate::conformance::{Check, Checked, Faults, Seen, Stage, agree, write_refused};
-use portcullis::designs::{Magazine, Stock};
 use portcullis::iommu::AttachError;
 use portcullis::{
     Access, CommitError, INVALIDATION_TIMEOUT_US, Invalidation, Iommu, Iova, IovaRange, MapError, PAGE_SIZE,
     Protection, QueueError, RawUnmapError,
 };
+use portcullis_designs::{Magazine, Stock};
 use portcullis_vtd::spec::faults::FaultReason;
 
 const BOTH: Access = Access::DeviceReadsAndWrites;

@@ -5,9 +5,9 @@ use crate::conformance::driven::page;
 use crate::conformance::rig::{A, C};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree};
-use portcullis::designs::{Eiovar, Identity, Magazine, Stock};
 use portcullis::mapper::Design;
 use portcullis::{Access, Iova, IovaRange, PAGE_SIZE, PhysAddr, Protection};
+use portcullis_designs::{Eiovar, Identity, Magazine, Stock};
 
 const SEED: u64 = 0x706f_7274_6375_6c6c;
 const STEPS: u64 = 400;

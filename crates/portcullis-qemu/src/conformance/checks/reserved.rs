@@ -4,10 +4,10 @@ use crate::conformance::driven::{Driven, MEMORY, Space, page};
 use crate::conformance::rig::{A, Hardware};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, write_refused};
-use portcullis::designs::{Magazine, Static, Stock};
 use portcullis::domain::DomainConfig;
 use portcullis::mapper::Design;
 use portcullis::{Access, Iova, IovaRange, MapError, PAGE_SIZE, PhysAddr, Protection, RawMapError};
+use portcullis_designs::{Magazine, Static, Stock};
 use portcullis_vtd::spec::faults::FaultReason;
 use std::collections::BTreeSet;
 

@@ -4,9 +4,9 @@ use crate::conformance::driven::page;
 use crate::conformance::rig::{A, B, C};
 use crate::conformance::wiring::{Wired, WiredUnit};
 use crate::conformance::{Check, Checked, Seen, Stage, agree, write_refused};
-use portcullis::designs::{Magazine, Stock};
 use portcullis::mapper::Design;
 use portcullis::{Access, PAGE_SIZE, Protection};
+use portcullis_designs::{Magazine, Stock};
 use portcullis_vtd::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 

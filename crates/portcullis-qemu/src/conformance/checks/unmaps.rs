@@ -4,9 +4,9 @@
 use crate::conformance::driven::{Driven, gone, page, plus};
 use crate::conformance::rig::{A, Hardware};
 use crate::conformance::{Check, Checked, Seen, Stage, Trouble, agree, read_refused};
-use portcullis::designs::{Magazine, Stock};
 use portcullis::domain::DmaBuffer;
 use portcullis::{Access, IovaRange, PAGE_SIZE, PhysAddr, Protection, Segment};
+use portcullis_designs::{Magazine, Stock};
 use portcullis_vtd::spec::descriptors::{InvalidationDescriptor, IotlbScope};
 use portcullis_vtd::spec::faults::FaultReason;
 

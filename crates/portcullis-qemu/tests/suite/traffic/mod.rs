@@ -12,12 +12,12 @@ mod refusals;
 mod stale;
 
 use as_if_strict::AsIfStrict;
-use portcullis::designs::{DesignId, Unprotected, Visitor};
 use portcullis::iommu::SourceId;
-use portcullis::mapper::Design;
+use portcullis::mapper::{Design, Visitor};
 use portcullis::{
     Access, DomainConfig, DynDomain, Iommu, Iova, NewDomainError, Open, PAGE_SIZE, PhysAddr, Protection, Rule, Segment,
 };
+use portcullis_designs::{DesignId, Unprotected};
 use portcullis_qemu::edu::Edu;
 use portcullis_qemu::{Accelerator, GuestBuffer, GuestMemory, MachineError, QemuHost, QemuMachine, QemuSetup, VtdMmio};
 use portcullis_vtd::Unit;

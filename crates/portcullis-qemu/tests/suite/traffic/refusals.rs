@@ -1,7 +1,7 @@
 //! Requests that the drivers refuse without changing anything.
 
 use super::*;
-use portcullis::designs::Stock;
+use portcullis_designs::Stock;
 use portcullis_qemu::e1000e::{E1000e, RECEIVE_BYTES, RING_BUFFERS};
 use portcullis_qemu::nvme::{DEPTH, Nvme, Operation};
 use portcullis_qemu::{DriverError, NotTaken};

@@ -105,7 +105,7 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis::designs::DesignId;
+    use portcullis_designs::DesignId;
 
     const BACK_PS: u64 = 1000;
 

@@ -63,7 +63,7 @@ struct Depot {
 pub struct MagazineAllocator<P: Platform>(Magazines<P, LINUX_SIZES>);
 
 /// Magazines for ranges of `SIZES` sizes, each twice the one before, over a tree for all other ranges.
-pub(in crate::iova) struct Magazines<P: Platform, const SIZES: usize> {
+pub struct Magazines<P: Platform, const SIZES: usize> {
     /// log2 of the pages of the smallest size.
     smallest: usize,
     cpus: PerCpu<P::Lock<[Pair; SIZES]>>,
@@ -128,12 +128,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     /// # Errors
     /// [`NoMemory`].
     #[inline(always)]
-    pub(in crate::iova) fn new(
-        platform: &P,
-        width: u8,
-        reserved: &[IovaRange],
-        smallest: usize,
-    ) -> Result<Self, NoMemory> {
+    pub fn new(platform: &P, width: u8, reserved: &[IovaRange], smallest: usize) -> Result<Self, NoMemory> {
         // These are separate calls, so that their stack frames do not add up.
         let cpus = Self::bare_cpus(platform)?;
         Self::over(platform, cpus, width, reserved, smallest)
@@ -173,7 +168,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::NoMemory`].
-    pub(in crate::iova) fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
+    pub fn allocate(&self, platform: &P, pages: u64) -> Result<IovaRange, MapError> {
         // A magazine serves all requests that round up to its size, so each of its ranges has that full size.
         let (kept, size) = match self.index_of(pages) {
             Some(index) => {
@@ -270,7 +265,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// The memory of the magazines and of their lists, in bytes.
-    pub(in crate::iova) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let of_cpus = self.cpus.len() * size_of::<Padded<P::Lock<[Pair; SIZES]>>>();
         let list = |depot: &P::Lock<Depot>| depot.with(|depot| depot.full.capacity() + depot.empty.capacity());
         let lists = self.depots.iter().map(list).sum::<usize>() * size_of::<Magazine>();
@@ -279,7 +274,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// Takes back a range that was handed out.
-    pub(in crate::iova) fn free(&self, platform: &P, range: IovaRange) {
+    pub fn free(&self, platform: &P, range: IovaRange) {
         match self.index_of(range.pages()) {
             Some(index) => self.put(platform, index, range.first_pfn()),
             None => self.tree.free_ranges(platform, core::iter::once(range.first_pfn())),
@@ -287,13 +282,11 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// Takes pages out of the tree, including those that are kept in magazines.
+    ///
+    /// # Errors
+    /// [`MapError::Exhausted`], [`MapError::NoMemory`].
     #[inline(never)]
-    pub(in crate::iova) fn set_aside(
-        &self,
-        platform: &P,
-        pages: u64,
-        placement: &Placement,
-    ) -> Result<IovaRange, MapError> {
+    pub fn set_aside(&self, platform: &P, pages: u64, placement: &Placement) -> Result<IovaRange, MapError> {
         match self.tree.set_aside_range(platform, pages, placement) {
             Err(MapError::Exhausted { .. } | MapError::Overlap(_)) => {
                 self.empty_all(platform);
@@ -304,17 +297,17 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// The tree, which has the ranges that the magazines do not have.
-    pub(in crate::iova) const fn tree(&self) -> &TreeAllocator<P> {
+    pub const fn tree(&self) -> &TreeAllocator<P> {
         &self.tree
     }
 
     /// Ranges handed out and not yet back. Exact while no CPU allocates or frees.
-    pub(in crate::iova) fn live(&self) -> usize {
+    pub fn live(&self) -> usize {
         self.tree.live().saturating_sub(self.kept().ranges)
     }
 
     /// Ranges in magazines.
-    pub(in crate::iova) fn kept(&self) -> CachedRanges {
+    pub fn kept(&self) -> CachedRanges {
         let in_pair = |pair: &Pair| pair.loaded.0.len() + pair.previous.0.len();
         let in_cpus: usize =
             self.cpus.iter().map(|cpu| cpu.with(|pairs| pairs.iter().map(in_pair).sum::<usize>())).sum();
@@ -326,7 +319,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// Takes one magazine out of each depot that has too many, if that is due.
-    pub(in crate::iova) fn tick(&self, platform: &P) {
+    pub fn tick(&self, platform: &P) {
         if !self.trim_due.take_if_due(platform) {
             return;
         }
@@ -345,7 +338,7 @@ impl<P: Platform, const SIZES: usize> Magazines<P, SIZES> {
     }
 
     /// When the next [`tick`](Self::tick) has work to do.
-    pub(in crate::iova) fn due_us(&self) -> Option<u64> {
+    pub fn due_us(&self) -> Option<u64> {
         self.trim_due.get()
     }
 

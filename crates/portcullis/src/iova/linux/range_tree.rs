@@ -40,7 +40,7 @@ enum State {
 }
 
 /// A range in use.
-pub(in crate::iova) struct Node {
+pub struct Node {
     link: RBTreeLink,
     first_pfn: u64,
     /// Pages requested.
@@ -70,10 +70,10 @@ unsafe impl Send for Position {}
 
 /// Ranges that are free but stay in the tree, the latest first. The list runs through the nodes themselves.
 #[derive(Clone, Copy, Default)]
-pub(in crate::iova) struct Parked(Option<Position>);
+pub struct Parked(Option<Position>);
 
 /// The ranges in use, and the reserved ones.
-pub(in crate::iova) struct RangeTree {
+pub struct RangeTree {
     /// Dropped node by node: the tree's own drop would recurse once for each level.
     nodes: ManuallyDrop<RBTree<NodeAdapter>>,
     /// Figure 2: usually just above the highest gap.
@@ -96,7 +96,7 @@ fn limits(preferred: u8, width: u8) -> [u64; 3] {
 }
 
 /// Whether a range of `pages` pages would fit below `2^width` if nothing were in use.
-pub(in crate::iova) fn may_ever_fit(pages: u64, width: u8) -> bool {
+pub fn may_ever_fit(pages: u64, width: u8) -> bool {
     pages.checked_next_power_of_two().is_some_and(|size| size <= 1 << (u32::from(width) - PAGE_SHIFT))
 }
 
@@ -105,7 +105,7 @@ pub(in crate::iova) fn may_ever_fit(pages: u64, width: u8) -> bool {
 /// # Errors
 /// [`NoMemory`].
 #[inline(never)]
-pub(in crate::iova) fn new_node<P: Platform>(platform: &P, context: Context) -> Result<Box<Node>, NoMemory> {
+pub fn new_node<P: Platform>(platform: &P, context: Context) -> Result<Box<Node>, NoMemory> {
     let room = try_reserve(platform, context, 1)?;
     let (state, next_parked) = (Cell::new(State::Live), Cell::new(None));
     Ok(boxed(room, Node { link: RBTreeLink::new(), first_pfn: 0, pages: Cell::new(0), size: 0, state, next_parked }))
@@ -122,7 +122,7 @@ impl RangeTree {
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(in crate::iova) fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
+    pub fn new<P: Platform>(platform: &P, width: u8, reserved: &[IovaRange]) -> Result<Self, NoMemory> {
         let mut tree = Self::empty(width);
         tree.spare = try_reserve(platform, Context::MaySleep, SPARE_NODES_MAX)?;
         for (first, end) in never_handed_out(platform, reserved)? {
@@ -165,7 +165,7 @@ impl RangeTree {
     ///
     /// # Errors
     /// [`MapError::Exhausted`], [`MapError::NoMemory`] if no node is left, here or in `spare`.
-    pub(in crate::iova) fn allocate<P: Platform>(
+    pub fn allocate<P: Platform>(
         &mut self,
         platform: &P,
         pages: u64,
@@ -224,7 +224,7 @@ impl RangeTree {
     /// [`MapError::Exhausted`], [`MapError::Overlap`] if there is only one place, [`MapError::NoMemory`] if no node
     /// is left.
     #[inline(always)]
-    pub(in crate::iova) fn set_aside<P: Platform>(
+    pub fn set_aside<P: Platform>(
         &mut self,
         platform: &P,
         pages: u64,
@@ -283,7 +283,7 @@ impl RangeTree {
     ///
     /// # Errors
     /// [`UnmapError::NotMapped`], [`UnmapError::Partial`].
-    pub(in crate::iova) fn claim<P: Platform>(&mut self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
+    pub fn claim<P: Platform>(&mut self, platform: &P, range: IovaRange) -> Result<(), UnmapError> {
         platform.probe(Step::TreeFind);
         let found = self.nodes.upper_bound(Bound::Included(&range.first_pfn()));
         // A raw pointer, because it gives the right to take the node out of the tree, which a reference would not.
@@ -315,7 +315,7 @@ impl RangeTree {
     ///
     /// # Panics
     /// If no range in use starts there.
-    pub(in crate::iova) fn free<P: Platform>(&mut self, platform: &P, first_pfn: u64) {
+    pub fn free<P: Platform>(&mut self, platform: &P, first_pfn: u64) {
         let position = self.position(first_pfn);
         self.erase(platform, position);
     }
@@ -324,7 +324,10 @@ impl RangeTree {
     ///
     /// # Panics
     /// If no range in use starts there.
-    pub(in crate::iova) fn park(&mut self, first_pfn: u64, list: &mut Parked) {
+    ///
+    /// # Safety
+    /// All ranges on the list are of this tree, and no copy of the list is used.
+    pub unsafe fn park(&mut self, first_pfn: u64, list: &mut Parked) {
         let position = self.position(first_pfn);
         // SAFETY: `position` returns a node of the tree.
         let node = unsafe { position.0.as_ref() };
@@ -333,7 +336,10 @@ impl RangeTree {
     }
 
     /// Takes the range parked last on `list` into use for `pages` pages. It must have the right size for them.
-    pub(in crate::iova) fn unpark(&mut self, list: &mut Parked, pages: u64) -> Option<IovaRange> {
+    ///
+    /// # Safety
+    /// The list is one on which ranges of this tree were [parked](Self::park), and no copy of it is used.
+    pub unsafe fn unpark(&mut self, list: &mut Parked, pages: u64) -> Option<IovaRange> {
         let position = list.0?;
         // SAFETY: parked ranges stay in the tree.
         let node = unsafe { position.0.as_ref() };
@@ -344,7 +350,10 @@ impl RangeTree {
     }
 
     /// Takes the range parked last on `list` out of the tree. Returns whether there was one.
-    pub(in crate::iova) fn free_parked<P: Platform>(&mut self, platform: &P, list: &mut Parked) -> bool {
+    ///
+    /// # Safety
+    /// The list is one on which ranges of this tree were [parked](Self::park), and no copy of it is used.
+    pub unsafe fn free_parked<P: Platform>(&mut self, platform: &P, list: &mut Parked) -> bool {
         let Some(position) = list.0 else { return false };
         // SAFETY: parked ranges stay in the tree.
         list.0 = unsafe { position.0.as_ref() }.next_parked.take();

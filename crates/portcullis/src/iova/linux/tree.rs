@@ -39,14 +39,12 @@ impl<P: Platform> TreeAllocator<P> {
         with_spare(|_| new_node(platform, Context::Atomic), |spare| self.allocate_with(platform, pages, spare))
     }
 
-    /// Does what [`allocate_range`](Self::allocate_range) does, for a caller that holds a lock: it takes no memory
-    /// except that of `spare`.
-    pub(in crate::iova) fn allocate_with(
-        &self,
-        platform: &P,
-        pages: u64,
-        spare: &mut Spare<Box<Node>>,
-    ) -> Result<IovaRange, MapError> {
+    /// Does what [`allocate`](IovaAllocator::allocate) does, for a caller that has already entered the phase and may
+    /// hold a lock: it takes no memory except that of `spare`.
+    ///
+    /// # Errors
+    /// [`MapError::Exhausted`]; [`MapError::NoMemory`] if `spare` has none.
+    pub fn allocate_with(&self, platform: &P, pages: u64, spare: &mut Spare<Box<Node>>) -> Result<IovaRange, MapError> {
         self.tree.with(|tree| {
             let range = tree.allocate(platform, pages, spare)?;
             self.in_use.store(self.in_use.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -58,7 +56,7 @@ impl<P: Platform> TreeAllocator<P> {
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub(in crate::iova) fn keep_node(&self, platform: &P) -> Result<(), NoMemory> {
+    pub fn keep_node(&self, platform: &P) -> Result<(), NoMemory> {
         let node = new_node(platform, Context::Atomic)?;
         self.tree.with(|tree| tree.keep(node));
         Ok(())
@@ -85,17 +83,17 @@ impl<P: Platform> TreeAllocator<P> {
     }
 
     /// The live range around page `pfn`, if it has more than `pages_max` pages.
-    pub(in crate::iova) fn larger_around(&self, platform: &P, pfn: u64, pages_max: u64) -> Option<IovaRange> {
+    pub fn larger_around(&self, platform: &P, pfn: u64, pages_max: u64) -> Option<IovaRange> {
         self.tree.with(|tree| tree.live_around(platform, pfn)).filter(|range| range.pages() > pages_max)
     }
 
     /// Takes back a range that was set aside.
-    pub(in crate::iova) fn put_back_range(&self, platform: &P, range: IovaRange) {
+    pub fn put_back_range(&self, platform: &P, range: IovaRange) {
         self.tree.with(|tree| tree.free(platform, range.first_pfn()));
     }
 
     /// Takes back the ranges that start at these pages, one or more.
-    pub(in crate::iova) fn free_ranges(&self, platform: &P, first_pfns: impl ExactSizeIterator<Item = u64>) {
+    pub fn free_ranges(&self, platform: &P, first_pfns: impl ExactSizeIterator<Item = u64>) {
         self.tree.with(|tree| {
             self.in_use.store(self.in_use.load(Ordering::Relaxed) - first_pfns.len(), Ordering::Relaxed);
             for first_pfn in first_pfns {
