@@ -164,13 +164,13 @@ impl EntryValue {
 
     /// The number of present entries in the table that the entry points to, in tables that count them.
     #[inline]
-    pub(crate) const fn count(self) -> usize {
+    pub const fn count(self) -> usize {
         ((self.0 & COUNT_MASK) >> COUNT_SHIFT) as usize
     }
 
     /// The pointer, with `count` as the number of present entries in its table.
     #[inline]
-    pub(crate) const fn with_count(self, count: usize) -> Self {
+    pub const fn with_count(self, count: usize) -> Self {
         debug_assert!(count <= ENTRIES);
         Self(self.0 & !COUNT_MASK | (count as u64) << COUNT_SHIFT)
     }

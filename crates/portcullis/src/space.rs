@@ -284,7 +284,8 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ///
     /// # Safety
     /// The segments have as many pages as `range`. `range` lies within what the table translates, and belongs to the
-    /// caller alone until it is unmapped. If the table frees empty pages, no other map or unmap runs meanwhile.
+    /// caller alone until it is unmapped. The rule is not [`TableRule::FreedByDesign`].
+    #[inline(always)]
     pub unsafe fn map(
         &self,
         range: IovaRange,
@@ -294,25 +295,6 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     ) -> Result<(), MapError> {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.map(self.walker(), range, segments, access.rights(), marked) }
-    }
-
-    /// Maps as [`map`](Self::map) does, in a table that does not free empty pages.
-    ///
-    /// # Errors
-    /// Those of [`map`](Self::map).
-    ///
-    /// # Safety
-    /// That of [`map`](Self::map), and of [`SecondLevelTable::map_uncounted`].
-    #[inline(always)]
-    pub(crate) unsafe fn map_uncounted(
-        &self,
-        range: IovaRange,
-        segments: &[Segment],
-        access: Access,
-        marked: bool,
-    ) -> Result<(), MapError> {
-        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
-        unsafe { self.table.map_uncounted(self.walker(), range, segments, access.rights(), marked) }
     }
 
     /// Completes a map. Invalidates `range` if the IOMMU caches absent entries, or if it may still walk table pages
@@ -340,20 +322,11 @@ impl<P: Platform, I: Iommu> AddressSpace<P, I> {
     /// Clears the translations of a claimed mapping. Returns whether table pages were added to `freed`.
     ///
     /// # Safety
-    /// `range` is exactly that of a mapping that no other CPU unmaps. If the table frees empty pages, no other map or
-    /// unmap runs meanwhile.
+    /// `range` is exactly that of a mapping that no other CPU unmaps. The rule is not
+    /// [`TableRule::FreedByDesign`].
     pub unsafe fn unmap(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
         // SAFETY: the caller's promise, passed on; the walker is that of `new`.
         unsafe { self.table.unmap(self.walker(), range, freed) }
-    }
-
-    /// Unmaps as [`unmap`](Self::unmap) does, in a table that does not free empty pages.
-    ///
-    /// # Safety
-    /// That of [`unmap`](Self::unmap), and of [`SecondLevelTable::unmap_uncounted`].
-    pub(crate) unsafe fn unmap_uncounted(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
-        // SAFETY: the caller's promise, passed on; the walker is that of `new`.
-        unsafe { self.table.unmap_uncounted(self.walker(), range, freed) }
     }
 
     /// Unmaps as [`unmap`](Self::unmap) does, in a table that keeps its pages.

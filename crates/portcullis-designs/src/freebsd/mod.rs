@@ -6,16 +6,18 @@
 //! ```
 //!
 //! A map: `domain/calls.rs`, `mapper/assembled.rs`, `freebsd/gap_tree.rs`, `freebsd/avl.rs`, `freebsd/table_lock.rs`,
-//! `space.rs`, `table/second_level.rs`, `table/counted.rs`.
+//! `space.rs`, `table/second_level.rs`, `freebsd/counted.rs`.
 //!
 //! An unmap: `domain/calls.rs`, `mapper/assembled.rs`, `freebsd/gap_tree.rs`, `freebsd/avl.rs`,
-//! `freebsd/table_lock.rs`, `space.rs`, `table/second_level.rs`, `table/counted.rs`, `invalidation/policy.rs`,
+//! `freebsd/table_lock.rs`, `space.rs`, `table/second_level.rs`, `freebsd/counted.rs`, `invalidation/policy.rs`,
 //! `invalidation/strict.rs`.
 
 mod avl;
+mod counted;
 mod gap_tree;
 mod table_lock;
 
+pub use counted::{map_counted, unmap_counted};
 pub use gap_tree::GapTreeAllocator;
 pub use table_lock::TableLock;
 
@@ -69,14 +71,11 @@ unsafe impl<P: Platform, I: Iommu> Design<P, I> for FreeBsd {
             submissions: Submissions::Alone,
             // Never used: the design offers no deferred protection.
             deferral: Deferral::Global,
+            rule: TableRule::FreedByDesign,
             // FreeBSD 10 makes a table page visible when it drops its temporary mapping of the page
             // (`dmar_unmap_pgtbl` of intel_idpgtbl.c, from memory, unverified). The page is flushed as a whole, after
             // maps and unmaps alike. The fix of EiovaR is of the unmap alone.
-            rule: TableRule::FreedWhenEmpty {
-                map_flushes_page: true,
-                unmap_flushes_page: !setup.options.flag("fixed"),
-            },
-            locking: TableLock::new(&setup.platform),
+            locking: TableLock::new(&setup.platform, true, !setup.options.flag("fixed")),
         };
         AssembledMapper::build_in(
             to,

@@ -250,7 +250,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "locks promise nothing",
-        program: "pub struct None; @ impl Locking for None { const TABLE_EXCLUSIVE: bool = true; }",
+        program: "pub struct None; @ impl Locking for None { const TAKES_PAGES_OUT: bool = true; }",
         wrong: "",
         right: "unsafe",
         code: "E0200",

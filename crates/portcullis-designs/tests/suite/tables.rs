@@ -13,6 +13,7 @@ use portcullis::{
     Platform, Protection, Segment, SourceId, UnmapError,
 };
 use portcullis_designs::Stock;
+use portcullis_designs::freebsd::{map_counted, unmap_counted};
 use portcullis_testkit::host::present;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -20,12 +21,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const DEVICE: SourceId = SourceId::new(0, 4, 0);
-const FREED: TableRule = TableRule::FreedWhenCovered;
-const COUNTED: TableRule = TableRule::FreedWhenEmpty { map_flushes_page: false, unmap_flushes_page: false };
-const COUNTED_WHOLE: TableRule = TableRule::FreedWhenEmpty { map_flushes_page: true, unmap_flushes_page: true };
+const FREED: Rule = Rule { of_table: TableRule::FreedWhenCovered, flushes_page: false };
+const KEPT: Rule = Rule { of_table: TableRule::Kept, ..FREED };
+const OVERWRITTEN: Rule = Rule { of_table: TableRule::Overwritten, ..FREED };
+const COUNTED: Rule = Rule { of_table: TableRule::FreedByDesign, ..FREED };
+const COUNTED_WHOLE: Rule = Rule { flushes_page: true, ..COUNTED };
 /// Pages in a 2 MiB and in a 1 GiB leaf.
 const MIB2: u64 = 1 << 9;
 const GIB: u64 = 1 << 18;
+
+/// The rule of a table. That of FreeBSD may flush whole table pages.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Rule {
+    of_table: TableRule,
+    flushes_page: bool,
+}
 
 /// The capabilities of a page walker.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +44,7 @@ struct Format {
     leaf_2m: bool,
     leaf_1g: bool,
     coherent: bool,
-    rule: TableRule,
+    rule: Rule,
 }
 
 impl Format {
@@ -82,7 +92,7 @@ struct Bench<'h> {
     host: &'h FakeHost,
     iommu: FakeIommu<'h>,
     table: SecondLevelTable,
-    rule: TableRule,
+    rule: Rule,
     large_leaves: bool,
     live: Vec<Run>,
     /// Pages where a run begins or ends, or did earlier.
@@ -96,7 +106,7 @@ impl<'h> Bench<'h> {
             Walker::new(host, format.coherent),
             format.levels,
             &format.capabilities(),
-            format.rule,
+            format.rule.of_table,
         )
         .unwrap();
         let tables = Translation::Tables { root: table.root(), levels: format.levels };
@@ -111,10 +121,41 @@ impl<'h> Bench<'h> {
         Walker::new(self.host, self.iommu.capabilities().coherent)
     }
 
+    /// Writes a mapping, as its design does.
+    ///
+    /// # Safety
+    /// That of [`SecondLevelTable::map`].
+    unsafe fn write(&self, run: Run, segments: &[Segment], marked: bool) -> Result<(), MapError> {
+        let (walker, Run { range, rights, .. }) = (self.walker(), run);
+        match self.rule {
+            Rule { of_table: TableRule::FreedByDesign, flushes_page } => {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { map_counted(&self.table, walker, range, segments, rights, flushes_page) }
+            }
+            // SAFETY: as above.
+            _ => unsafe { self.table.map(walker, range, segments, rights, marked) },
+        }
+    }
+
+    /// Clears a mapping, as its design does.
+    ///
+    /// # Safety
+    /// That of [`SecondLevelTable::unmap`].
+    unsafe fn erase(&self, range: IovaRange, freed: &mut FreedTables) -> bool {
+        match self.rule {
+            Rule { of_table: TableRule::FreedByDesign, flushes_page } => {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { unmap_counted(&self.table, self.walker(), range, flushes_page, freed) }
+            }
+            // SAFETY: as above.
+            _ => unsafe { self.table.unmap(self.walker(), range, freed) },
+        }
+    }
+
     fn map(&mut self, run: Run, cut: u64) -> Result<(), TestCaseError> {
         let marked = self.is_marked(run.range);
         // SAFETY: every run is mapped once at a time, in this table's host.
-        let mapped = unsafe { self.table.map(self.walker(), run.range, &run.segments(cut), run.rights, marked) };
+        let mapped = unsafe { self.write(run, &run.segments(cut), marked) };
         if self.live.iter().any(|live| live.range.overlaps(run.range)) {
             prop_assert!(matches!(mapped, Err(MapError::Overlap(_))), "{mapped:?}");
         } else {
@@ -133,9 +174,9 @@ impl<'h> Bench<'h> {
         }
         let Run { range, .. } = self.live.swap_remove(which % self.live.len());
         let first = range.first_pfn();
-        if self.rule != TableRule::Kept {
+        if self.rule != KEPT {
             // SAFETY: the run is mapped, and no other caller unmaps it.
-            unsafe { self.table.unmap(self.walker(), range, &mut FreedTables::new()) };
+            unsafe { self.erase(range, &mut FreedTables::new()) };
         } else if self.is_marked(range) {
             self.claim(range)?;
         } else {
@@ -145,14 +186,14 @@ impl<'h> Bench<'h> {
             }
             let mut freed = FreedTables::new();
             // SAFETY: as above.
-            prop_assert!(!unsafe { self.table.unmap(self.walker(), range, &mut freed) }, "the table keeps its pages");
+            prop_assert!(!unsafe { self.erase(range, &mut freed) }, "the table keeps its pages");
         }
         Ok(())
     }
 
     /// Whether the mapping is claimed by its marks.
     fn is_marked(&self, range: IovaRange) -> bool {
-        self.rule == TableRule::Kept && !(range.first_pfn() + range.pages()).is_multiple_of(5)
+        self.rule == KEPT && !(range.first_pfn() + range.pages()).is_multiple_of(5)
     }
 
     fn claim_and_unmap(&self, range: IovaRange) -> Result<(), UnmapError> {
@@ -183,7 +224,7 @@ impl<'h> Bench<'h> {
     /// If table pages are counted: every count is the number of present entries, no page but the root is empty, and
     /// there are exactly as many pages as the mappings need.
     fn compare_counts(&self) -> Result<(), TestCaseError> {
-        if !matches!(self.rule, TableRule::FreedWhenEmpty { .. }) {
+        if self.rule.of_table != TableRule::FreedByDesign {
             return Ok(());
         }
         let mut pages = 0;
@@ -237,7 +278,7 @@ impl<'h> Bench<'h> {
 }
 
 fn format() -> impl Strategy<Value = Format> {
-    let rule = prop_oneof![Just(FREED), Just(TableRule::Kept), Just(COUNTED), Just(COUNTED_WHOLE)];
+    let rule = prop_oneof![Just(FREED), Just(KEPT), Just(COUNTED), Just(COUNTED_WHOLE)];
     (3..=4u8, any::<bool>(), any::<bool>(), any::<bool>(), rule).prop_map(
         |(levels, leaf_2m, leaf_1g, coherent, rule)| Format {
             levels,
@@ -292,7 +333,7 @@ proptest! {
         (levels, coherent) in (3..=4u8, any::<bool>()),
         script in prop::collection::vec((0..600u64, 1..1100u64, 0..3000u64, any::<bool>(), any::<u64>()), 1..20),
     ) {
-        let rule = TableRule::Overwritten;
+        let rule = OVERWRITTEN;
         let format = Format { levels, leaf_2m: true, leaf_1g: true, coherent, rule };
         let host = FakeHost::default();
         let bench = Bench::new(&host, format);
@@ -310,7 +351,7 @@ proptest! {
             if clears {
                 let mut freed = FreedTables::new();
                 // SAFETY: no other caller uses the table.
-                prop_assert!(!unsafe { bench.table.unmap(bench.walker(), run.range, &mut freed) }, "the table keeps its pages");
+                prop_assert!(!unsafe { bench.erase(run.range, &mut freed) }, "the table keeps its pages");
                 expected.extend(range.map(|pfn| (pfn, None)));
             }
             bench.invalidate_everything();
@@ -366,7 +407,7 @@ fn a_map_in_an_interrupt_of_a_map_is_visible() {
     let host = FakeHost::default();
     let capabilities = Capabilities { coherent: false, ..FakeIommu::new(&host).capabilities() };
     let iommu = FakeIommu::with_capabilities(&host, capabilities);
-    let table = SecondLevelTable::new(Walker::new(&host, false), 4, &capabilities, FREED).unwrap();
+    let table = SecondLevelTable::new(Walker::new(&host, false), 4, &capabilities, FREED.of_table).unwrap();
     // SAFETY: no memory is behind the fake.
     let domain = unsafe { iommu.open_domain(Translation::Tables { root: table.root(), levels: 4 }) }.unwrap();
     iommu.attach(domain, SourceId::from_requester(1)).unwrap();
@@ -429,7 +470,7 @@ fn an_unmap_frees_every_table_that_it_covers() {
     let host = FakeHost::default();
     let iommu_capabilities =
         Format { levels: 4, leaf_2m: false, leaf_1g: false, coherent: true, rule: FREED }.capabilities();
-    let table = SecondLevelTable::new(Walker::new(&host, true), 4, &iommu_capabilities, FREED).unwrap();
+    let table = SecondLevelTable::new(Walker::new(&host, true), 4, &iommu_capabilities, FREED.of_table).unwrap();
     let map = |run: Run| {
         // SAFETY: the runs are mapped once at a time, in this table's host.
         unsafe { table.map(Walker::new(&host, true), run.range, &run.segments(0), run.rights, false) }.unwrap()
@@ -475,7 +516,7 @@ fn a_refused_map_leaves_a_counted_table_as_it_was() {
         let (pages, lent) = (bench.table.pages(), host.frames_lent());
         host.limit_frames(frames);
         // SAFETY: the run is mapped at most once, in this table's host.
-        let mapped = unsafe { bench.table.map(bench.walker(), new.range, &new.segments(0), new.rights, false) };
+        let mapped = unsafe { bench.write(new, &new.segments(0), false) };
         assert_eq!(mapped, expected, "{frames} pages of memory");
         if mapped.is_ok() {
             bench.live.push(new);
@@ -501,7 +542,7 @@ fn a_counted_table_page_goes_with_its_last_entry() {
         let unmap = |bench: &mut Bench<'_>, run: Run| {
             let mut freed = FreedTables::new();
             // SAFETY: the run is mapped, and no other caller unmaps it.
-            let any = unsafe { bench.table.unmap(bench.walker(), run.range, &mut freed) };
+            let any = unsafe { bench.erase(run.range, &mut freed) };
             bench.live.retain(|live| *live != run);
             bench.compare().unwrap();
             bench.compare_counts().unwrap();

@@ -190,15 +190,8 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
     /// That of [`AddressSpace::map`].
     #[inline(always)]
     pub(super) unsafe fn write(&self, range: IovaRange, request: &Request<'_>, marked: bool) -> Result<(), MapError> {
-        let (segments, access) = (request.segments(), request.access());
-        // Only a table with a lock frees empty pages, see `build_in`. The other designs do not even link the code for
-        // it.
-        match L::TABLE_EXCLUSIVE {
-            // SAFETY: the caller's promise, passed on.
-            true => unsafe { self.space.map(range, segments, access, marked) },
-            // SAFETY: as above.
-            false => unsafe { self.space.map_uncounted(range, segments, access, marked) },
-        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.locking.write(&self.space, range, (request.segments(), request.access()), marked) }
     }
 
     /// Clears the translations of a mapping that the caller has claimed. Returns whether table pages went to
@@ -208,18 +201,14 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
     /// That of [`AddressSpace::unmap`].
     #[inline(always)]
     pub(super) unsafe fn erase(&self, range: IovaRange, tables: &mut FreedTables) -> bool {
-        // Likewise, a table frees pages only if claims do not walk it.
-        match (L::TABLE_EXCLUSIVE, A::TABLE_CLAIM_PAGES_MAX > 0) {
+        // A table frees pages only if claims do not walk it.
+        if A::TABLE_CLAIM_PAGES_MAX > 0 {
             // SAFETY: the caller's promise, passed on.
-            (true, _) => unsafe { self.space.unmap(range, tables) },
-            // SAFETY: as above.
-            (false, false) => unsafe { self.space.unmap_uncounted(range, tables) },
-            (false, true) => {
-                // SAFETY: as above.
-                unsafe { self.space.unmap_kept(range) };
-                false
-            }
+            unsafe { self.space.unmap_kept(range) };
+            return false;
         }
+        // SAFETY: as above.
+        unsafe { self.locking.erase(&self.space, range, tables) }
     }
 
     /// Unmaps the mapping at exactly `range` and commits the unmap: a batch of one.

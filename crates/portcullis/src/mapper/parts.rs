@@ -71,7 +71,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
     /// * addresses may be used again over such a table while pointers to its pages are cached, as under
     ///   [`Flushes::CoveringRange`](crate::invalidation::Flushes::CoveringRange);
     /// * unmaps leave translations in a table that maps do not overwrite, or the other way round;
-    /// * a table that frees empty pages has no lock.
+    /// * a design takes table pages out, but does not write and clear entries itself, or the other way round.
     pub fn with_parts(
         allocator: A,
         parts: Parts<L, D::Setting>,
@@ -101,9 +101,10 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
             !D::leaves_pointers(deferral) || rule == TableRule::Kept,
             "table pages can be freed only after a completed invalidation of all levels"
         );
-        assert!(
-            L::TABLE_EXCLUSIVE || !matches!(rule, TableRule::FreedWhenEmpty { .. }),
-            "a table that frees its empty pages needs a lock"
+        assert_eq!(
+            L::TAKES_PAGES_OUT,
+            rule == TableRule::FreedByDesign,
+            "a design that takes table pages out writes and clears entries itself"
         );
         let sub_page = setup.sub_page;
         Ok(in_place!(to => Self {

@@ -20,24 +20,27 @@ use crate::platform::Platform;
 use arrayvec::ArrayVec;
 
 /// The most levels of a table.
-pub(super) const LEVELS_MAX: usize = 4;
+pub const LEVELS_MAX: usize = 4;
 
 /// Pages that one entry of `level` spans; level 1 holds the 4 KiB leaves.
-pub(super) const fn span(level: u8) -> u64 {
+pub const fn span(level: u8) -> u64 {
     1 << (LEVEL_BITS * (level as u32 - 1))
 }
 
 /// Index of the entry of `level` that translates page `pfn`.
-pub(super) const fn index(pfn: u64, level: u8) -> usize {
+pub const fn index(pfn: u64, level: u8) -> usize {
     (pfn >> (LEVEL_BITS * (level as u32 - 1))) as usize % ENTRIES
 }
 
 /// A place on the way to page `pfn`: its entry in a table page of `level`.
 #[derive(Clone, Copy)]
-pub(super) struct Cursor<'p> {
-    pub(super) table: &'p Frame,
-    pub(super) level: u8,
-    pub(super) pfn: u64,
+pub struct Cursor<'p> {
+    /// The table page.
+    pub table: &'p Frame,
+    /// Its level: 1 for leaf tables.
+    pub level: u8,
+    /// The page on the way to which this is a place.
+    pub pfn: u64,
 }
 
 impl<'p> Cursor<'p> {
@@ -49,13 +52,13 @@ impl<'p> Cursor<'p> {
 
     /// The entry.
     #[inline(always)]
-    pub(super) fn entry(self) -> &'p Entry {
+    pub fn entry(self) -> &'p Entry {
         &self.table[index(self.pfn, self.level)]
     }
 
     /// The entry and those behind it in its page.
     #[inline(always)]
-    pub(super) fn entries(self) -> &'p [Entry] {
+    pub fn entries(self) -> &'p [Entry] {
         &self.table[index(self.pfn, self.level)..]
     }
 
@@ -71,9 +74,13 @@ impl<'p> Cursor<'p> {
         span(self.level)
     }
 
-    /// The place in the table page that `value` points to. It was read from the entry.
+    /// The place in the table page that `value` points to.
+    ///
+    /// # Safety
+    /// `value` was read from the entry, and points to a table page. `walker` is the one that the table was made with.
+    /// The page stays, as the rules of this module say.
     #[inline(always)]
-    pub(super) fn below<P: Platform>(self, walker: Walker<'p, P>, value: EntryValue) -> Self {
+    pub unsafe fn below<P: Platform>(self, walker: Walker<'p, P>, value: EntryValue) -> Self {
         debug_assert!(self.level > 1 && value.is_present() && !value.is_large());
         Self { table: frame(walker, value.phys()), level: self.level - 1, ..self }
     }
@@ -90,7 +97,8 @@ impl<'p> Cursor<'p> {
             if value.is_large() {
                 break;
             }
-            self = self.below(walker, value);
+            // SAFETY: just read. The page stays for who has asked for this cursor.
+            self = unsafe { self.below(walker, value) };
         }
         Some(self)
     }
@@ -127,7 +135,8 @@ pub(super) fn each_table<'p, P: Platform>(
         });
         if let Some((at, value)) = pointer {
             *read = index(at.pfn, at.level) + 1;
-            way.push((value.phys(), at.below(walker, value), 0));
+            // SAFETY: just read. Nothing is taken out meanwhile.
+            way.push((value.phys(), unsafe { at.below(walker, value) }, 0));
         } else {
             visit(*page, *first);
             way.pop();

@@ -36,7 +36,7 @@ impl FreedTables {
     ///
     /// # Safety
     /// `frame` is a table page of `platform`. No entry points to it any more, and no CPU walks it.
-    pub(super) unsafe fn push_unshown<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
+    pub unsafe fn push_unshown<'p, P: Platform>(&mut self, platform: &'p P, frame: PhysAddr) -> &'p Entry {
         // The address of a frame in a link is never zero: zero ends the list.
         let next = if self.is_empty() { PhysAddr::new(0) } else { self.head };
         // SAFETY: the caller owns the page until it is freed.
@@ -49,7 +49,7 @@ impl FreedTables {
 
     /// Removes the page that was added last from the list, and clears the link. A walker that does not snoop may
     /// still see the link for some time, but that is an absent entry too.
-    pub(super) fn pop<P: Platform>(&mut self, platform: &P) -> Option<PhysAddr> {
+    pub fn pop<P: Platform>(&mut self, platform: &P) -> Option<PhysAddr> {
         if self.is_empty() {
             return None;
         }

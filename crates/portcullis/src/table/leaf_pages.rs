@@ -34,9 +34,11 @@ impl SecondLevelTable {
     /// same time. The page is freed only after an all-levels invalidation, and after the software walks that may be
     /// reading it.
     pub(crate) unsafe fn remove_leaf_table<P: Platform>(&self, walker: Walker<'_, P>, pfn: u64) -> PhysAddr {
-        let mut at = self.cursor(walker, pfn);
+        // SAFETY: the caller's promise, passed on.
+        let mut at = unsafe { self.cursor(walker, pfn) };
         while at.level > 2 {
-            at = at.below(walker, at.entry().load());
+            // SAFETY: just read. Only the caller takes out what is below.
+            at = unsafe { at.below(walker, at.entry().load()) };
         }
         let entry = at.entry();
         let page: PhysAddr = entry.load().phys();

@@ -1,6 +1,5 @@
 //! The IO page table of a domain, and how translations are written to it.
 
-mod counted;
 mod cursor;
 mod freed;
 mod leaf_pages;
@@ -10,9 +9,9 @@ mod shared;
 mod walker;
 
 pub use crate::entry::{ADDRESS_MASK, ENTRIES, Entry, EntryValue, Frame, LEVEL_BITS, Rights, SHARES_MAX};
-pub use freed::FreedTables;
+pub use cursor::{Cursor, LEVELS_MAX, index, span};
 pub(crate) use freed::release;
-pub use freed::release_page;
+pub use freed::{FreedTables, release_page};
 pub use second_level::{SecondLevelTable, TableRule};
 pub use shared::{Share, SharedRun, Unshare};
 pub(crate) use walker::TableReserve;

@@ -23,16 +23,11 @@ pub enum TableRule {
     /// When one unmap covers everything that they translate, as Linux does it. No other mapping can then be walking
     /// them (S4). They go to the caller, who frees them after an all-levels invalidation.
     FreedWhenCovered,
-    /// When the last of their entries is cleared, as FreeBSD does it (ATC'15, §3.4): the pointer to a page counts its
-    /// entries. Only one map or unmap runs at a time. Pages go to the caller as above, but others may map in their
-    /// place before the invalidation is over. Those maps then invalidate as well.
-    FreedWhenEmpty {
-        /// Whether a map flushes the whole table page whose entries it writes, or only those entries, for walkers that
-        /// do not snoop.
-        map_flushes_page: bool,
-        /// The same for an unmap and the entries that it clears.
-        unmap_flushes_page: bool,
-    },
+    /// When the design says: it writes and clears entries itself ([`Locking::write`](crate::mapper::Locking::write)),
+    /// and may take any page out that translates nothing any more. Only one map or unmap runs at a time. Pages go to
+    /// the caller as above, but others may map in their place before the invalidation is over. Those maps then
+    /// invalidate as well.
+    FreedByDesign,
     /// Not by an unmap. Every CPU may therefore walk the table at any time, even where nothing is mapped, and claims
     /// can be left to the table. A page is freed with the domain, or earlier if the mapper that added it as a leaf
     /// table takes it out. `portcullis` does so in its half of the addresses, and waits for software walks.
@@ -122,15 +117,16 @@ impl SecondLevelTable {
     ///
     /// The caller owns `range`: it is in no other mapping. Everything that can fail is done before the first entry is
     /// written, so a refused map leaves no translation that the device might have used (S6). Table pages that it
-    /// added stay, empty, unless the table frees empty pages.
+    /// added stay, empty.
     ///
     /// # Errors
     /// [`MapError::NoMemory`], [`MapError::Overlap`], [`MapError::PhysicalRange`].
     ///
     /// # Safety
     /// `walker` is the one that the table was made with. The segments have as many pages as `range`. The table
-    /// translates all of `range`, which belongs to the caller alone until it is unmapped. If empty table pages are
-    /// freed, no other map or unmap runs meanwhile.
+    /// translates all of `range`, which belongs to the caller alone until it is unmapped. The rule is not
+    /// [`TableRule::FreedByDesign`].
+    #[inline(always)]
     pub unsafe fn map<P: Platform>(
         &self,
         walker: Walker<'_, P>,
@@ -139,31 +135,7 @@ impl SecondLevelTable {
         rights: Rights,
         marked: bool,
     ) -> Result<(), MapError> {
-        if let TableRule::FreedWhenEmpty { map_flushes_page, .. } = self.rule {
-            assert!(!marked, "claims are not left to a table that frees its pages");
-            return self.map_counted(walker, range, segments, rights, map_flushes_page);
-        }
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.map_uncounted(walker, range, segments, rights, marked) }
-    }
-
-    /// Does what [`map`](Self::map) does, in a table that does not free empty pages.
-    ///
-    /// # Errors
-    /// Those of [`map`](Self::map).
-    ///
-    /// # Safety
-    /// That of [`map`](Self::map). The rule is not [`TableRule::FreedWhenEmpty`].
-    #[inline(always)]
-    pub(crate) unsafe fn map_uncounted<P: Platform>(
-        &self,
-        walker: Walker<'_, P>,
-        range: IovaRange,
-        segments: &[Segment],
-        rights: Rights,
-        marked: bool,
-    ) -> Result<(), MapError> {
-        debug_assert!(!matches!(self.rule, TableRule::FreedWhenEmpty { .. }));
+        debug_assert!(self.rule != TableRule::FreedByDesign, "its design writes itself");
         for segment in segments {
             self.check_physical(segment)?;
         }
@@ -204,8 +176,11 @@ impl SecondLevelTable {
     }
 
     /// Refuses memory beyond the addresses of the IOMMU.
+    ///
+    /// # Errors
+    /// [`MapError::PhysicalRange`].
     #[inline(always)]
-    pub(crate) fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
+    pub fn check_physical(&self, segment: &Segment) -> Result<(), MapError> {
         // `Request::new` has ensured that the sum does not wrap.
         match (segment.phys.as_u64() + (segment.len - 1)) >> self.physical_bits {
             0 => Ok(()),
@@ -264,9 +239,12 @@ impl SecondLevelTable {
         Ok(())
     }
 
-    /// A cursor at the root, on the way to page `pfn`.
+    /// A cursor at the root, on the way to page `pfn`. Reports the walk.
+    ///
+    /// # Safety
+    /// `walker` is the one that the table was made with.
     #[inline(always)]
-    pub(super) fn cursor<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Cursor<'p> {
+    pub unsafe fn cursor<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Cursor<'p> {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
         Cursor::at_root(walker, self.root, self.levels, pfn)
     }
@@ -274,7 +252,8 @@ impl SecondLevelTable {
     /// The leaf that translates page `pfn`, as [`Cursor::find`] finds it. `None` if the table translates no such page.
     #[inline(always)]
     pub(super) fn find<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Option<Cursor<'p>> {
-        let at = self.cursor(walker, pfn);
+        // SAFETY: the promise of each caller.
+        let at = unsafe { self.cursor(walker, pfn) };
         if self.translates(pfn) { at.find(walker) } else { None }
     }
 
@@ -286,7 +265,8 @@ impl SecondLevelTable {
     /// whose entry does not already point to a table. Missing tables on the way are added.
     #[inline(always)]
     pub(super) fn descend<'p, P: Platform>(&self, walker: Walker<'p, P>, run: &Run) -> Result<Cursor<'p>, MapError> {
-        let mut at = self.cursor(walker, run.pfn);
+        // SAFETY: the promise of each caller.
+        let mut at = unsafe { self.cursor(walker, run.pfn) };
         while at.level > 1 {
             let value = at.entry().load();
             if !value.is_present() && self.may_be_leaf(at.level) && run.fills(at.span()) {
@@ -325,7 +305,8 @@ impl SecondLevelTable {
         if !walker.is_coherent() && !value.is_flushed() {
             walker.show(core::slice::from_ref(at.entry()));
         }
-        Ok(at.below(walker, value))
+        // SAFETY: read from the entry, or installed there. The page stays while its mapping is made.
+        Ok(unsafe { at.below(walker, value) })
     }
 
     /// The first of `entries` that must not be written, if any.
@@ -336,7 +317,8 @@ impl SecondLevelTable {
         entries.iter().position(|entry| entry.load().is_present())
     }
 
-    pub(super) fn may_be_leaf(&self, level: u8) -> bool {
+    /// Whether the hardware has leaves of `level`, above the leaf tables, and the rule allows them.
+    pub fn may_be_leaf(&self, level: u8) -> bool {
         match level {
             2 => self.leaf_2m,
             3 => self.leaf_1g,
@@ -373,29 +355,10 @@ impl SecondLevelTable {
     ///
     /// # Safety
     /// `walker` is the one that the table was made with. `range` is exactly that of a mapping that no other CPU
-    /// unmaps. If empty table pages are freed, no other map or unmap runs meanwhile.
-    pub unsafe fn unmap<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange, freed: &mut FreedTables) -> bool {
-        let TableRule::FreedWhenEmpty { unmap_flushes_page, .. } = self.rule else {
-            // SAFETY: the caller's promise, passed on.
-            return unsafe { self.unmap_uncounted(walker, range, freed) };
-        };
-        let before = freed.pages();
-        self.unmap_counted(walker, range, unmap_flushes_page, freed);
-        self.note_gone(freed.pages() - before)
-    }
-
-    /// Does what [`unmap`](Self::unmap) does, in a table that frees no pages, or only those that one unmap covers.
-    ///
-    /// # Safety
-    /// That of [`unmap`](Self::unmap). The rule is not [`TableRule::FreedWhenEmpty`].
+    /// unmaps. The rule is not [`TableRule::FreedByDesign`].
     #[inline]
-    pub(crate) unsafe fn unmap_uncounted<P: Platform>(
-        &self,
-        walker: Walker<'_, P>,
-        range: IovaRange,
-        freed: &mut FreedTables,
-    ) -> bool {
-        debug_assert!(!matches!(self.rule, TableRule::FreedWhenEmpty { .. }));
+    pub unsafe fn unmap<P: Platform>(&self, walker: Walker<'_, P>, range: IovaRange, freed: &mut FreedTables) -> bool {
+        debug_assert!(self.rule != TableRule::FreedByDesign, "its design clears itself");
         let before = freed.pages();
         let mut pfn = range.first_pfn();
         while pfn < range.end_pfn() {
@@ -418,6 +381,39 @@ impl SecondLevelTable {
             let gone;
             (pfn, gone) = self.clear_next(walker, pfn, range.end_pfn());
             debug_assert!(gone.is_none(), "pages are kept");
+        }
+    }
+
+    /// Counts a page that a design has added ([`TableRule::FreedByDesign`]).
+    pub fn note_added(&self) {
+        self.pages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts pages that a design has taken out ([`TableRule::FreedByDesign`]), before others map in their place.
+    /// Returns whether there are any.
+    pub fn note_detached(&self, gone: usize) -> bool {
+        // Relaxed: a later map takes the lock after this. See `is_unsettled`.
+        self.detached.fetch_add(gone, Ordering::Relaxed);
+        self.note_gone(gone)
+    }
+
+    /// Whether hardware may still walk table pages that are no longer in the table, in whose place other CPUs may
+    /// meanwhile map.
+    ///
+    /// A map asks this after it has written its entries. If true, it has to invalidate its range at all levels. If
+    /// false, it need not: a page that was where it has mapped was counted before the map took the lock, and the
+    /// hardware has lost it since.
+    #[inline]
+    pub(crate) fn is_unsettled(&self) -> bool {
+        // Acquire: pairs with `note_lost`, which comes after the invalidation.
+        self.detached.load(Ordering::Acquire) > 0
+    }
+
+    /// Records that the hardware has lost `tables`.
+    pub(crate) fn note_lost(&self, tables: &FreedTables, _proof: &Proof) {
+        if self.rule == TableRule::FreedByDesign {
+            // Release: see `is_unsettled`.
+            self.detached.fetch_sub(tables.pages(), Ordering::Release);
         }
     }
 
@@ -444,7 +440,8 @@ impl SecondLevelTable {
         pfn: u64,
         end_pfn: u64,
     ) -> (u64, Option<(PhysAddr, u8)>) {
-        let mut at = self.cursor(walker, pfn);
+        // SAFETY: the promise of each caller.
+        let mut at = unsafe { self.cursor(walker, pfn) };
         loop {
             if at.level == 1 {
                 let entries = at.entries();
@@ -464,7 +461,8 @@ impl SecondLevelTable {
                 self.clear(walker, core::slice::from_ref(at.entry()));
                 return (next, (!value.is_large()).then_some((value.phys(), at.level - 1)));
             }
-            at = at.below(walker, value);
+            // SAFETY: just read. The caller owns a mapping below.
+            at = unsafe { at.below(walker, value) };
         }
     }
 

@@ -94,7 +94,7 @@ impl FreedTables {
     ///
     /// # Safety
     /// As for [`push_unshown`](Self::push_unshown).
-    pub(super) unsafe fn push<P: Platform>(&mut self, walker: Walker<'_, P>, frame: PhysAddr) {
+    pub unsafe fn push<P: Platform>(&mut self, walker: Walker<'_, P>, frame: PhysAddr) {
         // SAFETY: the caller's promise, passed on.
         let link = unsafe { self.push_unshown(walker.platform(), frame) };
         walker.show(core::slice::from_ref(link));
