@@ -3,20 +3,27 @@
 //! The proof is that it links. The panic handler below is a lang item that std has too, so a crate that pulls in std
 //! breaks the build with a duplicate. Every design is compiled in full, over a host and registers that a kernel could
 //! have, and is reached through the C functions here. Each operation of each design is also a separate function, whose
-//! stack `cargo xtask frames` measures.
+//! stack `cargo xtask frames` measures. Without the feature `designs`, there is one design and none of these functions:
+//! what a kernel links that has made its choice.
 #![no_std]
 
 extern crate alloc;
 
 mod allocator;
+#[cfg(feature = "designs")]
 mod frames;
 mod host;
+#[cfg(not(feature = "designs"))]
+mod one;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::panic::PanicInfo;
 use host::Host;
+#[cfg(not(feature = "designs"))]
+use one::One as DesignId;
 use portcullis::{Access, DomainConfig, DynDomain, Iommu, Iova, PhysAddr, Protection, Segment, SourceId};
+#[cfg(feature = "designs")]
 use portcullis_designs::DesignId;
 use portcullis_vtd::spec::registers::BLOCK_BYTES;
 use portcullis_vtd::{MappedRegisters, Unit, UnitConfig};
