@@ -82,8 +82,8 @@ impl Lines {
 }
 
 impl Engine {
-    /// Charges what it costs to write entries on these lines, beyond the instructions: lines that other CPUs have written
-    /// last move here, and all of them become visible to the walker.
+    /// Charges what it costs to write entries on these lines, beyond the instructions: lines that other CPUs have
+    /// written last move here, and all of them become visible to the walker.
     pub(crate) fn barrier(&self, lines: Range<usize>) {
         let Some((core, state)) = self.running() else { return };
         let mut writers = self.lines.writers.borrow_mut();

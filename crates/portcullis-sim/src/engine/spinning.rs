@@ -37,8 +37,8 @@ impl Engine {
         }
     }
 
-    /// The core of `state` posts a command. Cores that spin see that with their next poll: one of them may have the duty
-    /// to submit it.
+    /// The core of `state` posts a command. Cores that spin see that with their next poll: one of them may have the
+    /// duty to submit it.
     pub(super) fn rouse(&self, state: &CoreState) {
         let at_ps = state.now_ps.get() + self.frequency.picoseconds(self.costs.poll);
         for (core, spinning) in self.cores.iter().enumerate().filter(|(_, state)| state.spins.get()) {
