@@ -161,6 +161,6 @@ fn what_is_no_document_is_refused() {
     let output = portcullis(&["compare", "--machine", "nowhere"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains(
-        "no machine `nowhere`; there are: r210-cx3, r210-bcm57810, r430-bcm57810, cascadelake-cx5, cascadelake-cx5-9k, icelake-cx5, future-800g"
+        "no machine `nowhere`; there are: r210-cx3, r210-bcm57810, r430-bcm57810, cascadelake-cx5, cascadelake-cx5-9k, icelake-cx5, future-800g, xeon-16"
     ));
 }

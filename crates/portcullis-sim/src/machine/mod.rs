@@ -88,6 +88,7 @@ impl Machine {
             named::cascadelake_cx5_9k(),
             named::icelake_cx5(),
             named::future_800g(),
+            named::xeon_16(),
         ]
     }
 

@@ -30,6 +30,7 @@ mod scaling;
 mod server;
 mod shared_commits;
 mod shared_resources;
+mod sixteen_cpus;
 mod span;
 mod unit_costs;
 mod unpriced;
