@@ -82,12 +82,13 @@ impl Lines {
 }
 
 impl Engine {
-    /// Charges what it costs to write entries on these lines, beyond the instructions: lines that other CPUs have
-    /// written last move here, beside each other, and all of them become visible to the walker.
-    pub(crate) fn barrier(&self, lines: Range<usize>) {
+    /// Charges what it costs to write `entries` entries on these lines, beyond the instructions: lines that other CPUs
+    /// have written last move here, beside each other, and all become visible to the walker. That counts as many lines
+    /// as the entries fill.
+    pub(crate) fn barrier(&self, entries: usize, lines: Range<usize>) {
+        const ENTRIES_PER_LINE: usize = 8;
         let Some((core, state)) = self.running() else { return };
         let mut writers = self.lines.writers.borrow_mut();
-        let further_lines = lines.len().saturating_sub(1) as u64;
         let last = lines.filter_map(|line| writers.insert(line, core));
         let transfers = last.filter(|last| *last != core).map(|last| self.lines.transfer(last, core));
         let moved = transfers.fold(0, u64::max);
@@ -95,6 +96,7 @@ impl Engine {
         let visible = if self.coherent {
             self.costs.store_fence
         } else {
+            let further_lines = entries.div_ceil(ENTRIES_PER_LINE).saturating_sub(1) as u64;
             self.costs.line_flush + self.costs.line_flush_next * further_lines
         };
         self.charge_to(state, moved + visible);
@@ -138,7 +140,7 @@ mod tests {
             Box::new(move || {
                 engine.sleep_until(cpu as u64 * 1_000_000);
                 let from_ps = engine.now_ps();
-                engine.barrier(ram.lines(&ram.frame(page)[entries]));
+                engine.barrier(entries.len(), ram.lines(&ram.frame(page)[entries]));
                 cycles.lock().expect("one thread")[cpu] = frequency.cycles(engine.now_ps() - from_ps);
             })
         });

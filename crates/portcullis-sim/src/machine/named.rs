@@ -488,7 +488,8 @@ pub(super) fn xeon_16() -> Machine {
     let cascadelake = cascadelake_cx5();
     let mut assumed = cascadelake.assumed;
     let of_hardware = ["invalidation_ps", "wait_ps", "register_read"];
-    assumed.retain(|key, _| !of_hardware.contains(&key.as_str()) && !key.starts_with("disk"));
+    let of_disks = |key: &str| key.starts_with("disk") || key == "unprotected_cycles_per_request";
+    assumed.retain(|key, _| !of_hardware.contains(&key.as_str()) && !of_disks(key));
     Machine {
         id: "xeon-16".to_owned(),
         description: "16 virtual CPUs of a Xeon, with hardware that answers at once".to_owned(),

@@ -112,7 +112,7 @@ unsafe impl Platform for LabPlatform {
     }
 
     fn table_barrier(&self, entries: &[Entry], coherent: bool) {
-        self.engine.barrier(self.ram.lines(entries));
+        self.engine.barrier(entries.len(), self.ram.lines(entries));
         if !coherent && self.ram.needs_flushing() {
             self.ram.flush(entries);
         }

@@ -116,9 +116,8 @@ fn the_same_seed_gives_the_same_bytes_and_another_does_not() {
 
 #[test]
 fn every_combination_runs_or_says_why_not() {
-    for (machine, (name, ..)) in
-        Machine::all().iter().flat_map(|one| SERVER_WORKLOADS.iter().map(move |two| (one, two)))
-    {
+    let machines: Vec<_> = Machine::all().into_iter().filter(|machine| machine.server.is_some()).collect();
+    for (machine, (name, ..)) in machines.iter().flat_map(|one| SERVER_WORKLOADS.iter().map(move |two| (one, two))) {
         // A call that is lost beside the first burst of a stream waits for 200 ms. Here calls are alone.
         let cores = (*name == "rpc-tail").then_some(1);
         // In small rings entries are used again soon.
