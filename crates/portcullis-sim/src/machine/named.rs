@@ -481,9 +481,11 @@ pub(super) fn future_800g() -> Machine {
     }
 }
 
-/// The machine with 16 virtual CPUs whose measurements are in docs/performance.md, with hardware that is never the limit:
-/// what CPUs do to each other is all that is left. Its unit answers when the tail is written, as the registers of the
-/// benchmark `page-1-driven` do, so their reads cost nothing either. Nothing of it is fitted to those measurements.
+/// The machine with 16 virtual CPUs whose measurements are in docs/performance.md. Its hardware is never the limit, so
+/// what CPUs do to each other is all that is left.
+///
+/// Its unit answers when the tail is written, as the registers of the benchmark `page-1-driven` do, so their reads cost
+/// nothing either. Nothing of it is fitted to those measurements.
 pub(super) fn xeon_16() -> Machine {
     let cascadelake = cascadelake_cx5();
     let mut assumed = cascadelake.assumed;
