@@ -6,7 +6,7 @@ use crate::foreign::{Foreign, Interrupts};
 use crate::hardware::{Hardware, RegisterError};
 use crate::inherit::{InheritanceError, inherit};
 use crate::page::{Page, Stopped};
-use crate::queue::Queue;
+use crate::queue::{BURST_MAX, Queue};
 use crate::spec::descriptors::{ContextScope, InvalidationDescriptor, IotlbScope, OnePage};
 use crate::spec::faults::status;
 use crate::spec::registers::{
@@ -246,7 +246,9 @@ impl<M: Mmio, P: Platform> Unit<M, P> {
         let platform = &hardware.platform;
         let one_page =
             capability.psi().then(|| OnePage::new(config.leaf_only_hint, capability.dwd(), capability.drd()));
-        let merge_min = config.merge_min.filter(|_| !capability.cm());
+        // A crowd that is never merged must not gather for it.
+        let can_merge = !capability.cm() && config.leaf_only_hint;
+        let merge_min = config.merge_min.filter(|commits| can_merge && usize::from(*commits) <= BURST_MAX);
         let mut queue = Queue::new(platform, one_page, merge_min, capability.mamv(), config.discipline)?;
         let [root, descriptors, statuses, mut nothing] =
             Page::allocate_all(Walker::new(platform, extended.coherent()))?;

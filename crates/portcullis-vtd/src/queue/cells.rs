@@ -166,8 +166,8 @@ pub(super) struct Cell {
     _line: [u64; 7],
     /// Whether the next commit posts before it looks at the ring.
     posts_first: Hint,
-    /// Since when the CPU waits, in microseconds, modulo 2^32: for its last post, or for anything since it last had
-    /// waited long enough. [`NOT_YET`] between a post and its first poll.
+    /// When the CPU has first polled its last post, or has looked since then at the ring or for errors, in
+    /// microseconds, modulo 2^32. [`NOT_YET`] between a post and its first poll.
     waits_since_us: Hint,
     /// Posts whose failure was seen.
     failures: AtomicU64,
@@ -179,13 +179,18 @@ impl Cell {
         self.posts_first.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether the last post was not taken.
+    pub(super) fn is_posted(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & IS_POST != 0
+    }
+
     pub(super) fn set_posts_first(&self, posts_first: bool) {
         if self.posts_first() != posts_first {
             self.posts_first.store(u32::from(posts_first), Ordering::Relaxed);
         }
     }
 
-    /// Whether the CPU has waited for `patience_us` since its post was first polled, or since this was last so.
+    /// Whether `patience_us` have passed since the post of the CPU was first polled, or since this was last so.
     pub(super) fn has_waited<P: Platform>(&self, platform: &P, patience_us: u32) -> bool {
         let now_us = platform.now_us() as u32;
         let since_us = self.waits_since_us.load(Ordering::Relaxed);
@@ -326,8 +331,7 @@ impl Cells {
         let mut left = count as usize;
         self.used_words().iter().enumerate().any(|(word, used)| {
             let used = used.load(Ordering::Relaxed);
-            let is_posted = |number: &usize| self.get(*number).word.load(Ordering::Relaxed) & IS_POST != 0;
-            left -= beside(|| members(word, used).filter(is_posted).take(left).count());
+            left -= beside(|| members(word, used).filter(|number| self.get(*number).is_posted()).take(left).count());
             left == 0
         })
     }

@@ -58,8 +58,8 @@ const PAUSES: u32 = if cfg!(loom) { 0 } else { 1023 };
 /// Each try takes the line of the ring from its holder.
 const PAUSES_MAX: u32 = 128;
 
-/// While a submission is in flight, the next one departs when one of so many CPUs that post has posted. At 64 CPUs of
-/// hardware that takes 130 cycles a command and 1,700 there and back, a pair takes a tenth more without that.
+/// While a submission is in flight, the next one departs once one in so many of the CPUs that post has posted. If
+/// hardware takes 130 cycles a command and 1,700 there and back, a pair of 64 CPUs takes a tenth more without that.
 const POSTERS_PER_MEMBER: u32 = 8;
 
 /// How often a holder looks for posts before it rings the doorbell: some come while it takes the others.
@@ -75,7 +75,7 @@ const TURNS: u16 = if cfg!(loom) { 2 } else { 4096 };
 pub(super) enum Turn {
     /// Another CPU holds the ring.
     Held,
-    /// Two submissions are in flight, or the queue refuses submissions.
+    /// Two submissions are in flight, or one is and commits gather behind it, or the queue refuses submissions.
     Behind,
     NoRoom,
     /// The commit is done.
@@ -286,6 +286,7 @@ impl<P: Platform> Queue<P> {
     pub(super) fn combine_posts<M: Mmio>(&self, hardware: &Hardware<M, P>, is_done: bool) -> Result<bool, QueueError> {
         let combined = self.ring().try_with(|ring| {
             // Who leaves duty need not submit a few posts behind what is in flight: another caller is on duty for that.
+            // If that one leaves just now and finds the ring held, they wait until the patience of a poster ends.
             if !(ring.refuses || is_done && self.is_gathering(ring, &hardware.platform, 0)) {
                 self.finish(ring, hardware, ring.tail, false);
                 self.leave_one_out(ring, &hardware.platform);
@@ -446,7 +447,7 @@ impl<P: Platform> Queue<P> {
     fn wait_for_holder<M: Mmio>(&self, hardware: &Hardware<M, P>, number: usize) -> Result<bool, QueueError> {
         let patience_us = PATIENCE_US + self.cells.used_before(number) / POSTERS_PER_US;
         match self.cells.get(number).has_waited(&hardware.platform, patience_us) {
-            true => self.look_after_posts(hardware),
+            true => self.look_after_posts(hardware, number),
             false => Ok(false),
         }
     }
@@ -472,16 +473,17 @@ impl<P: Platform> Queue<P> {
     /// # Errors
     /// Why the queue will not accept it.
     #[inline(never)]
-    fn look_after_posts<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<bool, QueueError> {
+    fn look_after_posts<M: Mmio>(&self, hardware: &Hardware<M, P>, number: usize) -> Result<bool, QueueError> {
         if self.may_depart(&hardware.platform) {
-            self.combine_posts(hardware, false)
+            self.combine_posts(hardware, false)?;
+            // A queue that has stopped makes no room.
+            if !self.cells.get(number).is_posted() {
+                return Ok(false);
+            }
         } else if self.behind() == REFUSES {
-            self.why_refused(hardware)
-        } else if has_error(hardware) {
-            self.resume_stopped(hardware).map(|()| false)
-        } else {
-            Ok(false)
+            return self.why_refused(hardware);
         }
+        if has_error(hardware) { self.resume_stopped(hardware).map(|()| false) } else { Ok(false) }
     }
 
     /// Why nothing is to be submitted, if that is still so.

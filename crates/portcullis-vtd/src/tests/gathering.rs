@@ -3,10 +3,11 @@
 use super::fake_unit::*;
 use super::host::Host;
 use super::shared_commits::{executed, share};
-use super::{Driver, bring_up_merging, page, pages_descriptor, pass_time, without_waits};
+use super::{Driver, bring_up_merging, finish, page, pages_descriptor, without_waits};
 use crate::Ticket;
 use portcullis::Iommu;
-use portcullis::platform::fake::CPUS;
+use portcullis::iommu::QueueError;
+use portcullis::platform::fake::{CPUS, run_on};
 
 /// If so many commits share a submission, one command replaces theirs. The host has one CPU more.
 const MERGED: u8 = 3;
@@ -76,6 +77,32 @@ fn a_single_post_departs_when_the_patience_of_its_poster_ends() {
     let (unit, _) = with_one_in_flight(&fake, &host);
     let single = share(&unit, 1, 1);
     assert_eq!((unit.is_done(single), executed(&fake)), (Ok(false), vec![]));
-    pass_time(&host);
+    host.fake.advance_us(2);
     assert_eq!((unit.is_done(single), executed(&fake)), (Ok(false), vec![1]));
+}
+
+/// The error hits what is in flight. Whoever waits for it resumes the queue, and what has gathered goes on.
+#[test]
+fn posts_that_gather_outlive_an_error() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, on_duty) = with_one_in_flight(&fake, &host);
+    let single = share(&unit, 1, 1);
+    fake.time_out();
+    fake.behave(Behaviour::Prompt);
+    run_on(0);
+    assert_eq!(finish(&unit, &host, on_duty), Err(QueueError::Device));
+    assert_eq!(finish(&unit, &host, single), Ok(()));
+    assert_eq!(executed(&fake), [1]);
+}
+
+#[test]
+fn posts_that_gather_are_told_when_the_unit_is_gone() {
+    let host = Host::new(true);
+    let fake = FakeUnit::new(&host);
+    let (unit, _) = with_one_in_flight(&fake, &host);
+    let single = share(&unit, 1, 1);
+    fake.behave(Behaviour::Silent);
+    fake.with(|state| state.gone = true);
+    assert_eq!(finish(&unit, &host, single), Err(QueueError::Gone));
 }

@@ -302,7 +302,7 @@ impl<A: IovaAllocator<P>, P: Platform, I: Iommu, L: Locking, D: DeferredPolicy<P
         let mut tables = core::mem::take(&mut revocation.tables);
         for revoked in revocation.revoked() {
             // SAFETY: this commit holds the claim on the mapping, and gives the range back only afterwards.
-            unsafe { self.erase(revoked.range, &mut tables) };
+            self.locking.table(revoked.range, || unsafe { self.erase(revoked.range, &mut tables) });
         }
         revocation.tables = tables;
     }

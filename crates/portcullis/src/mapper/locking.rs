@@ -16,7 +16,9 @@ use crate::table::FreedTables;
 /// # Safety
 /// Table pages are freed on the word of this trait. An implementation that [writes](Locking::write) and
 /// [erases](Locking::erase) by itself does what these promise. It may [take pages out](Locking::TAKES_PAGES_OUT) if it
-/// lets only one closure at a time run in [`table`](Locking::table).
+/// has both functions of its own, and lets only one closure at a time run in [`table`](Locking::table). An `erase` of
+/// its own [reports](crate::table::SecondLevelTable::note_detached) each page that it takes out before `table` ends,
+/// because the next map invalidates for it.
 pub unsafe trait Locking: Send + Sync {
     /// Whether it writes and clears entries by itself and takes table pages out:
     /// [`TableRule::FreedByDesign`](crate::table::TableRule::FreedByDesign).

@@ -242,7 +242,7 @@ impl SecondLevelTable {
     /// A cursor at the root, on the way to page `pfn`. Reports the walk.
     ///
     /// # Safety
-    /// `walker` is the one that the table was made with.
+    /// `walker` is the one that the table was made with. The table outlives the cursor.
     #[inline(always)]
     pub unsafe fn cursor<'p, P: Platform>(&self, walker: Walker<'p, P>, pfn: u64) -> Cursor<'p> {
         walker.platform().probe(Step::TableWalk { levels: self.levels });
