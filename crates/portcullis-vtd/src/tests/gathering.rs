@@ -81,7 +81,7 @@ fn a_single_post_departs_when_the_patience_of_its_poster_ends() {
     assert_eq!((unit.is_done(single), executed(&fake)), (Ok(false), vec![1]));
 }
 
-/// The error hits what is in flight. Whoever waits for it resumes the queue, and what has gathered goes on.
+/// The error hits what is in flight. The caller on duty resumes the queue, and what has gathered goes on.
 #[test]
 fn posts_that_gather_outlive_an_error() {
     let host = Host::new(true);
