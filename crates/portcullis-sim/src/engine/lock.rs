@@ -97,6 +97,7 @@ impl Engine {
     /// Masks interrupts, and takes the lock if no core holds it. Returns whether it did so.
     fn acquire_at_once(&self, id: usize, core: Core, state: &CoreState) -> bool {
         state.masked.set(state.masked.get() + 1);
+        self.await_stores(state);
         self.charge(self.costs.lock);
         self.sync();
         let mut locks = self.locks.borrow_mut();

@@ -84,6 +84,8 @@ struct CoreState {
     waits_for: Cell<Option<Event>>,
     /// It spins on the hardware.
     spins: Cell<bool>,
+    /// When the lines of its stores have come.
+    stored_ps: Cell<u64>,
     /// How many locks it holds. Interrupts are masked while it holds any.
     masked: Cell<u32>,
     in_interrupt: Cell<bool>,
@@ -145,6 +147,7 @@ impl Drop for Stop<'_> {
             core.turn_ps.set(None);
             core.resting_since_ps.set(None);
             core.spins.set(false);
+            core.stored_ps.set(0);
             core.waits_for.set(None);
             core.interrupts.borrow_mut().clear();
             core.masked.set(0);
@@ -166,6 +169,7 @@ impl CoreState {
             resting_since_ps: Cell::new(None),
             waits_for: Cell::new(None),
             spins: Cell::new(false),
+            stored_ps: Cell::new(0),
             masked: Cell::new(0),
             in_interrupt: Cell::new(false),
             has_ended: Cell::new(true),
@@ -523,7 +527,11 @@ impl Engine {
             Step::TreeInsert => state.account.borrow_mut().free_lists().allocated(false),
             Step::ListPush => state.account.borrow_mut().free_lists().freed(true),
             Step::TreeErase => state.account.borrow_mut().free_lists().freed(false),
-            Step::QueuePost => self.rouse(state),
+            Step::QueuePost => {
+                self.await_stores(state);
+                self.rouse(state);
+            }
+            Step::TableClaim => self.await_stores(state),
             _ => {}
         }
         if is_of_addresses(step) {

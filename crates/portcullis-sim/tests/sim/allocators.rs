@@ -103,7 +103,7 @@ fn queues_per_core_lay_the_allocators_lock_bare() {
         let invalidation = |outcome: &RunOutcome| outcome.lock_wait_invalidation_percent;
         let iova = |outcome: &RunOutcome| outcome.lock_wait_iova_percent;
         assert!(invalidation(&global) > 1.0, "{} %", invalidation(&global));
-        assert!(invalidation(&per_core) < 0.25 * invalidation(&global), "{} %", invalidation(&per_core));
+        assert!(invalidation(&per_core) < 0.2 * invalidation(&global), "{} %", invalidation(&per_core));
         assert!(iova(&per_core) > 1.5 * iova(&global), "{} % and {} %", iova(&global), iova(&per_core));
     }
     let magazine = run(rings(), "magazine", Deferred);
@@ -154,5 +154,5 @@ fn sixteen_cores_wait_for_both_locks_of_macos() {
     let [one, many] = ["count=1", "count=16"].map(|parameters| run(rings(parameters), "macos", Deferred));
     assert_eq!((one.lock_wait_percent, one.lock_wait_iova_percent), (0.0, 0.0));
     let (iova, invalidation) = (many.lock_wait_iova_percent, many.lock_wait_invalidation_percent);
-    assert!(iova > 1.0 && invalidation > 1.0, "{iova} % and {invalidation} %");
+    assert!(iova > 1.0 && invalidation > 10.0, "{iova} % and {invalidation} %");
 }
