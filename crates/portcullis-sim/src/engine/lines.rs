@@ -83,9 +83,9 @@ impl Lines {
 
 impl Engine {
     /// Charges what it costs to make `entries` entries on these lines visible to the walker, which counts as many lines
-    /// as the entries fill. Lines that other CPUs have written last move here, beside each other. Stores do not wait for
-    /// that, but the next locked instruction does.
-    // A flush counts the lines that entries fill, not those that they touch: so the published costs were taken apart.
+    /// as the entries fill. Lines that other CPUs have written last move here, beside each other. Stores do not wait
+    /// for that, but the next locked instruction does.
+    // A flush counts the lines that entries fill, not those that they touch: published costs were taken apart so.
     pub(crate) fn barrier(&self, entries: usize, lines: Range<usize>) {
         const ENTRIES_PER_LINE: usize = 8;
         let Some((core, state)) = self.running() else { return };
