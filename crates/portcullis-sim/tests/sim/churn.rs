@@ -48,6 +48,8 @@ fn a_seed_decides_about_the_memory() {
         job.seed = seed;
         measured(&job).table_pages_end
     };
-    assert_eq!(run(1), run(1));
-    assert_ne!(run(1), run(2));
+    let first = run(1);
+    assert_eq!(first, run(1));
+    // Two counts may be equal by chance.
+    assert!([2, 3, 4].map(run) != [first; 3]);
 }

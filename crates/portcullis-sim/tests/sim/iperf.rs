@@ -114,10 +114,19 @@ fn a_smaller_buffer_of_the_card_loses_more() {
 
 #[test]
 fn what_an_invalidation_takes_from_the_iotlb_shows_there_alone() {
-    let all = Run { set: &[("psi_drops", "all")], ..LINUX }.make().outcome;
-    let exact = LINUX.make().outcome;
-    assert!(all.iotlb_misses_per_page > 1.05 * exact.iotlb_misses_per_page, "{}", all.iotlb_misses_per_page);
-    let [all_l1, exact_l1] = [&all, &exact].map(|one| one.ptcache_l1_misses_per_page);
+    // Runs that lose packets differ from seed to seed, so that each number is the middle one of three.
+    let middle = |mut numbers: [f64; 3]| {
+        numbers.sort_by(f64::total_cmp);
+        numbers[1]
+    };
+    let medians = |set| {
+        let runs = [1, 2, 3].map(|seed| Run { set, seed, ..LINUX }.make().outcome);
+        let iotlb = runs.each_ref().map(|run| run.iotlb_misses_per_page);
+        [middle(iotlb), middle(runs.map(|run| run.ptcache_l1_misses_per_page))]
+    };
+    let [all_iotlb, all_l1] = medians(&[("psi_drops", "all")]);
+    let [exact_iotlb, exact_l1] = medians(&[]);
+    assert!(all_iotlb > 1.05 * exact_iotlb, "{all_iotlb} and {exact_iotlb}");
     assert!((all_l1 / exact_l1 - 1.0).abs() < 0.25, "{all_l1} and {exact_l1}");
 }
 

@@ -8,7 +8,7 @@ use super::super::class::Class::{Cal, R25};
 use super::super::lab::{Bar, NONE};
 use super::super::served::{Length, Numbers, ServedRun};
 use super::super::{Figure, Grid, Lab, Made, Make, Point, Reason};
-use super::{CHUNKS, FANDS, LINUX, WINDOWS, is_as_fast, run_under};
+use super::{CHUNKS, FANDS, LINUX, SEEDS, WINDOWS, is_as_fast, run_under};
 
 pub(super) const FIGURE_11: Figure = Figure {
     id: "fands-fig11",
@@ -91,9 +91,18 @@ impl Work {
         ServedRun { cores: CORES, linux_wait: bar.design == LINUX.design, length: Length::Short, ..run }
     }
 
+    /// The numbers of the seed in the middle. Linux loses packets, and its rates differ by a tenth from seed to seed.
+    fn median(&self, lab: &Lab<'_>, bar: Bar, clients: u32) -> Numbers {
+        let seeds = if bar.design == LINUX.design { SEEDS } else { 1 };
+        let of_seed = |seed| lab.of(&ServedRun { seed, ..self.run(lab, bar, clients) });
+        let mut all: Vec<Numbers> = (1..=seeds).map(of_seed).collect();
+        all.sort_by(|one, other| one.rate.total_cmp(&other.rate));
+        all.swap_remove(all.len() / 2)
+    }
+
     /// The numbers with as many clients as give the best rate.
     fn best(&self, lab: &Lab<'_>, bar: Bar) -> Numbers {
-        let all = clients(lab).iter().map(|clients| lab.of(&self.run(lab, bar, *clients)));
+        let all = clients(lab).iter().map(|clients| self.median(lab, bar, *clients));
         all.reduce(|best, other| if other.rate > best.rate { other } else { best }).expect("a number of clients")
     }
 }

@@ -10,7 +10,7 @@
 use super::super::class::Class::{C2, Cal, Input, R15, R25};
 use super::super::served::{Length, Numbers, ServedRun};
 use super::super::{Figure, Grid, Lab, Made, Make, Point, Reason};
-use super::{CHUNKS, FANDS, FLOWS, RINGS, Row};
+use super::{CHUNKS, FANDS, FLOWS, RINGS, Row, SEEDS};
 
 pub(super) const FIGURE_2: Figure = Figure {
     id: "fands-fig2",
@@ -45,8 +45,6 @@ pub(super) const FIGURE_3_ALL: Figure = Figure {
 
 const EXACT: &str = "exact";
 const ALL: &str = "all";
-/// The seeds of the run that differs most from run to run.
-const SEEDS: u64 = 3;
 
 fn figure_2(lab: &Lab<'_>, drops: &str) -> Made {
     let mut made = by_row(lab, &FLOWS, drops);
