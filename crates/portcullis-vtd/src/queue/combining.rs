@@ -287,15 +287,26 @@ impl<P: Platform> Queue<P> {
         let combined = self.ring().try_with(|ring| {
             // Who leaves duty need not submit a few posts behind what is in flight: another caller is on duty for that.
             // If that one leaves just now and finds the ring held, they wait until the patience of a poster ends.
-            if !(ring.refuses || is_done && self.is_gathering(ring, &hardware.platform, 0)) {
-                self.finish(ring, hardware, ring.tail, false);
-                self.leave_one_out(ring, &hardware.platform);
+            if ring.refuses || is_done && self.is_gathering(ring, &hardware.platform, 0) {
+                return false;
             }
+            self.finish(ring, hardware, ring.tail, false);
+            self.leave_one_out(ring, &hardware.platform);
+            // A post takes a slot, and its wait another.
+            ring.room() < 2 && !is_done
         });
         match combined {
             Err(error) if !is_done => Err(error),
+            Ok(Some(true)) => self.resume_if_stopped(hardware),
             _ => Ok(is_done),
         }
+    }
+
+    /// Resumes the queue if it has stopped: then it makes no room for posts. Returns false.
+    #[cold]
+    #[inline(never)]
+    fn resume_if_stopped<M: Mmio>(&self, hardware: &Hardware<M, P>) -> Result<bool, QueueError> {
+        if has_error(hardware) { self.resume_stopped(hardware).map(|()| false) } else { Ok(false) }
     }
 
     /// Takes posts into the submission that begins in slot `first`, ends it, and tells those whose posts it has taken.
@@ -476,14 +487,13 @@ impl<P: Platform> Queue<P> {
     fn look_after_posts<M: Mmio>(&self, hardware: &Hardware<M, P>, number: usize) -> Result<bool, QueueError> {
         if self.may_depart(&hardware.platform) {
             self.combine_posts(hardware, false)?;
-            // A queue that has stopped makes no room.
             if !self.cells.get(number).is_posted() {
                 return Ok(false);
             }
         } else if self.behind() == REFUSES {
             return self.why_refused(hardware);
         }
-        if has_error(hardware) { self.resume_stopped(hardware).map(|()| false) } else { Ok(false) }
+        self.resume_if_stopped(hardware)
     }
 
     /// Why nothing is to be submitted, if that is still so.
