@@ -14,7 +14,8 @@ pub(super) const FIGURE_11: Figure = Figure {
     id: "fands-fig11",
     title: "Redis, Nginx and SPDK",
     reasons: &[
-        Reason::new(
+        Reason::only_in(
+            Length::Full,
             &["Redis, 4 KiB, Linux, of no protection"],
             "In ours the driver keeps nearly all pages mapped, as with five flows in Figure 2. If it kept none, Linux would \
              have .24 of the unprotected rate (recycle=never). What stops some of the keeping in the published run is not \

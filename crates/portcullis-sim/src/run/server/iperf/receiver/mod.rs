@@ -5,8 +5,8 @@
 //! it.
 //!
 //! Left out: growth of the buffer, memory pressure, the backlog of a socket that is in use, ECN, data in the other
-//! direction, and delays of acknowledgements that adapt. A packet counts as one in the window wherever it lies; in
-//! Linux packets out of order count too, with the size of their memory.
+//! direction, and delays of acknowledgements that adapt. A packet counts as one in the window until it is read; in
+//! Linux packets out of order count too, and all with the size of their memory (docs/laboratory.md has what that does).
 
 #[cfg(test)]
 mod tests;
