@@ -34,7 +34,9 @@
 use super::cells::{Answer, Cell, CellSet, Fate, NO_POSTS, Place, Post};
 use super::merging::Merging;
 use super::ring::{Ring, distance, has_landed, probe_write, write};
-use super::{BURST_MAX, Discipline, Handed, Queue, REFUSES, Submission, Ticket, Words, has_error, ring_doorbell};
+use super::{
+    BURST_MAX, Discipline, ERRORS_US, Handed, Queue, REFUSES, Submission, Ticket, Words, has_error, ring_doorbell,
+};
 use crate::Mmio;
 use crate::hardware::Hardware;
 use crate::sync::{Ordering, pause};
@@ -281,7 +283,8 @@ impl<P: Platform> Queue<P> {
         turn
     }
 
-    /// Submits what is posted. Returns `is_done`, or an error if that is false and the queue will not accept any.
+    /// Submits what is posted; if no post fits, looks whether the queue has stopped. Returns `is_done`, or an error if
+    /// that is false and the queue will not accept any.
     #[inline(never)]
     pub(super) fn combine_posts<M: Mmio>(&self, hardware: &Hardware<M, P>, is_done: bool) -> Result<bool, QueueError> {
         let combined = self.ring().try_with(|ring| {
@@ -292,12 +295,14 @@ impl<P: Platform> Queue<P> {
             }
             self.finish(ring, hardware, ring.tail, false);
             self.leave_one_out(ring, &hardware.platform);
-            // A post takes a slot, and its wait another.
-            ring.room() < 2 && !is_done
+            // Whether no post fits. The first comparison spares others the line of what is wanted.
+            !is_done && ring.room() <= BURST_MAX + 2 && self.end_of_room(ring, ring.tail) == ring.tail
         });
         match combined {
             Err(error) if !is_done => Err(error),
-            Ok(Some(true)) => self.resume_if_stopped(hardware),
+            Ok(Some(true)) if self.cell(hardware).has_waited(&hardware.platform, ERRORS_US) => {
+                self.resume_if_stopped(hardware)
+            }
             _ => Ok(is_done),
         }
     }

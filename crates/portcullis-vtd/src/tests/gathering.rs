@@ -97,31 +97,35 @@ fn posts_that_gather_outlive_an_error() {
     assert_eq!(executed(&fake), [1]);
 }
 
-/// The caller on duty finds no room for a post, and nobody else asks.
+/// The caller on duty finds no room for a post, and no other caller asks. If some is left, a greater commit wants it.
 #[test]
 fn a_caller_on_duty_without_room_resumes_the_queue() {
-    let host = Host::new(true);
-    let fake = FakeUnit::new(&host);
-    let unit = bring_up_merging(&fake, &host, None);
-    fake.behave(Behaviour::Holding);
-    let alone = |first, count| {
-        let commands: Vec<_> = (first..first + count).map(|pfn| page(7, pfn)).collect();
-        unit.submit(&commands).expect("room")
-    };
-    let before: Vec<Ticket> = [1000, 2000, 3000].map(|first| alone(first, BURST_MAX as u64)).into();
-    let [_, on_duty] = [0, 1].map(|cpu| share(&unit, cpu, 90 + u64::from(cpu)));
-    let posted = share(&unit, 2, 92);
-    let used = before.len() * (BURST_MAX + 1) + 2 * 2;
-    alone(4000, (SLOTS - 1 - used - 1) as u64);
-    fake.take_executed();
-    fake.land(before.len());
-    fake.time_out();
-    fake.behave(Behaviour::Prompt);
-    run_on(1);
-    assert_eq!(finish(&unit, &host, on_duty), Err(QueueError::Device));
-    run_on(2);
-    assert_eq!(finish(&unit, &host, posted), Ok(()));
-    assert_eq!(executed(&fake), [92]);
+    for left in [0, 1, 40] {
+        let host = Host::new(true);
+        let fake = FakeUnit::new(&host);
+        let unit = bring_up_merging(&fake, &host, None);
+        fake.behave(Behaviour::Holding);
+        let pages = |first, count| (first..first + count).map(|pfn| page(7, pfn)).collect::<Vec<_>>();
+        let great = BURST_MAX as u64;
+        let before = [1000, 2000, 3000].map(|first| unit.submit(&pages(first, great)).expect("room"));
+        let [_, on_duty] = [0, 1].map(|cpu| share(&unit, cpu, 90 + u64::from(cpu)));
+        let posted = share(&unit, 2, 92);
+        let used = before.len() * (BURST_MAX + 1) + 2 * 2;
+        unit.submit(&pages(4000, (SLOTS - 1 - used - 1 - left) as u64)).expect("room");
+        if left > 1 {
+            assert_eq!(unit.try_submit_shared(&pages(5000, great)), Ok(None));
+        }
+        fake.land(before.len());
+        fake.take_executed();
+        run_on(1);
+        assert_eq!((unit.is_done(on_duty), executed(&fake)), (Ok(false), vec![]), "{left} slots are left");
+        fake.time_out();
+        fake.behave(Behaviour::Prompt);
+        assert_eq!(finish(&unit, &host, on_duty), Err(QueueError::Device));
+        run_on(2);
+        assert_eq!(finish(&unit, &host, posted), Ok(()));
+        assert_eq!(executed(&fake), [92]);
+    }
 }
 
 #[test]
