@@ -84,8 +84,9 @@ impl Lines {
 impl Engine {
     /// Charges what it costs to make `entries` entries on these lines visible to the walker, which counts as many lines
     /// as the entries fill. Lines that other CPUs have written last move here, beside each other. Stores do not wait
-    /// for that, but the next locked instruction does.
-    // A flush counts the lines that entries fill, not those that they touch: published costs were taken apart so.
+    /// for that. What flushes the lines does, and so does the next lock, post or claim of a table.
+    // A flush counts the lines that entries fill, not those that they touch, because published costs were split so.
+    // The doorbell and the hand-off of a lock do not wait either: here they overtake stores, by one transfer at most.
     pub(crate) fn barrier(&self, entries: usize, lines: Range<usize>) {
         const ENTRIES_PER_LINE: usize = 8;
         let Some((core, state)) = self.running() else { return };
@@ -94,14 +95,15 @@ impl Engine {
         let transfers = last.filter(|last| *last != core).map(|last| self.lines.transfer(last, core));
         let moved = transfers.fold(0, u64::max);
         drop(writers);
+        let come_ps = state.now_ps.get() + self.frequency.picoseconds(moved);
+        state.stored_ps.set(state.stored_ps.get().max(come_ps));
         let visible = if self.coherent {
             self.costs.store_fence
         } else {
+            self.await_stores(state);
             let further_lines = entries.div_ceil(ENTRIES_PER_LINE).saturating_sub(1) as u64;
             self.costs.line_flush + self.costs.line_flush_next * further_lines
         };
-        let come_ps = state.now_ps.get() + self.frequency.picoseconds(moved);
-        state.stored_ps.set(state.stored_ps.get().max(come_ps));
         self.charge_to(state, visible);
         self.sync_on(core, state);
     }
@@ -132,19 +134,20 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use crate::Machine;
-    use crate::engine::{Body, Engine};
+    use crate::engine::{Body, Engine, LabLock};
     use portcullis::PhysAddr;
-    use portcullis::platform::Step;
+    use portcullis::platform::{Lock, LockClass, Step};
     use portcullis_model::Ram;
     use std::ops::Range;
     use std::rc::Rc;
     use std::sync::{Arc, Mutex};
 
-    /// What it costs two CPUs of one socket, one behind the other, to write entries of a table, in transfers of a line.
-    fn moved(written: [Range<usize>; 2]) -> [u64; 2] {
+    /// Two CPUs of one socket, one behind the other, write as many entries of a table, and go on. For how many
+    /// transfers of a line the second one waits.
+    fn waits(written: [Range<usize>; 2], coherent: bool, go_on: fn(&Rc<Engine>)) -> u64 {
         let machine = Machine::by_id("cascadelake-cx5").expect("a machine");
         let frequency = machine.frequency();
-        let engine = Rc::new(Engine::new(2, frequency, machine.costs.clone(), true));
+        let engine = Rc::new(Engine::new(2, frequency, machine.costs.clone(), coherent));
         let ram = Arc::new(Ram::new(PhysAddr::new(0), 1 << 16));
         let (page, cycles) = (ram.allocate().expect("a page"), Arc::new(Mutex::new([0; 2])));
         let bodies = written.into_iter().enumerate().map(|(cpu, entries)| -> Body {
@@ -153,22 +156,39 @@ mod tests {
                 engine.sleep_until(cpu as u64 * 1_000_000);
                 let from_ps = engine.now_ps();
                 engine.barrier(entries.len(), ram.lines(&ram.frame(page)[entries]));
-                assert_eq!(engine.now_ps(), from_ps, "stores do not wait");
-                engine.step(Step::TableClaim);
+                go_on(&engine);
                 cycles.lock().expect("one thread")[cpu] = frequency.cycles(engine.now_ps() - from_ps);
             })
         });
         engine.run(bodies.collect());
-        let cycles = *cycles.lock().expect("one thread");
+        let [first, second] = *cycles.lock().expect("one thread");
         // Times are rounded to picoseconds.
         let line = machine.costs.line_transfer;
-        cycles.map(|cycles| (cycles - machine.costs.table_claim + line / 2) / line)
+        (second - first + line / 2) / line
+    }
+
+    fn claim(engine: &Rc<Engine>) {
+        engine.step(Step::TableClaim);
     }
 
     #[test]
     fn a_line_that_another_cpu_has_written_moves() {
-        assert_eq!(moved([0..1, 7..8]), [0, 1], "entries of one line");
-        assert_eq!(moved([0..1, 8..9]), [0, 0], "entries of two");
-        assert_eq!(moved([0..32, 7..17]), [0, 1], "three lines beside each other");
+        assert_eq!(waits([0..1, 7..8], true, claim), 1, "entries of one line");
+        assert_eq!(waits([0..1, 8..9], true, claim), 0, "entries of two");
+        assert_eq!(waits([0..16, 7..23], true, claim), 1, "three lines beside each other");
+    }
+
+    #[test]
+    fn locked_instructions_and_flushes_wait_for_it_and_stores_do_not() {
+        const LINE: [Range<usize>; 2] = [0..1, 7..8];
+        assert_eq!(waits(LINE, true, |_| ()), 0);
+        assert_eq!(waits(LINE, false, |_| ()), 1, "the flush");
+        assert_eq!(waits(LINE, true, |engine| engine.step(Step::QueuePost)), 1);
+        assert_eq!(waits(LINE, true, |engine| LabLock::new(engine.clone(), LockClass::Domain, ()).with(|()| ())), 1);
+        let busy = |engine: &Rc<Engine>| {
+            engine.charge(10_000);
+            claim(engine);
+        };
+        assert_eq!(waits(LINE, true, busy), 0, "it came meanwhile");
     }
 }
