@@ -15,8 +15,8 @@ pub(super) const FIGURE_10: Figure = Figure {
     reasons: &[
         Reason::new(
             &["1 + 1 cores, Linux, Gb/s received"],
-            "Not explained: hardly any page is unmapped in ours. Linux charges a socket with the memory of its packets, so \
-             that it holds up to 379 of them, and the driver keeps 255 pages. That was tried: it gives 24.9 Gb/s.",
+            "Not explained: hardly any page is unmapped in ours. Counting the memory of packets, as Linux does, lets a \
+             socket hold more of them than the driver keeps. That was tried: Linux then receives 24.9 Gb/s.",
         ),
         Reason::new(
             &[
