@@ -293,10 +293,12 @@ impl<P: Platform> Queue<P> {
             if ring.refuses || is_done && self.is_gathering(ring, &hardware.platform, 0) {
                 return false;
             }
-            self.finish(ring, hardware, ring.tail, false);
+            let tail = ring.tail;
+            self.finish(ring, hardware, tail, false);
             self.leave_one_out(ring, &hardware.platform);
-            // Whether no post fits. The first comparison spares others the line of what is wanted.
-            !is_done && ring.room() <= BURST_MAX + 2 && self.end_of_room(ring, ring.tail) == ring.tail
+            // Whether no post fits. A great caller wants no more than the room that is compared first.
+            let is_short = ring.tail == tail && ring.room() <= BURST_MAX + 2;
+            !is_done && is_short && self.end_of_room(ring, tail) == tail
         });
         match combined {
             Err(error) if !is_done => Err(error),
