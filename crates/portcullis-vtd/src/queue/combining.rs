@@ -296,7 +296,7 @@ impl<P: Platform> Queue<P> {
             let tail = ring.tail;
             self.finish(ring, hardware, tail, false);
             self.leave_one_out(ring, &hardware.platform);
-            // Whether no post fits. A great caller wants no more than the room that is compared first.
+            // Whether no post fits. No caller wants more than this room, so most often what is wanted is not read.
             let is_short = ring.tail == tail && ring.room() <= BURST_MAX + 2;
             !is_done && is_short && self.end_of_room(ring, tail) == tail
         });
