@@ -43,7 +43,7 @@ pub(crate) enum Command {
     /// own
     ///
     /// The program carries the traces that the figures need. All figures take a few minutes on two idle cores, of
-    /// which `fands` takes 70 seconds.
+    /// which `fands` takes a minute and a half.
     ///
     /// `eiovar` stands for all figures and tables of EiovaR, and `riommu` for those of rIOMMU. Each of their numbers
     /// has a class, which says how near it must be to the published one: R15 within 15 %, R25 within 25 %, C2 and C4
