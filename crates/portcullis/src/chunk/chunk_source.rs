@@ -13,7 +13,7 @@
 
 use super::geometry::TABLE_UNITS;
 use super::open_tables::{Chunk, Need, OpenTables, Wanted};
-use super::out_chunks::{Lookup, Out, OutChunks, young_list};
+use super::out_chunks::{Lookup, Out, OutChunks};
 use super::page_states;
 use super::table_log::{LOOKS, TableLog};
 use super::table_pool::{self, TablePool};
@@ -217,11 +217,19 @@ impl<P: Platform> ChunkSource<P> {
         })
     }
 
-    /// Keeps the chunk that the stream of `cursor` has taken, and gives back those of its chunks that are spent.
+    /// Keeps the chunk that the stream of `cursor` has taken, and gives back those of its chunks that are spent. A
+    /// stream of whole tables has looked for these before.
     #[inline(never)]
     fn remember(&self, platform: &P, cursor: usize, chunk: Chunk) {
-        let (line, word) = (cursor / CPU_WORDS, cursor % CPU_WORDS);
-        let spent = self.out[line].0.with(|chunks| chunks.add(self.lookup(platform), word, chunk));
+        let (line, word, lookup) = (cursor / CPU_WORDS, cursor % CPU_WORDS, self.lookup(platform));
+        let out = &self.out[line].0;
+        if chunk.units == TABLE_UNITS {
+            return out.with(|chunks| chunks.add(lookup, word, chunk));
+        }
+        let spent = out.with(|chunks| {
+            chunks.add(lookup, word, chunk);
+            chunks.take_spent(lookup, word, chunk.first.is_multiple_of(TABLE_UNITS / 2))
+        });
         spent.into_iter().flatten().for_each(|out| self.give_back_chunk(out));
     }
 
@@ -229,23 +237,31 @@ impl<P: Platform> ChunkSource<P> {
         Lookup { platform, records: &self.records, tables: &self.tables }
     }
 
-    /// Gives back the oldest chunk of the stream of `cursor` if it is spent. Returns whether it has.
+    /// Gives back spent chunks of the stream of `cursor`. Returns whether there were any.
     #[inline(never)]
     fn look(&self, platform: &P, cursor: usize) -> bool {
         let (line, word) = (cursor / CPU_WORDS, cursor % CPU_WORDS);
-        let spent = self.out[line].0.with(|chunks| chunks.look(self.lookup(platform), young_list(word), &mut 1));
-        spent.inspect(|out| self.give_back_chunk(*out)).is_some()
+        let spent = self.out[line].0.with(|chunks| chunks.take_spent(self.lookup(platform), word, false));
+        let spent = spent.into_iter().flatten();
+        spent.inspect(|out| self.give_back_chunk(*out)).count() > 0
     }
 
     fn give_back_chunk(&self, out: Out) {
-        self.give_back(out.chunk().table(), out.chunk().mask());
+        let chunk = out.chunk();
+        self.give_back(chunk.table(), chunk.mask(), chunk.units);
     }
 
-    /// Gives back units of a table, whose pages are fresh.
-    fn give_back(&self, number: u32, units: u32) {
-        if let Some(log) = self.records.get(number).give_back(units) {
-            self.log(log, |ready| ready.add(&self.records, number));
+    /// Gives back the `count` units of `units` of a table, whose pages are fresh.
+    #[inline]
+    fn give_back(&self, number: u32, units: u32, count: u32) {
+        if let Some(log) = self.records.get(number).give_back(units, count) {
+            self.add_ready(log, number);
         }
+    }
+
+    #[inline(never)]
+    fn add_ready(&self, log: usize, number: u32) {
+        self.log(log, |ready| ready.add(&self.records, number));
     }
 
     /// Gives back what is spent of the chunks that are out to the streams of `lines`. Looks at no more than `at_most`
@@ -446,7 +462,7 @@ impl<P: Platform> ChunkSource<P> {
     fn give_rest_back(&self, log: usize, may_be: impl Fn(&TableLog) -> bool) {
         let open = self.log(log, |ready| if may_be(ready) { self.open_tables.close(log) } else { None });
         if let Some((number, units)) = open {
-            self.give_back(number, units);
+            self.give_back(number, units, units.count_ones());
         }
     }
 

@@ -234,7 +234,6 @@ impl<P: Platform> Chunks<P> {
     }
 
     /// Spends the unused tail of a chunk; `before` is the cursor value before the overrun.
-    #[cold]
     fn give_up(&self, platform: &P, before: u64) {
         let (end, next) = split(before);
         if next < end {

@@ -180,6 +180,7 @@ impl OpenTables {
 
     /// The log from which the stream of cursor number `cursor` takes its next chunk, and the number of units in that
     /// chunk.
+    #[inline]
     pub(super) fn need_of(&self, cursor: usize, wanted: Wanted) -> Need {
         let (log, preferred) = self.log_of(cursor);
         let units = if wanted == Wanted::Table { TABLE_UNITS } else { CHUNK_UNITS };

@@ -10,30 +10,32 @@ mod tests;
 use super::geometry::TABLE_UNITS;
 use super::open_tables::Chunk;
 use super::page_states::{self, Idle};
+use super::table_record::TableRecord;
 use super::table_records::TableRecords;
 use super::tables::ChunkTables;
 use crate::platform::{Platform, Step};
 use crate::sync::{AtomicU32, Ordering, plain};
+use core::num::NonZeroU32;
 
 /// The streams of a line that are told apart: the first two directions, and all others together.
 const STREAMS: usize = 3;
 /// The number of lists: two for each stream.
 const LISTS: usize = 2 * STREAMS;
-/// The most chunks that are given back when a stream takes one.
-const GIVEN_BACK_MAX: usize = 3;
+/// The most spent chunks that are taken at a time.
+const TAKEN_MAX: usize = 3;
 
-/// A chunk that is out, and the generation that it is in. In one word, so that a link holds it.
+/// A chunk that is out, and the generation that it is in. In one word, so that a link holds it, or 0 for none: a chunk
+/// has at least one unit.
 ///
 /// ```text
-/// 31  30  29 24 23             0
-/// +---+---+-----+---------------+
-/// | 1 |gen|units| first unit    |
-/// +---+---+-----+---------------+
+/// 31  30 29    24 23             0
+/// +-----+--------+----------------+
+/// | gen | units  | first unit     |
+/// +-----+--------+----------------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Out(u32);
+pub(super) struct Out(NonZeroU32);
 
-const IS_OUT: u32 = 1 << 31;
 const GENERATION: u32 = 1 << 30;
 const UNITS_SHIFT: u32 = 24;
 const FIRST: u32 = (1 << UNITS_SHIFT) - 1;
@@ -48,43 +50,69 @@ impl Out {
             Idle::FIRST => 0,
             _ => GENERATION,
         };
-        Self(IS_OUT | generation | chunk.units << UNITS_SHIFT | chunk.first)
+        Self::from_link(generation | chunk.units << UNITS_SHIFT | chunk.first).expect("a chunk has a unit")
     }
 
-    const fn from_link(link: u32) -> Option<Self> {
-        if link & IS_OUT == 0 { None } else { Some(Self(link)) }
+    fn from_link(link: u32) -> Option<Self> {
+        NonZeroU32::new(link).map(Self)
+    }
+
+    /// The link to `out`.
+    fn to_link(out: Option<Self>) -> u32 {
+        out.map_or(0, |out| out.0.get())
     }
 
     pub(super) const fn chunk(self) -> Chunk {
-        let units = (self.0 & !IS_OUT & !GENERATION) >> UNITS_SHIFT;
-        Chunk { first: self.0 & FIRST, units }
+        let bits = self.0.get();
+        Chunk { first: bits & FIRST, units: (bits & !GENERATION) >> UNITS_SHIFT }
     }
 
-    /// Whether all pages of the chunk are spent. If so, its generation ends: the caller removes it from its list.
-    fn ends_spent<P: Platform>(self, Lookup { platform, records, tables }: Lookup<'_, P>) -> bool {
-        let generation = if self.0 & GENERATION == 0 { Idle::FIRST } else { Idle::FIRST.next() };
+    fn record(self, records: &TableRecords) -> &TableRecord {
+        records.get(self.chunk().table())
+    }
+
+    /// The link to the next chunk, in the record of its table.
+    fn link(self, record: &TableRecord) -> &AtomicU32 {
+        record.link(self.chunk().first % TABLE_UNITS)
+    }
+
+    // Relaxed, both: the line's lock orders the accesses while the chunk is out, and what happens between `give_back`
+    // and the next `take` before and after.
+    fn next(self, record: &TableRecord) -> Option<Self> {
+        Self::from_link(self.link(record).load(Ordering::Relaxed))
+    }
+
+    fn set_next(self, record: &TableRecord, next: Option<Self>) {
+        self.link(record).store(Self::to_link(next), Ordering::Relaxed);
+    }
+
+    /// If all pages of the chunk are spent, its generation ends: the caller removes it from its list. Then returns the
+    /// record of its table.
+    fn ends_spent<P: Platform>(self, Lookup { platform, records, tables }: Lookup<'_, P>) -> Option<&TableRecord> {
+        let generation = if self.0.get() & GENERATION == 0 { Idle::FIRST } else { Idle::FIRST.next() };
         let chunk = self.chunk();
         let (entries, pages) = (tables.linked(chunk.table()), chunk.pages());
         // The last page first: mostly it is the last to be spent.
         if !page_states::is_spent(&entries[pages.end - 1], generation) {
             platform.probe(Step::TableScan { entries: 1 });
-            return false;
+            return None;
         }
         let (is_over, looks) = match chunk.units {
             // Its mappings are long: skips what is not their first page.
             TABLE_UNITS => {
-                let (unspent, looks) = page_states::first_unspent(entries, pages.start, pages.end, generation);
-                (unspent >= pages.end, looks)
+                let (unspent, looks) = page_states::first_unspent(&entries[pages.clone()], generation);
+                (unspent >= pages.len(), looks)
             }
             _ => (page_states::all_are_spent(&entries[pages.clone()], generation), pages.len()),
         };
         platform.probe(Step::TableScan { entries: looks });
         if !is_over {
-            return false;
+            return None;
         }
+        let record = self.record(records);
         // Before the link is read, so that the cache line comes once.
-        records.get(chunk.table()).end_generation(chunk.mask());
-        true
+        record.end_generation(chunk.mask());
+        Some(record)
     }
 }
 
@@ -106,70 +134,60 @@ impl<P> Copy for Lookup<'_, P> {}
 /// A list of chunks that are out, linked through the records of their tables.
 #[derive(Default)]
 struct OutList {
-    first: u32,
-    last: u32,
+    first: Option<Out>,
+    last: Option<Out>,
     len: u32,
 }
 
 impl OutList {
-    fn first(&self) -> Option<Out> {
-        Out::from_link(self.first)
-    }
-
     /// Adds a chunk behind which nothing is.
     fn push_back(&mut self, records: &TableRecords, out: Out) {
-        match Out::from_link(self.last) {
-            Some(last) => set_next(records, last, Some(out)),
-            None => self.first = out.0,
-        }
-        self.last = out.0;
-        self.len += 1;
+        self.append(records, out, out, 1);
     }
 
-    /// Removes the chunks up to `last`, of which there are `count`.
-    fn remove_up_to(&mut self, records: &TableRecords, last: Out, count: u32) {
-        self.first = next(records, last).map_or(0, |next| next.0);
+    /// Adds `count` chunks, which are linked from `first` to `last`. Nothing is behind `last`.
+    fn append(&mut self, records: &TableRecords, first: Out, last: Out, count: u32) {
+        match self.last {
+            Some(last) => last.set_next(last.record(records), Some(first)),
+            None => self.first = Some(first),
+        }
+        self.last = Some(last);
+        self.len += count;
+    }
+
+    /// Removes the chunks before `next`, of which there are `count`.
+    fn remove_before(&mut self, next: Option<Out>, count: u32) {
+        self.first = next;
         self.len -= count;
-        if self.first == 0 {
-            self.last = 0;
+        if self.first.is_none() {
+            self.last = None;
         }
     }
 
     /// Takes the first chunk, `first`, if it is spent.
     fn take_first<P: Platform>(&mut self, lookup: Lookup<'_, P>, first: Out) -> Option<Out> {
-        if !first.ends_spent(lookup) {
-            return None;
-        }
-        self.remove_up_to(lookup.records, first, 1);
+        let record = first.ends_spent(lookup)?;
+        self.remove_before(first.next(record), 1);
         Some(first)
     }
 
     /// Looks at the first chunk, and takes it if it is spent. Otherwise moves it to the back.
+    #[inline]
     fn turn<P: Platform>(&mut self, lookup: Lookup<'_, P>) -> Option<Out> {
-        let first = self.first()?;
+        self.first.and_then(|first| self.turn_first(lookup, first))
+    }
+
+    #[inline(never)]
+    fn turn_first<P: Platform>(&mut self, lookup: Lookup<'_, P>, first: Out) -> Option<Out> {
         let spent = self.take_first(lookup, first);
         if spent.is_none() {
-            self.remove_up_to(lookup.records, first, 1);
-            set_next(lookup.records, first, None);
+            let record = first.record(lookup.records);
+            self.remove_before(first.next(record), 1);
+            first.set_next(record, None);
             self.push_back(lookup.records, first);
         }
         spent
     }
-}
-
-// Relaxed, both: the line's lock orders the accesses while the chunk is out, and what happens between `give_back` and
-// the next `take` before and after.
-fn next(records: &TableRecords, out: Out) -> Option<Out> {
-    Out::from_link(link(records, out).load(Ordering::Relaxed))
-}
-
-fn set_next(records: &TableRecords, out: Out, next: Option<Out>) {
-    link(records, out).store(next.map_or(0, |next| next.0), Ordering::Relaxed);
-}
-
-fn link(records: &TableRecords, out: Out) -> &AtomicU32 {
-    let chunk = out.chunk();
-    records.get(chunk.table()).link(chunk.first % TABLE_UNITS)
 }
 
 /// The chunks that are out to one stream.
@@ -179,35 +197,38 @@ struct Stream {
     young: OutList,
     /// Those that a younger chunk has overtaken: stragglers are in them.
     late: OutList,
-    /// The chunk of `young`, behind the first one, that was looked at last, or 0; and how many are up to there.
-    looked: u32,
+    /// The chunk of `young`, behind the first one, that was looked at last; and how many are up to there.
+    looked: Option<Out>,
     looked_len: u32,
 }
 
 impl Stream {
     /// Takes a spent chunk: the oldest one or, if it is not spent, the next one that was not looked at. Those before
     /// that one are late then.
+    #[inline]
     fn oldest<P: Platform>(&mut self, lookup: Lookup<'_, P>) -> Option<Out> {
+        let first = self.young.first?;
+        let looked = self.looked.take();
+        match self.young.take_first(lookup, first) {
+            Some(first) => Some(first),
+            None => self.overtake(lookup, first, looked),
+        }
+    }
+
+    /// Takes the chunk behind `looked`, or behind `first`, if it is spent.
+    #[inline(never)]
+    fn overtake<P: Platform>(&mut self, lookup: Lookup<'_, P>, first: Out, looked: Option<Out>) -> Option<Out> {
         let records = lookup.records;
-        let first = self.young.first()?;
-        let (before, len) = Out::from_link(self.looked).map_or((first, 1), |looked| (looked, self.looked_len));
-        (self.looked, self.looked_len) = (0, 0);
-        if let Some(first) = self.young.take_first(lookup, first) {
-            return Some(first);
-        }
-        let at = next(records, before)?;
-        if !at.ends_spent(lookup) {
-            (self.looked, self.looked_len) = (at.0, len + 1);
+        let (before, len) = looked.map_or((first, 1), |looked| (looked, self.looked_len));
+        let record_before = before.record(records);
+        let at = before.next(record_before)?;
+        let Some(record) = at.ends_spent(lookup) else {
+            (self.looked, self.looked_len) = (Some(at), len + 1);
             return None;
-        }
-        self.young.remove_up_to(records, at, len + 1);
-        set_next(records, before, None);
-        match Out::from_link(self.late.last) {
-            Some(last) => set_next(records, last, Some(first)),
-            None => self.late.first = first.0,
-        }
-        self.late.last = before.0;
-        self.late.len += len;
+        };
+        self.young.remove_before(at.next(record), len + 1);
+        before.set_next(record_before, None);
+        self.late.append(records, first, before, len);
         Some(at)
     }
 }
@@ -217,37 +238,32 @@ fn stream_of(word: usize) -> usize {
     word.min(STREAMS - 1)
 }
 
-/// The number of the list of that stream's chunks that are not late.
-pub(super) fn young_list(word: usize) -> usize {
-    2 * stream_of(word)
-}
-
 /// The chunks that are out to the streams of a line.
 #[derive(Default)]
 pub(super) struct OutChunks([Stream; STREAMS]);
 
 impl OutChunks {
-    /// Adds a chunk that the stream of cursor `word` has taken. Takes spent ones of that stream: mostly as many as it
-    /// adds, sometimes one more, and one that is late, so that it never has many that it could give back.
-    pub(super) fn add<P: Platform>(
+    /// Adds a chunk that the stream of cursor `word` has taken.
+    pub(super) fn add<P: Platform>(&mut self, Lookup { records, .. }: Lookup<'_, P>, word: usize, chunk: Chunk) {
+        plain(self, true);
+        self.0[stream_of(word)].young.push_back(records, Out::of(chunk, records));
+    }
+
+    /// Takes spent chunks of the stream of cursor `word`: the oldest one, the next one if `is_more`, and one that is
+    /// late. A stream that does so for each chunk that it takes, now and then with `is_more`, never has many that it
+    /// could give back.
+    pub(super) fn take_spent<P: Platform>(
         &mut self,
         lookup: Lookup<'_, P>,
         word: usize,
-        chunk: Chunk,
-    ) -> [Option<Out>; GIVEN_BACK_MAX] {
+        is_more: bool,
+    ) -> [Option<Out>; TAKEN_MAX] {
         plain(self, true);
-        let own = stream_of(word);
-        self.push(lookup, own, chunk);
-        let stream = &mut self.0[own];
-        // A stream of whole tables looks before it takes one.
-        let first = if chunk.units == TABLE_UNITS { None } else { stream.oldest(lookup) };
-        let is_more = first.is_some() && chunk.first.is_multiple_of(TABLE_UNITS / 2);
-        let second = if is_more { stream.oldest(lookup) } else { None };
-        [first, second, stream.late.turn(lookup)]
-    }
-
-    fn push<P: Platform>(&mut self, Lookup { records, .. }: Lookup<'_, P>, stream: usize, chunk: Chunk) {
-        self.0[stream].young.push_back(records, Out::of(chunk, records));
+        let stream = &mut self.0[stream_of(word)];
+        let first = stream.oldest(lookup);
+        let Stream { young, late, .. } = stream;
+        let next = young.first.filter(|_| is_more && first.is_some());
+        [first, next.and_then(|next| young.take_first(lookup, next)), late.turn(lookup)]
     }
 
     /// The number of chunks in each list.

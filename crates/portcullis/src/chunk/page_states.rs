@@ -292,9 +292,17 @@ pub(crate) fn spend<P: Platform>(platform: &P, entries: &[Entry], _proof: &Proof
     }
 }
 
-/// Spends pages that were handed to the caller and not used: no translation led to them in this generation.
+/// Spends pages that were handed to the caller and not used: no translation led to them in this generation. They are
+/// left as the pages of one mapping that is spent, its first page last.
+#[cold]
+#[inline(never)]
 pub(crate) fn spend_unused(entries: &[Entry]) {
-    entries.iter().for_each(|entry| entry.store_bits(Idle::of(entry.load_bits()).next().0));
+    let Some((first, others)) = entries.split_first() else { return };
+    let spent = |entry: &Entry| Idle::of(entry.load_bits()).next().0;
+    others.iter().for_each(|entry| entry.store_bits(spent(entry)));
+    // Release, in `store_bits`: a CPU that finds this page spent skips the others.
+    let pages = (entries.len() as u64).min(MAPPING_PAGES_MAX);
+    first.store_bits(spent(first) | pages << GONE_SHIFT);
 }
 
 /// Whether a page that was handed out in this generation is spent.
@@ -305,39 +313,30 @@ pub(crate) fn is_spent(entry: &Entry, generation: Idle) -> bool {
     Idle::of(entry.load_bits()) != generation
 }
 
-/// Searches `entries` from index `from` up to `end` for the first entry that is not known to be spent in this
-/// generation. Returns its index, or an index of at least `end` if all are spent; and how many entries were read.
+/// Searches `entries` for the first one that is not known to be spent in this generation. Returns its index, or at
+/// least their number if all are spent; and how many entries were read.
 ///
 /// The pages of a mapping are all spent once its first page is, because the first page is spent last.
-#[inline]
-pub(crate) fn first_unspent(entries: &[Entry], from: usize, end: usize, generation: Idle) -> (usize, usize) {
-    let (mut at, mut looks) = (from, 0);
-    while at < end {
-        // One cache line at a time, so that no read waits for the length in another entry; a whole line needs no loop.
-        let rest = &entries[at..end];
-        let (line, is_over) = match rest.first_chunk::<LINE_ENTRIES>() {
-            Some(line) => (&line[..], are_spent(line, generation)),
-            None => (rest, are_spent(rest, generation)),
-        };
-        looks += line.len();
-        if !is_over {
-            at += line.iter().position(|entry| !is_spent(entry, generation)).unwrap_or(line.len());
+pub(super) fn first_unspent(entries: &[Entry], generation: Idle) -> (usize, usize) {
+    let (mut at, mut looks) = (0, 0);
+    while let Some(first) = entries.get(at) {
+        let bits = first.load_bits();
+        looks += 1;
+        if Idle::of(bits) == generation {
             break;
         }
-        // A mapped entry that counts as spent: unmaps have raced for one mapping, and left the mapping after it in the
-        // wrong generation. The bits where a length would be are then part of its address, so no other entry may be
-        // skipped.
-        let first = line[0].load_bits();
-        let pages = if first >> MAPPED_SHIFT == 0 { first >> GONE_SHIFT } else { 1 };
-        at += line.len().max(pages as usize);
+        // Skips the other pages of the mapping. Where no length is, it skips none: a mapped entry may count as spent if
+        // unmaps have raced for one mapping, and left the mapping after it in the wrong generation.
+        let others = (bits >> GONE_SHIFT).wrapping_sub(1);
+        at += 1 + if others < MAPPING_PAGES_MAX { others as usize } else { 0 };
     }
     (at, looks)
 }
 
 /// Whether all of `entries`, which were handed out in this generation, are spent.
 pub(super) fn all_are_spent(entries: &[Entry], generation: Idle) -> bool {
-    // A loop over a line is unrolled.
-    let (lines, rest) = entries.as_chunks::<LINE_ENTRIES>();
+    // A loop over two lines is unrolled.
+    let (lines, rest) = entries.as_chunks::<{ 2 * LINE_ENTRIES }>();
     lines.iter().all(|line| are_spent(line, generation)) && are_spent(rest, generation)
 }
 

@@ -60,6 +60,7 @@ impl TableList {
     }
 
     /// Makes two tables neighbours, or one of them the first or the last.
+    #[inline]
     fn link(&mut self, records: &TableRecords, before: u32, after: u32) {
         match before.checked_sub(1) {
             Some(number) => records.get(number).after.store(after, Ordering::Relaxed),

@@ -115,7 +115,10 @@ mod tests {
             let kept = u32::from(number == 0 && has_straggler);
             let chunks = (kept..TABLE_UNITS / CHUNK_UNITS).map(|at| 15 << (at * CHUNK_UNITS));
             // Exactly one of them makes it ready.
-            assert_eq!(chunks.filter_map(|units| record.give_back(units)).collect::<std::vec::Vec<_>>(), [1]);
+            assert_eq!(
+                chunks.filter_map(|units| record.give_back(units, CHUNK_UNITS)).collect::<std::vec::Vec<_>>(),
+                [1]
+            );
             log.add(&records, number);
         }
         (records, log)

@@ -3,15 +3,15 @@
 //! ```text
 //! state  63          48 47        40 39        32 31               0
 //!        +-------------+------------+------------+------------------+
-//!        | log         | seen       | ready at   | given back       |   a bit for each unit
+//!        | log         | seen       | due        | given back       |   a bit for each unit
 //!        +-------------+------------+------------+------------------+
 //! ```
 //!
 //! A chunk is *out* from when its table is opened until the stream that took it gives it back, spent. A table is
-//! *ready* when at least `ready at` units have been given back. The caller whose chunk makes it so adds it to the ready
-//! tables of `log`, and to no other list. From then until it is opened it is in exactly one list: nothing but
-//! [`open`](TableRecord::open) and [`call_in`](TableRecord::call_in) changes `ready at`, each in one step with the
-//! units that it compares with.
+//! *ready* when so many units have been given back that `due` has reached [`READY`]. Each unit adds one to it, in the
+//! step that sets its bit. The caller whose chunk makes the table ready adds it to the ready tables of `log`, and to no
+//! other list. From then until it is opened it is in exactly one list: nothing but [`open`](TableRecord::open) and
+//! [`call_in`](TableRecord::call_in) changes `due` otherwise.
 
 use super::geometry::{CHUNK_UNITS, TABLE_UNITS, unit_entries};
 use super::page_states::{self, Idle};
@@ -38,23 +38,28 @@ pub(super) struct TableRecord {
     links: [AtomicU32; TABLE_UNITS as usize],
 }
 
+/// The value of `due` from which a table is ready. So many units and as many again do not overflow the field, and one
+/// bit tells.
+const READY: u32 = 64;
+const _: () = assert!(READY.is_power_of_two() && READY >= TABLE_UNITS && READY + TABLE_UNITS < 2 * READY);
+
 /// The value of `state`.
 #[derive(Clone, Copy)]
 struct State(u64);
 
 impl State {
-    const fn new(given_back: u32, ready_at: u32, log: u64) -> Self {
-        Self(log << 48 | (ready_at as u64) << 32 | given_back as u64)
+    const fn new(given_back: u32, due: u32, log: u64) -> Self {
+        Self(log << 48 | (due as u64) << 32 | given_back as u64)
     }
 
     /// No unit is out.
-    const SPENT: Self = Self::new(ALL, 1, 0);
+    const SPENT: Self = Self::new(ALL, READY, 0);
 
     const fn given_back(self) -> u32 {
         self.0 as u32
     }
 
-    const fn ready_at(self) -> u32 {
+    const fn due(self) -> u32 {
         (self.0 >> 32) as u8 as u32
     }
 
@@ -68,7 +73,7 @@ impl State {
     }
 
     const fn is_ready(self) -> bool {
-        self.given_back().count_ones() >= self.ready_at()
+        self.due() & READY != 0
     }
 }
 
@@ -95,9 +100,10 @@ impl TableRecord {
     /// The link from the chunk that begins at `unit` to the next one of its stream. Only the stream that the chunk is
     /// out to uses it.
     pub(super) fn link(&self, unit: u32) -> &AtomicU32 {
-        let (unit, groups) = (unit as usize, self.links.len() / GROUP);
-        // Those of the first units of chunks come first.
-        &self.links[unit % GROUP * groups + unit / GROUP]
+        const LINKS: usize = TABLE_UNITS as usize;
+        // Those of the first units of chunks come first: `unit % GROUP * (LINKS / GROUP) + unit / GROUP`.
+        let unit = unit as usize;
+        &self.links[(unit * (LINKS / GROUP) + unit / GROUP) % LINKS]
     }
 
     /// The generation that `unit`, which is out, is in.
@@ -112,15 +118,18 @@ impl TableRecord {
         self.generations.fetch_xor(units, Ordering::Relaxed);
     }
 
-    /// Gives back `units`, whose pages are fresh. Returns the log whose ready tables the caller must add the table to,
-    /// if this has made it ready.
-    pub(super) fn give_back(&self, units: u32) -> Option<usize> {
+    /// Gives back the `count` units of `units`, whose pages are fresh. Returns the log whose ready tables the caller
+    /// must add the table to, if this has made it ready.
+    pub(super) fn give_back(&self, units: u32, count: u32) -> Option<usize> {
+        debug_assert_eq!(units.count_ones(), count);
+        let more = State::new(units, count, 0).0;
         // Release: the caller that opens the table knows that the invalidations of all these units have completed, and
         // has all accesses to their entries and links behind it. Acquire: so does the one that adds it to a list.
-        let was = State(self.state.fetch_or(u64::from(units), Ordering::AcqRel));
+        // An addition, because x86 has no OR that returns the old value: each of these bits is clear, and stays so,
+        // because its unit is out to the caller alone.
+        let was = State(self.state.fetch_add(more, Ordering::AcqRel));
         debug_assert_eq!(was.given_back() & units, 0, "given back twice");
-        let is = State(was.0 | u64::from(units));
-        (is.is_ready() && !was.is_ready()).then_some(was.log() as usize)
+        (State(was.0 + more).is_ready() && !was.is_ready()).then_some(was.log() as usize)
     }
 
     /// Makes the table ready before its turn, if it is not ready and some of it is given back, but nothing since it was
@@ -130,9 +139,9 @@ impl TableRecord {
         let look = |state| {
             let state = State(state);
             let units = state.given_back().count_ones();
-            let ready_at = if at_once || state.seen() == units { units } else { state.ready_at() };
+            let due = if at_once || state.seen() == units { READY } else { state.due() };
             (!state.is_ready() && units > 0)
-                .then(|| State::new(state.given_back(), ready_at, state.log()).0 | u64::from(units) << 40)
+                .then(|| State::new(state.given_back(), due, state.log()).0 | u64::from(units) << 40)
         };
         // Acquire: the list that the table was in before it was opened has been left. `open` acquires what was given
         // back.
@@ -168,20 +177,18 @@ impl TableRecord {
     /// The table becomes ready again when three quarters of them have come back. By the time its turn comes, the
     /// others mostly have, too; those that have not are left out, so a straggler keeps a chunk and not a table.
     pub(super) fn open<P: Platform>(&self, platform: &P, entries: &Frame, log: usize, units: u32) -> u32 {
+        let mut firsts = 0;
         let open = |state| {
-            let state = State(state);
-            let out = chunks(runs(state.given_back(), units), units);
-            let left = state.given_back() & !out;
-            let ready_at = left.count_ones() + (out.count_ones() * 3 / 4).max(1);
-            State::new(left, ready_at, log as u64).0
+            let given_back = State(state).given_back();
+            firsts = runs(given_back, units);
+            let due = READY - (firsts.count_ones() * units * 3 / 4).max(1);
+            Some(State::new(given_back & !chunks(firsts, units), due, log as u64).0)
         };
         // Acquire: see `give_back`. Release: the list that the table was in has been left, see `call_in`.
-        let state = match self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| Some(open(state))) {
-            Ok(state) | Err(state) => State(state),
-        };
-        let firsts = runs(state.given_back(), units);
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open);
+        let out = chunks(firsts, units);
         let generations = self.generations.load(Ordering::Relaxed);
-        let odd = (generations ^ chunks(generations & firsts, units)) & chunks(firsts, units);
+        let odd = (generations ^ chunks(generations & firsts, units)) & out;
         if odd != 0 {
             self.even_out(platform, entries, odd);
         }
@@ -205,6 +212,9 @@ impl TableRecord {
 
 /// The units that begin an aligned run of `length` units, all of which are in `units`.
 pub(super) const fn runs(mut units: u32, length: u32) -> u32 {
+    if length == TABLE_UNITS {
+        return (units == ALL) as u32;
+    }
     let mut covered = 1;
     while covered < length {
         units &= units >> covered;
@@ -241,7 +251,7 @@ mod tests {
     fn a_table_is_ready_at_three_quarters() {
         for units in [SLOW_UNITS, CHUNK_UNITS, TABLE_UNITS] {
             let (record, all) = opened(units);
-            let made_ready: std::vec::Vec<_> = all.iter().map(|chunk| record.give_back(*chunk)).collect();
+            let made_ready: std::vec::Vec<_> = all.iter().map(|chunk| record.give_back(*chunk, units)).collect();
             let at = (all.len() * 3).div_ceil(4) - 1;
             let expected = (0..all.len()).map(|chunk| (chunk == at).then_some(1));
             assert!(made_ready.iter().copied().eq(expected), "{units}: {made_ready:?}");
@@ -253,17 +263,17 @@ mod tests {
     fn a_table_is_called_in_when_nothing_moves() {
         let (record, all) = opened(CHUNK_UNITS);
         assert!(!record.call_in(false) && !record.call_in(true), "nothing is given back");
-        assert_eq!(record.give_back(all[0]), None);
+        assert_eq!(record.give_back(all[0], CHUNK_UNITS), None);
         assert!(!record.call_in(false), "the first look");
-        assert_eq!(record.give_back(all[1]), None);
+        assert_eq!(record.give_back(all[1], CHUNK_UNITS), None);
         assert!(!record.call_in(false), "a chunk has come back since");
         assert!(record.call_in(false));
         assert!(!record.call_in(false) && !record.call_in(true), "it is in a list");
         // What comes back meanwhile makes it ready no second time, and is handed out with the rest.
-        assert!(all[2..7].iter().all(|chunk| record.give_back(*chunk).is_none()));
+        assert!(all[2..7].iter().all(|chunk| record.give_back(*chunk, CHUNK_UNITS).is_none()));
         let (host, entries) = (FakeHost::default(), core::array::from_fn(|_| Entry::new(0)));
         assert_eq!(record.open(&host, &entries, 2, CHUNK_UNITS).count_ones(), 7);
-        assert!(record.give_back(all[7]).is_none() && record.call_in(true), "at once");
+        assert!(record.give_back(all[7], CHUNK_UNITS).is_none() && record.call_in(true), "at once");
     }
 
     /// Units that fit no chunk stay given back. They count neither for the next turn nor against it.
@@ -272,11 +282,11 @@ mod tests {
         let (record, all) = opened(SLOW_UNITS);
         // A chunk, and one unit of each other.
         let back = all.iter().enumerate().filter(|(at, _)| *at < 4 || at % 4 == 0);
-        assert!(back.filter_map(|(_, unit)| record.give_back(*unit)).next().is_none());
+        assert!(back.filter_map(|(_, unit)| record.give_back(*unit, 1)).next().is_none());
         assert!(record.fits(CHUNK_UNITS) && record.call_in(true));
         let (host, entries) = (FakeHost::default(), core::array::from_fn(|_| Entry::new(0)));
         assert_eq!(record.open(&host, &entries, 2, CHUNK_UNITS), 1);
         assert_eq!(record.given_back().count_ones(), TABLE_UNITS / CHUNK_UNITS - 1);
-        assert_eq!(record.give_back(0b111), Some(2), "three units of four");
+        assert_eq!(record.give_back(0b111, 3), Some(2), "three units of four");
     }
 }

@@ -82,7 +82,7 @@ impl<'t> Model<'t> {
     }
 
     fn give_back(&mut self, out: Out) {
-        self.lookup.records.get(0).give_back(out.chunk().mask());
+        self.lookup.records.get(0).give_back(out.chunk().mask(), out.chunk().units);
         self.given_back = Some(out);
     }
 
@@ -99,18 +99,18 @@ impl<'t> Model<'t> {
         match (self.flaw, self.given_back) {
             (Flaw::GivesBackTwice, Some(out)) if record.given_back() & out.chunk().mask() == 0 => {
                 self.given_back = None;
-                record.give_back(out.chunk().mask());
+                record.give_back(out.chunk().mask(), out.chunk().units);
             }
             (Flaw::LooksAtTheLastPage, _) => {
                 for stream in &mut self.out.0 {
-                    let Some(first) = stream.young.first() else { continue };
+                    let Some(first) = stream.young.first else { continue };
                     let chunk = first.chunk();
-                    let generation = if first.0 & GENERATION == 0 { Idle::FIRST } else { Idle::FIRST.next() };
+                    let generation = if first.0.get() & GENERATION == 0 { Idle::FIRST } else { Idle::FIRST.next() };
                     if page_states::is_spent(&self.lookup.tables.linked(0)[chunk.pages().end - 1], generation) {
-                        (stream.looked, stream.looked_len) = (0, 0);
+                        stream.looked = None;
                         record.end_generation(chunk.mask());
-                        stream.young.remove_up_to(self.lookup.records, first, 1);
-                        record.give_back(chunk.mask());
+                        stream.young.remove_before(first.next(record), 1);
+                        record.give_back(chunk.mask(), chunk.units);
                     }
                 }
             }
@@ -137,8 +137,9 @@ impl<'t> Model<'t> {
         }
         let chunk = Chunk { first: firsts.trailing_zeros(), units };
         // The others are not taken.
-        record.give_back(chunks(firsts & (firsts - 1), units));
-        self.out.push(self.lookup, stream, chunk);
+        let rest = chunks(firsts & (firsts - 1), units);
+        record.give_back(rest, rest.count_ones());
+        self.out.add(self.lookup, stream, chunk);
         let pages = chunk.pages();
         self.chunks[stream] = (pages.start, pages.end);
         let overlaps =
@@ -277,11 +278,13 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
         let mut out = OutChunks::default();
         let open = |out: &mut OutChunks| {
             let firsts = records.get(0).open(host, tables.linked(0), 0, CHUNK_UNITS);
-            records.get(0).give_back(chunks(firsts & (firsts - 1), CHUNK_UNITS));
-            out.push(lookup, 0, chunk);
+            let rest = chunks(firsts & (firsts - 1), CHUNK_UNITS);
+            records.get(0).give_back(rest, rest.count_ones());
+            out.add(lookup, 0, chunk);
         };
-        let look =
-            |out: &mut OutChunks| out.look(lookup, 0, &mut 1).map(|out| records.get(0).give_back(out.chunk().mask()));
+        let look = |out: &mut OutChunks| {
+            out.look(lookup, 0, &mut 1).map(|out| records.get(0).give_back(out.chunk().mask(), out.chunk().units))
+        };
 
         open(&mut out);
         (0..pages).for_each(map);
