@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Mutex;
 
-/// Rings that some requests name.
-pub(crate) const RINGS: u32 = 4;
+/// Rings that some requests name: so many that CPUs have no logs of their own.
+pub(crate) const RINGS: u32 = 16;
 /// Pages of the longest request.
 const PAGES_MAX: u64 = 600;
 /// Mappings that a thread has at a time, without stragglers: many and few in turn, for [`WAVE`] operations each.
