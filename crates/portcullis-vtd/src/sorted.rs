@@ -155,7 +155,7 @@ impl<K: Ord, V> Slot<'_, K, V> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::{Room, SortedMap};
     use portcullis::platform::fake::FakeHost;

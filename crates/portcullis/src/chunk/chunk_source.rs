@@ -2,9 +2,9 @@
 //!
 //! A stream takes a chunk of the [open table](OpenTables) of its log, and keeps it among the [chunks that are
 //! out](OutChunks). Whenever it takes one, it looks whether its oldest ones are spent, and gives those back to the
-//! [records](TableRecords) of their tables: one atomic OR. The stream that makes a table ready by that adds it to the
-//! [ready tables](TableLog) of its log. When the open table has nothing left, the first ready one is opened. None of
-//! this takes a lock that more CPUs or rings use than share a log, but for slow streams.
+//! [records](TableRecords) of their tables: one atomic addition. The stream that makes a table ready by that adds it to
+//! the [ready tables](TableLog) of its log. When the open table has nothing left, the first ready one is opened. None
+//! of this takes a lock that more CPUs or rings use than share a log, but for slow streams.
 //!
 //! Only if no table is ready, others are searched: those of the [pool](TablePool), those that another log does not
 //! need, and those of which a straggler keeps a part. If there is none, a table is added.

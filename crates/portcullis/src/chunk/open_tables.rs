@@ -163,6 +163,7 @@ impl OpenTables {
     }
 
     /// The log of the line of `cursor`, and the units of its places if others share the log.
+    #[inline]
     fn log_of(&self, cursor: usize) -> (usize, Option<u32>) {
         let (own_logs, sharers) = match cursor < self.first_of_rings {
             true => (OWN_LOGS, SHARERS),
@@ -206,6 +207,7 @@ impl OpenTables {
     }
 
     /// Takes a chunk if the open table of its log has one left: the preferred one, or else the first.
+    #[inline]
     pub(super) fn take(&self, need: Need) -> Option<Chunk> {
         // Acquire: with the chunk, its entries are visible as the CPU that opened the table has found or left them. The
         // exchanges of other CPUs since then continue the release sequence of `open`.

@@ -42,6 +42,7 @@ const FIRST: u32 = (1 << UNITS_SHIFT) - 1;
 
 impl Out {
     /// `chunk`, which was just taken from an open table.
+    #[inline]
     fn of(chunk: Chunk, records: &TableRecords) -> Self {
         let (record, unit) = (records.get(chunk.table()), chunk.first % TABLE_UNITS);
         // Nothing is behind it. Written first: that brings the cache line here, once, for the generation too.
@@ -67,21 +68,25 @@ impl Out {
         Chunk { first: bits & FIRST, units: (bits & !GENERATION) >> UNITS_SHIFT }
     }
 
+    #[inline]
     fn record(self, records: &TableRecords) -> &TableRecord {
         records.get(self.chunk().table())
     }
 
     /// The link to the next chunk, in the record of its table.
+    #[inline]
     fn link(self, record: &TableRecord) -> &AtomicU32 {
         record.link(self.chunk().first % TABLE_UNITS)
     }
 
     // Relaxed, both: the line's lock orders the accesses while the chunk is out, and what happens between `give_back`
     // and the next `take` before and after.
+    #[inline]
     fn next(self, record: &TableRecord) -> Option<Self> {
         Self::from_link(self.link(record).load(Ordering::Relaxed))
     }
 
+    #[inline]
     fn set_next(self, record: &TableRecord, next: Option<Self>) {
         self.link(record).store(Self::to_link(next), Ordering::Relaxed);
     }
@@ -141,11 +146,13 @@ struct OutList {
 
 impl OutList {
     /// Adds a chunk behind which nothing is.
+    #[inline]
     fn push_back(&mut self, records: &TableRecords, out: Out) {
         self.append(records, out, out, 1);
     }
 
     /// Adds `count` chunks, which are linked from `first` to `last`. Nothing is behind `last`.
+    #[inline]
     fn append(&mut self, records: &TableRecords, first: Out, last: Out, count: u32) {
         match self.last {
             Some(last) => last.set_next(last.record(records), Some(first)),
@@ -156,6 +163,7 @@ impl OutList {
     }
 
     /// Removes the chunks before `next`, of which there are `count`.
+    #[inline]
     fn remove_before(&mut self, next: Option<Out>, count: u32) {
         self.first = next;
         self.len -= count;

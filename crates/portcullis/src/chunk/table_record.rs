@@ -99,6 +99,7 @@ impl TableRecord {
 
     /// The link from the chunk that begins at `unit` to the next one of its stream. Only the stream that the chunk is
     /// out to uses it.
+    #[inline]
     pub(super) fn link(&self, unit: u32) -> &AtomicU32 {
         const LINKS: usize = TABLE_UNITS as usize;
         // Those of the first units of chunks come first: `unit % GROUP * (LINKS / GROUP) + unit / GROUP`.
@@ -107,12 +108,14 @@ impl TableRecord {
     }
 
     /// The generation that `unit`, which is out, is in.
+    #[inline]
     pub(super) fn generation(&self, unit: u32) -> Idle {
         // Relaxed: it was written before the unit was handed out.
         if self.generations.load(Ordering::Relaxed) & 1 << unit == 0 { Idle::FIRST } else { Idle::FIRST.next() }
     }
 
     /// Ends the generation that `units` are in. All of them are out to the caller, and spent.
+    #[inline]
     pub(super) fn end_generation(&self, units: u32) {
         // Relaxed: published when they are given back.
         self.generations.fetch_xor(units, Ordering::Relaxed);
@@ -120,6 +123,7 @@ impl TableRecord {
 
     /// Gives back the `count` units of `units`, whose pages are fresh. Returns the log whose ready tables the caller
     /// must add the table to, if this has made it ready.
+    #[inline]
     pub(super) fn give_back(&self, units: u32, count: u32) -> Option<usize> {
         debug_assert_eq!(units.count_ones(), count);
         let more = State::new(units, count, 0).0;
