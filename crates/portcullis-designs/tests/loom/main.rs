@@ -22,15 +22,23 @@ mod per_cpu_queues;
 mod raw_face;
 mod rings;
 mod spending;
+mod table_records;
 mod windows;
 
-/// What the file of [`open_runs`] needs of its crate.
+/// What the files of [`open_runs`] and [`table_records`] need of their crate.
 mod address {
     pub(crate) use portcullis::IovaRange;
 }
+mod platform {
+    pub(crate) use portcullis::Platform;
+    pub(crate) use portcullis::platform::Step;
+}
 mod sync {
-    pub(crate) use loom::sync::atomic::AtomicU64;
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
     pub(crate) use std::sync::atomic::Ordering;
+}
+mod table {
+    pub(crate) use portcullis::table::{ENTRIES, Entry, Frame};
 }
 
 use loom::model::Builder;

@@ -7,12 +7,22 @@
 //!
 //! Under loom a poster looks after the posts at each other poll, and idle cells are left out after each search, so that
 //! the few steps of a model reach these hand-overs. The models show that the release of a post is missing, because the
-//! hardware then reads the entry that its CPU has cleared. They do not show that the release of a fate is missing: a
-//! status that is read as it was before its reset tells of no landing either, unless 2^31 submissions lie in between.
+//! hardware then reads the entry that its CPU has cleared. That the release of a fate is missing only [`cells`] shows:
+//! a status that is read as it was before its reset tells of no landing either, unless 2^31 submissions lie in between.
 #![cfg(loom)]
 
+extern crate alloc;
+
+mod cells;
 mod failures;
 mod hardware;
+// What the files of [`cells`] need of their crate.
+#[allow(dead_code, reason = "the cells need few of its items")]
+#[path = "../../src/sorted.rs"]
+mod sorted;
+#[allow(dead_code, unused_imports, reason = "the cells need few of its items")]
+#[path = "../../src/sync.rs"]
+mod sync;
 
 use hardware::Hardware;
 use loom::model::Builder;
