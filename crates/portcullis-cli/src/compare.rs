@@ -145,6 +145,9 @@ fn print(
             writeln!(out, "{}\n", wrap(why))?;
         }
         print_tables(out, &comparison.at_equal_batches(index))?;
+        if planned.plan.merge_min.is_some() {
+            print_dropped(out, &comparison.at_equal_batches(index))?;
+        }
         writeln!(out, "{}\n", wrap(&advice[index].text))?;
     }
     let names: BTreeSet<&str> = items.iter().map(|item| item.name.as_str()).collect();
@@ -271,6 +274,21 @@ fn print_tables(out: &mut impl Write, tables: &[(usize, Vec<&CompareRow>)]) -> i
         Some(note) => writeln!(out, "{note}\n"),
         None => Ok(()),
     }
+}
+
+/// Prints the price of merging, which no column shows: what commands for several pages have dropped of mapped pages.
+fn print_dropped(out: &mut impl Write, tables: &[(usize, Vec<&CompareRow>)]) -> io::Result<()> {
+    let rows = tables.iter().flat_map(|(batch, rows)| rows.iter().map(move |row| (batch, row)));
+    let dropped: Vec<String> = rows
+        .filter_map(|(batch, row)| {
+            let per_page = row.outcome()?.iotlb_dropped_live_per_page;
+            let run = format!("{} {} in batches of {batch}: {}", row.label(), row.protection, number(per_page));
+            (per_page > 0.0).then_some(run)
+        })
+        .collect();
+    let dropped = if dropped.is_empty() { "none".to_owned() } else { dropped.join("; ") };
+    let text = format!("IOTLB entries of mapped pages that commands for several pages dropped, per page: {dropped}.");
+    writeln!(out, "{}\n", wrap(&text))
 }
 
 fn columns(traffic: Traffic, recorded: bool) -> Vec<Column> {

@@ -171,6 +171,7 @@ fn print(out: &mut impl Write, document: &Document<'_>, choice: Choice) -> io::R
         ("protection, cycles per page", Some(outcome.cycles_per_page)),
         ("search steps per allocation", outcome.search_steps_mean),
         ("IOTLB misses per page", Some(outcome.iotlb_misses_per_page)),
+        ("dropped of mapped pages, per page", document.merge.map(|_| outcome.iotlb_dropped_live_per_page)),
         ("waiting for locks, %", Some(outcome.lock_wait_percent)),
     ];
     let rows: Vec<Vec<String>> =

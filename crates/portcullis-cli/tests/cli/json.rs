@@ -1,6 +1,6 @@
 //! `compare --json`: every key by its name, and the relations that its numbers obey for every design.
 
-use super::{DISK, RECEIVE, SEND, bundled, compared, float, json, row, rows, written};
+use super::{DISK, RECEIVE, SEND, bundled, compared, float, json, printed, row, rows, written};
 use serde_json::{Value, json as value};
 
 const INPUT_COUNTS: [&str; 8] =
@@ -388,6 +388,16 @@ fn commands_of_many_cpus_can_be_merged() {
     assert!(of(&merged, "invalidations_per_page") < of(&single, "invalidations_per_page"));
     let dropped = [&single, &merged].map(|document| of(document, "iotlb_dropped_live_per_page"));
     assert!(dropped[0] == 0.0 && dropped[1] > 0.0, "{dropped:?}");
+}
+
+/// Who merges sees the price without `--json`.
+#[test]
+fn the_price_of_merging_is_printed() {
+    let work = ["--workload", "rings:count=16,operations=2000", "--batch", "1", "--designs", "portcullis"];
+    let text = |arguments: &[&str]| printed(&[&["compare"], &work[..], arguments].concat()).replace('\n', " ");
+    let price = "IOTLB entries of mapped pages that commands for several pages dropped, per page: portcullis strict";
+    let (single, merged) = (text(&[]), text(&["--merge", "4"]));
+    assert!(!single.contains("dropped, per page") && merged.contains(price), "{merged}");
 }
 
 /// A driver that goes on while the hardware works waits a third as long, and does hardly more itself. The more CPUs
