@@ -104,10 +104,7 @@ impl Out {
         }
         let (is_over, looks) = match chunk.units {
             // Its mappings are long: skips what is not their first page.
-            TABLE_UNITS => {
-                let (unspent, looks) = page_states::first_unspent(&entries[pages.clone()], generation);
-                (unspent >= pages.len(), looks)
-            }
+            TABLE_UNITS => page_states::mappings_are_spent(&entries[pages.clone()], generation),
             _ => (page_states::all_are_spent(&entries[pages.clone()], generation), pages.len()),
         };
         platform.probe(Step::TableScan { entries: looks });
@@ -258,8 +255,8 @@ impl OutChunks {
     }
 
     /// Takes spent chunks of the stream of cursor `word`: the oldest one, the next one if `is_more`, and one that is
-    /// late. A stream that does so for each chunk that it takes, now and then with `is_more`, never has many that it
-    /// could give back.
+    /// late. A stream that does so for each chunk that it takes gives back as many as it takes, and with `is_more` now
+    /// and then what has come together besides.
     pub(super) fn take_spent<P: Platform>(
         &mut self,
         lookup: Lookup<'_, P>,
@@ -269,6 +266,7 @@ impl OutChunks {
         plain(self, true);
         let stream = &mut self.0[stream_of(word)];
         let first = stream.oldest(lookup);
+        debug_assert!(first.is_none() || stream.looked.is_none(), "the count up to there begins at the first one");
         let Stream { young, late, .. } = stream;
         let next = young.first.filter(|_| is_more && first.is_some());
         [first, next.and_then(|next| young.take_first(lookup, next)), late.turn(lookup)]

@@ -298,11 +298,11 @@ pub(crate) fn spend<P: Platform>(platform: &P, entries: &[Entry], _proof: &Proof
 #[inline(never)]
 pub(crate) fn spend_unused(entries: &[Entry]) {
     let Some((first, others)) = entries.split_first() else { return };
-    let spent = |entry: &Entry| Idle::of(entry.load_bits()).next().0;
-    others.iter().for_each(|entry| entry.store_bits(spent(entry)));
+    let spent = Idle::of(first.load_bits()).next().0;
+    others.iter().for_each(|entry| entry.store_bits(spent));
     // Release, in `store_bits`: a CPU that finds this page spent skips the others.
     let pages = (entries.len() as u64).min(MAPPING_PAGES_MAX);
-    first.store_bits(spent(first) | pages << GONE_SHIFT);
+    first.store_bits(spent | pages << GONE_SHIFT);
 }
 
 /// Whether a page that was handed out in this generation is spent.
@@ -313,24 +313,21 @@ pub(crate) fn is_spent(entry: &Entry, generation: Idle) -> bool {
     Idle::of(entry.load_bits()) != generation
 }
 
-/// Searches `entries` for the first one that is not known to be spent in this generation. Returns its index, or at
-/// least their number if all are spent; and how many entries were read.
-///
-/// The pages of a mapping are all spent once its first page is, because the first page is spent last.
-pub(super) fn first_unspent(entries: &[Entry], generation: Idle) -> (usize, usize) {
+/// Whether all of `entries`, which were handed out in this generation for long mappings, are spent; and how many were
+/// read. The pages of a mapping are all spent once its first page is, because the first page is spent last.
+pub(super) fn mappings_are_spent(entries: &[Entry], generation: Idle) -> (bool, usize) {
     let (mut at, mut looks) = (0, 0);
     while let Some(first) = entries.get(at) {
-        let bits = first.load_bits();
         looks += 1;
-        if Idle::of(bits) == generation {
-            break;
+        let (bits, length) = (first.load_bits(), MAPPING_PAGES_MAX << GONE_SHIFT);
+        // Nothing but a length and the generation: if unmaps have raced for one mapping, an entry may be in another
+        // state although its generation has ended, and its other bits are no length to be trusted.
+        if bits & !length != generation.next().0 {
+            return (false, looks);
         }
-        // Skips the other pages of the mapping. Where no length is, it skips none: a mapped entry may count as spent if
-        // unmaps have raced for one mapping, and left the mapping after it in the wrong generation.
-        let others = (bits >> GONE_SHIFT).wrapping_sub(1);
-        at += 1 + if others < MAPPING_PAGES_MAX { others as usize } else { 0 };
+        at += (bits >> GONE_SHIFT).max(1) as usize;
     }
-    (at, looks)
+    (true, looks)
 }
 
 /// Whether all of `entries`, which were handed out in this generation, are spent.

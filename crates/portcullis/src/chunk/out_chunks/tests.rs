@@ -140,6 +140,8 @@ impl<'t> Model<'t> {
         let rest = chunks(firsts & (firsts - 1), units);
         record.give_back(rest, rest.count_ones());
         self.out.add(self.lookup, stream, chunk);
+        let spent = self.out.take_spent(self.lookup, stream, chunk.first.is_multiple_of(2 * units));
+        spent.into_iter().flatten().for_each(|out| self.give_back(out));
         let pages = chunk.pages();
         self.chunks[stream] = (pages.start, pages.end);
         let overlaps =
@@ -302,5 +304,47 @@ fn an_unmap_that_comes_too_late_harms_one_mapping() {
         (8..pages).for_each(|page| spend(clear(page)));
         assert!(look(&mut out).is_some());
         assert!(records.get(0).is_spent());
+    });
+}
+
+/// Two unmaps race for a long mapping. The later one clears its first page when others are mapped there. Its length is
+/// not theirs, so the table does not come back before all of them are gone.
+#[test]
+fn a_late_unmap_in_a_whole_table_keeps_it() {
+    with_table(|lookup| {
+        let Lookup { platform: host, records, tables } = lookup;
+        let all = &tables.linked(0)[..];
+        let map = |entries: &[Entry]| {
+            let len = entries.len() as u64 * PAGE_SIZE;
+            let segment = Segment { phys: PhysAddr::from_pfn(0x1_ffff), len };
+            page_states::write(Walker::new(host, true), entries, &[segment], Rights::WRITE);
+        };
+        let clear = |entries: &[Entry]| {
+            let range = IovaRange::new(0, entries.len() as u64).expect("a range");
+            let cleared = page_states::clear(host, entries, range).expect("mapped");
+            let bits = entries[0].load_bits();
+            cleared.spend(&Proof::never_visible());
+            bits
+        };
+        let mut out = OutChunks::default();
+        let open = |out: &mut OutChunks| {
+            assert_eq!(records.get(0).open(host, tables.linked(0), 0, TABLE_UNITS), 1);
+            out.add(lookup, 0, Chunk { first: 0, units: TABLE_UNITS });
+        };
+        let look = |out: &mut OutChunks| {
+            out.look(lookup, 0, &mut 1).map(|out| records.get(0).give_back(out.chunk().mask(), out.chunk().units))
+        };
+
+        open(&mut out);
+        map(&all[..256]);
+        page_states::spend_unused(&all[256..]);
+        assert!(look(&mut out).is_none(), "{}: 256 pages are mapped", Rule::Reuse);
+        let cleared_by_the_late_one = clear(&all[..256]);
+        assert!(look(&mut out).is_some());
+        open(&mut out);
+        [&all[..40], &all[40..256]].into_iter().for_each(map);
+        page_states::spend_unused(&all[256..]);
+        all[0].store_bits(cleared_by_the_late_one);
+        assert!(look(&mut out).is_none(), "{}: pages from 40 on are mapped", Rule::Reuse);
     });
 }
