@@ -21,7 +21,7 @@ use portcullis::{
     Segment, Stream,
 };
 use std::env;
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Instant;
 use worker::{RINGS, Worker};
@@ -148,13 +148,15 @@ fn soak(protection: Protection, operations: u64) {
     let (host, iommu) = (Host::new(), Done::default());
     let domain = domain(&host, &iommu, protection);
     let begun = Instant::now();
-    let mailboxes = [Mutex::default(), Mutex::default()];
+    let (mailboxes, together) = ([Mutex::default(), Mutex::default()], Barrier::new(THREADS as usize));
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let (host, iommu, domain, mailboxes) = (&host, &iommu, &domain, &mailboxes);
+                let (host, iommu, domain, mailboxes, together) = (&host, &iommu, &domain, &mailboxes, &together);
                 scope.spawn(move || {
                     let mut worker = Worker::new(thread, host, iommu, domain, mailboxes);
+                    worker.appear();
+                    together.wait();
                     worker.run(operations / THREADS);
                     worker
                 })
