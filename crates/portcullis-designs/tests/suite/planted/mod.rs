@@ -217,8 +217,16 @@ fn s3_reuse_after_a_flush_announced_too_early() {
 /// One stream takes pages from a chunk, and another stream is given the same chunk.
 #[test]
 fn s3_reuse_of_a_chunk_before_it_is_left() {
-    let without: Plant = |bench, script| portcullis_on_host(HostFlaw::None, bench, script);
-    let plant: Plant = |bench, script| portcullis_on_host(HostFlaw::ForgetsACursor, bench, script);
+    /// Two of these buffers fill a chunk, and sixteen of them a table.
+    fn script() -> Vec<Operation> {
+        let buffer = |at: u64| {
+            let segments = vec![Segment { phys: PhysAddr::from_pfn(100 * (at + 1)), len: 32 * PAGE_SIZE }];
+            Operation::Map(Buffer { segments, access: Access::DeviceWrites })
+        };
+        (0..20).map(buffer).collect()
+    }
+    let without: Plant = |bench, _| portcullis_on_host(HostFlaw::None, bench, &script());
+    let plant: Plant = |bench, _| portcullis_on_host(HostFlaw::ForgetsACursor, bench, &script());
     for protection in [Strict, Deferred] {
         finds_beside(without, Rule::Reuse, &MACHINE, protection, plant);
     }
