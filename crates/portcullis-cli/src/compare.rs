@@ -144,9 +144,10 @@ fn print(
         if let Some(why) = why_a_disk(item) {
             writeln!(out, "{}\n", wrap(why))?;
         }
-        print_tables(out, &comparison.at_equal_batches(index))?;
+        let tables = comparison.at_equal_batches(index);
+        print_tables(out, &tables)?;
         if planned.plan.merge_min.is_some() {
-            print_dropped(out, &comparison.at_equal_batches(index))?;
+            print_dropped(out, &tables)?;
         }
         writeln!(out, "{}\n", wrap(&advice[index].text))?;
     }
